@@ -1,0 +1,7 @@
+"""Reproducible benchmarks of distributed machine learning: time to accuracy, cost and speed-up.
+
+Imports nothing heavy, so that `python -m mlbench.run --help` answers at once.
+"""
+
+# Results of one Major.Minor are comparable with each other (RULES.md, rule R9).
+__version__ = "0.1.0"

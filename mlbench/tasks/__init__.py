@@ -1,0 +1,29 @@
+"""Tasks are folders here, found by name: `task=NAME` imports `mlbench.tasks.NAME`.
+
+A task is a module with three names, and `conf/task/NAME.yaml` with the values of its closed division:
+
+- `Config`: a frozen `TaskConfig` with the task's own fields. It has no defaults; the YAML has them all.
+- `prepare(config, root) -> Path`: makes the data set below `root` once and returns its folder. Not timed.
+- `run(config, worker) -> Outcome`: trains (or measures) with `mlbench.training.train` and returns what came out.
+
+The module itself must import quickly (no torch), because the driver only needs `Config` and `prepare`.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+from mlbench.errors import UserError
+
+
+def load(name: str) -> ModuleType:
+    """Import the task `name`; raise UserError if there is no such folder or it breaks the contract."""
+    try:
+        module = import_module(f"mlbench.tasks.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"mlbench.tasks.{name}":
+            raise
+        raise UserError(f"there is no task {name!r}", hint="`python -m mlbench.data list`") from error
+    missing = [part for part in ("Config", "prepare", "run") if not hasattr(module, part)]
+    if missing:
+        raise UserError(f"task {name!r} lacks {', '.join(missing)}", hint="see docs/adding-a-task.md")
+    return module
