@@ -1,0 +1,280 @@
+"""THE timed loop. Every task that trains goes through `train`; no task reads a clock.
+
+What is measured: `elapsed` runs from the first touch of training data and never pauses (MLPerf Training's
+rule), so it covers loading, validation, checkpoints and recovery. Inside a batch the loop marks the phases
+of `mlbench.tracker`. Nothing in a batch talks to another process but the gradients' own communication and,
+every CHECK_UPDATES updates, one number that tells whether the loss is still finite.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from mlbench import sync
+from mlbench.goal import better
+from mlbench.tracker import Segment
+from mlbench.worker import Worker
+
+CHECK_UPDATES = 500  # updates between two looks at a loss that is no longer finite
+
+
+class Updates(Protocol):
+    """One epoch's updates of this rank; an update is the list of micro-batches it accumulates."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Sequence[Any]]: ...
+
+
+def _nothing(_: Any) -> None: ...
+
+
+@dataclass
+class Parts:
+    """What a task hands to the loop. Times and communication are the loop's own affair.
+
+    - updates(epoch): this rank's updates, the same number on every rank.
+    - forward(model, batch) and loss(output, batch): the loss of a micro-batch, such that the mean of the
+      gradients over workers is the update's gradient (accumulated micro-batches add up).
+    - validate(model): global metrics from summed counts, identical on every rank.
+    - samples(batch): this rank's samples in a micro-batch, in the task's unit.
+    - before_update(update): sets the learning rate of update 0, 1, ...
+    - after_validation(metrics): e.g. a plateau schedule; metrics has train_loss too.
+    - step(): clips and steps; the default is optimizer.step() through the scaler.
+    - validate_at: fractions of an epoch after which to validate; the last is 1.
+    - stateful: what a checkpoint must hold beside model and optimizer, by name.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    epochs: int
+    updates: Callable[[int], Updates]
+    forward: Callable[[nn.Module, Any], Any]
+    loss: Callable[[Any, Any], torch.Tensor]
+    validate: Callable[[nn.Module], dict[str, float]]
+    samples: Callable[[Any], int]
+    before_update: Callable[[int], None] = _nothing
+    after_validation: Callable[[dict[str, float]], None] = _nothing
+    step: Callable[[], None] | None = None
+    validate_at: tuple[float, ...] = (1.0,)
+    stateful: dict[str, Any] = field(default_factory=dict)
+    autocast: torch.dtype | None = None  # None: full precision
+    scaler: torch.amp.GradScaler | None = None
+
+
+@dataclass
+class Outcome:
+    """What a run of a task gives back, on every rank: plain values that travel as JSON."""
+
+    status: str  # goal_reached, goal_not_reached, completed (no goal asked), diverged
+    validations: list[dict[str, Any]] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    time_to_accuracy: float | None = None  # s
+    updates: int = 0
+    elapsed: float = 0.0  # s from the first touch of data to the end of the last validation
+    unit: str = "samples"  # what `samples` counts: images, rows, tokens
+    flops_per_sample: float | None = None
+    table: list[dict[str, Any]] = field(default_factory=list)  # of tasks that measure without training
+
+
+class _Diverged(Exception):
+    """The loss is no longer finite on at least one rank; raised on every rank at the same update."""
+
+
+def train(parts: Parts, worker: Worker) -> Outcome:
+    """Train until the goal, the last epoch or divergence; return what was measured on this rank."""
+    tracker = worker.tracker
+    model = sync.wrap(parts.model, worker.sync, tracker)
+    run = _Run(parts, worker, model)
+    first_epoch = run.restore()
+    worker.barrier()
+    tracker.start(started_at=worker.resume["started_at"] if worker.resume else None)
+    if worker.keep_checkpoints and not worker.resume:
+        run.report(None, 0)  # a start to go back to, and the moment at which the clock began
+    try:
+        for epoch in range(first_epoch, parts.epochs):
+            if run.epoch(epoch):
+                return run.outcome("goal_reached")
+    except _Diverged:
+        run.validations.append(run.validation(epoch + 1, {}))
+        run.report(run.validations[-1], epoch + 1)
+        return run.outcome("diverged")
+    return run.outcome("goal_not_reached" if worker.goal else "completed")
+
+
+class _Run:
+    """The state of one call of `train`."""
+
+    def __init__(self, parts: Parts, worker: Worker, model: nn.Module) -> None:
+        self.parts, self.worker, self.model = parts, worker, model
+        self.tracker = worker.tracker
+        self.scaler = parts.scaler or torch.amp.GradScaler(worker.device.type, enabled=False)
+        self.update = 0
+        self.best: float | None = None
+        self.validations: list[dict[str, Any]] = []
+        self.segments: list[Segment] = []
+        self.loss_sum = torch.zeros((), device=worker.device)
+        self.loss_count = 0
+
+    def epoch(self, epoch: int) -> bool:
+        """Train and validate one epoch; return whether the goal was reached."""
+        updates = self.parts.updates(epoch)
+        stops = {max(1, math.ceil(part * len(updates))): part for part in self.parts.validate_at}
+        self.model.train()
+        self.tracker.resume()
+        for done, micro_batches in enumerate(updates, start=1):
+            self.tracker.mark("data_wait")
+            self.train_update(micro_batches, epoch + done / len(updates))
+            if done in stops:
+                if self.validate(epoch + stops[done], last=done == len(updates)):
+                    return True
+                self.model.train()
+                self.tracker.resume()
+        return False
+
+    def train_update(self, micro_batches: Sequence[Any], position: float) -> None:
+        """Run forward, backward and the optimizer's step over one update's micro-batches."""
+        parts, tracker = self.parts, self.tracker
+        parts.before_update(self.update)
+        samples = 0
+        for index, batch in enumerate(micro_batches):
+            last = index == len(micro_batches) - 1
+            with nullcontext() if last else sync.without_sync(self.model):
+                with self.precision():
+                    output = parts.forward(self.model, batch)
+                    tracker.mark("forward")
+                    loss = parts.loss(output, batch)
+                    tracker.mark("loss")
+                self.scaler.scale(loss).backward()
+                tracker.mark("backward")
+            samples += parts.samples(batch)
+            self.loss_sum += loss.detach()
+        if parts.step is None:
+            self.scaler.step(parts.optimizer)
+        else:
+            parts.step()
+        self.scaler.update()
+        parts.optimizer.zero_grad()
+        tracker.mark("optimizer")
+        self.update += 1
+        self.loss_count += 1
+        if self.update % CHECK_UPDATES == 0:
+            self.stop_if_diverged()
+        if tracker.due():
+            self.worker.progress({"epoch": position, "update": self.update, "loss": self.mean_loss()})
+        tracker.end_batch(samples)
+
+    def precision(self) -> Any:
+        """Return the autocast context of the recipe, or none."""
+        if self.parts.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.worker.device.type, dtype=self.parts.autocast)
+
+    def mean_loss(self) -> float:
+        """Return this rank's mean loss since the last validation; waits for the device."""
+        return self.loss_sum.item() / max(1, self.loss_count)
+
+    def stop_if_diverged(self) -> None:
+        if not math.isfinite(self.worker.sum([self.loss_sum.item()]).item()):
+            raise _Diverged
+
+    def validate(self, position: float, *, last: bool) -> bool:
+        """Validate on all workers and report; return whether the goal was reached."""
+        tracker, parts = self.tracker, self.parts
+        self.stop_if_diverged()
+        with tracker.outside("validation"):
+            self.model.eval()
+            plain = sync.unwrap(self.model)
+            with torch.no_grad():
+                sync.average_buffers(plain)
+                metrics = parts.validate(plain)
+        validation = self.validation(position, metrics)
+        reached = False
+        goal = self.worker.goal
+        if goal is not None:
+            value = metrics[goal.metric]
+            reached = goal.reached(value)
+            if better(value, self.best, goal.direction):
+                self.best = value
+        validation["goal_reached"] = reached
+        self.validations.append(validation)
+        parts.after_validation({**metrics, "train_loss": validation["train_loss"]})
+        if not all(map(math.isfinite, metrics.values())):
+            raise _Diverged
+        self.report(validation, position if last else None)
+        return reached
+
+    def validation(self, position: float, metrics: dict[str, float]) -> dict[str, Any]:
+        """Return a validation's record; its time is taken first, before any further communication."""
+        elapsed = self.tracker.elapsed()
+        loss, count = self.worker.sum([self.loss_sum.item(), self.loss_count]).tolist()
+        self.loss_sum.zero_()
+        self.loss_count = 0
+        return {
+            "epoch": position,
+            "update": self.update,
+            "elapsed": elapsed,
+            "wall": self.tracker.started_at + elapsed,
+            "train_loss": loss / count if count and math.isfinite(loss) else None,
+            "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
+        }
+
+    def report(self, validation: dict[str, Any] | None, epoch: float | None) -> None:
+        """Send a validation and, where checkpoints are kept and an epoch is complete, the state."""
+        segment = self.tracker.take()
+        self.segments.append(segment)
+        state = None
+        if self.worker.keep_checkpoints and epoch is not None:
+            state = self.state(int(epoch))
+        message = {
+            "started_at": self.tracker.started_at,
+            "rank": self.worker.rank,
+            "validation": validation,
+            "segment": {k: v for k, v in vars(segment).items() if k != "batch_s"},
+        }
+        with self.tracker.outside("report"):
+            self.worker.report(message, state)
+
+    def state(self, epoch: int) -> dict[str, Any]:
+        """Return everything a restart needs; tensors and plain values only (no pickled code)."""
+        stateful = {"model": sync.unwrap(self.model), "optimizer": self.parts.optimizer}
+        stateful |= {"scaler": self.scaler} | self.parts.stateful
+        return {
+            "epoch": epoch,
+            "update": self.update,
+            "best": self.best,
+            "started_at": self.tracker.started_at,
+            "validations": self.validations,
+            "segments": [vars(segment) for segment in self.segments],
+            "states": {name: part.state_dict() for name, part in stateful.items()},
+        }
+
+    def restore(self) -> int:
+        """Load the checkpoint after a restart; return the epoch to go on with."""
+        saved = self.worker.resume
+        if saved is None:
+            return 0
+        stateful = {"model": sync.unwrap(self.model), "optimizer": self.parts.optimizer}
+        stateful |= {"scaler": self.scaler} | self.parts.stateful
+        for name, part in stateful.items():
+            part.load_state_dict(saved["states"][name])
+        self.update, self.best = saved["update"], saved["best"]
+        self.validations = list(saved["validations"])
+        self.segments = [Segment(**segment) for segment in saved["segments"]]
+        return saved["epoch"]
+
+    def outcome(self, status: str) -> Outcome:
+        """Return what was measured; the last report's own cost belongs to no segment."""
+        elapsed = self.validations[-1]["elapsed"] if self.validations else self.tracker.elapsed()
+        return Outcome(
+            status=status,
+            validations=self.validations,
+            segments=self.segments,
+            time_to_accuracy=elapsed if status == "goal_reached" else None,
+            updates=self.update,
+            elapsed=elapsed,
+        )
