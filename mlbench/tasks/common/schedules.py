@@ -1,0 +1,113 @@
+"""Learning rates: a pure factor of the update number, and an optional cut when validation stalls.
+
+The rate of an update is `base * factor(update) * cut`: `base` is what the optimizer was built
+with, `factor` knows only the update's number (from 0), and `cut` is what stalls have made so far.
+torch's own schedulers count their own calls and its plateau overwrites the rate in place, so they
+neither combine nor resume at a number; here the loop has the number and the plateau the state.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch.optim import Optimizer
+
+Factor = Callable[[int], float]
+
+
+def warmup_epochs(workers: int) -> int:
+    """Return ceil(log2 k), the epochs of warm-up of MLBench's 2020 recipe (0 for one worker)."""
+    return (workers - 1).bit_length()
+
+
+def linear_warmup(end: float, updates: int) -> Factor:
+    """Return a factor that goes linearly from 1 at update 0 to `end` at update `updates` and on."""
+
+    def factor(update: int) -> float:
+        return 1 + (end - 1) * update / updates if update < updates else end
+
+    return factor
+
+
+def steps(decay: float, at: Sequence[int]) -> Factor:
+    """Return a factor that `decay` multiplies at each of the ascending update numbers `at`."""
+    return lambda update: decay ** bisect_right(at, update)
+
+
+def inverse_sqrt(update: int) -> float:
+    """Return 1/sqrt(t) with t counted from 1, so that update 0 has factor 1 (MLBench 2018)."""
+    return 1 / math.sqrt(update + 1)
+
+
+def product(*factors: Factor) -> Factor:
+    """Return the factors multiplied, e.g. a warm-up followed by steps."""
+    return lambda update: math.prod(factor(update) for factor in factors)
+
+
+@dataclass
+class Plateau:
+    """Multiplies the rate by `decay` when `metric` did not fall in `patience` validations on end.
+
+    The count starts again after a cut. Any lower value is an improvement; NaN never is. Validations
+    before update `start` set the best value, but do not count: a rate that still rises is not cut.
+    """
+
+    decay: float
+    patience: int
+    start: int = 0
+    metric: str = "loss"
+    best: float = math.inf
+    stalls: int = 0
+    cut: float = 1.0
+
+    def observe(self, value: float, update: int) -> None:
+        """Take in one validation after update number `update`."""
+        if value < self.best:
+            self.best, self.stalls = value, 0
+        elif update >= self.start:
+            self.stalls += 1
+            if self.stalls == self.patience:
+                self.cut, self.stalls = self.cut * self.decay, 0
+
+
+class Schedule:
+    """Sets the rate of every parameter group before each update.
+
+    Every rank must give `after_validation` the same (global) metrics, or their rates part.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, factor: Factor, *, plateau: Plateau | None = None
+    ) -> None:
+        self.optimizer = optimizer
+        self.factor = factor
+        self.plateau = plateau
+        self.bases = [float(group["lr"]) for group in optimizer.param_groups]
+        self.update = 0
+
+    def before_update(self, update: int) -> None:
+        """Set the rates of update number `update`, counted from 0 over the whole run."""
+        self.update = update
+        scale = self.factor(update) * (self.plateau.cut if self.plateau else 1.0)
+        for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
+            group["lr"] = base * scale
+
+    def after_validation(self, metrics: Mapping[str, float]) -> None:
+        """Let the plateau see the validation that followed the latest update."""
+        if self.plateau:
+            self.plateau.observe(metrics[self.plateau.metric], self.update)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain numbers for a checkpoint."""
+        return {
+            "bases": self.bases,
+            "update": self.update,
+            "plateau": asdict(self.plateau) if self.plateau else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken; the optimizer's own state may be loaded before."""
+        self.bases, self.update = list(state["bases"]), state["update"]
+        self.plateau = Plateau(**state["plateau"]) if state["plateau"] else None

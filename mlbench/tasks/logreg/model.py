@@ -1,0 +1,20 @@
+"""L2-regularised logistic regression: a linear map without bias, and its convex loss."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def linear(features: int) -> nn.Linear:
+    """Return a map from rows (batch, `features`) to one logit each (batch, 1), without bias."""
+    return nn.Linear(features, 1, bias=False)
+
+
+def loss(logits: Tensor, labels: Tensor, weight: Tensor, l2: float) -> Tensor:
+    """Return the mean binary cross-entropy in nats plus l2/2 * ||w||^2, a scalar.
+
+    `logits` is (batch, 1), `labels` (batch,) with 0 and 1 of any type. The mean over workers with
+    equal batches is the loss of the joined batch, so averaged gradients are exact.
+    """
+    w = weight.flatten()
+    entropy = F.binary_cross_entropy_with_logits(logits.squeeze(1), labels.to(logits))
+    return entropy + l2 / 2 * w.dot(w)
