@@ -1,0 +1,110 @@
+"""Columns that grow on disk: many record batches in, one record batch out, in bounded memory.
+
+An Arrow file of many record batches cannot be mapped as one array. So the values of each column are
+appended to files of their own, and the one batch at the end is made of maps of these files.
+"""
+
+import shutil
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+
+
+class Spool:
+    """Collects record batches of one schema in the folder `folder`, which it makes and removes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.schema: pa.Schema | None = None
+        self.rows = 0
+        self.files: dict[str, IO[bytes]] = {}
+
+    def __enter__(self) -> "Spool":
+        self.folder.mkdir()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self.files.values():
+            file.close()
+        shutil.rmtree(self.folder)
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Add the rows of `batch`; all batches have the schema of the first, and no nulls."""
+        self.schema = self.schema or batch.schema
+        assert batch.schema == self.schema, f"{batch.schema} after {self.schema}"
+        for name, array in zip(batch.schema.names, batch.columns, strict=True):
+            assert array.null_count == 0, f"column {name} has nulls"
+            self._append(name, array)
+        self.rows += len(batch)
+
+    def record_batch(self) -> pa.RecordBatch:
+        """Return all rows as one batch, mapped from the files; offsets become 64-bit."""
+        assert self.schema is not None, "a split needs at least one batch"
+        for file in self.files.values():
+            file.flush()
+        arrays = {each.name: self._whole(each.name, each.type, self.rows) for each in self.schema}
+        return pa.record_batch(arrays)
+
+    def _append(self, name: str, array: pa.Array) -> None:
+        if isinstance(array, pa.FixedShapeTensorArray):
+            self._append(name, array.storage)
+        elif pa.types.is_fixed_size_list(array.type):
+            self._append(name, array.flatten())
+        elif _is_list(array.type):
+            self._write(f"{name}.lengths", np.asarray(array.value_lengths(), np.int64))
+            self._append(f"{name}.values", array.flatten())
+        elif _is_bytes(array.type):
+            array = array.cast(_wide(array.type))
+            _, offsets, data = array.buffers()
+            starts = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1]
+            self._write(f"{name}.lengths", np.diff(starts))
+            if data is not None:
+                self._write(name, np.frombuffer(data, np.uint8)[starts[0] : starts[-1]])
+        else:
+            self._write(name, array.to_numpy(zero_copy_only=True))
+
+    def _write(self, name: str, values: np.ndarray) -> None:
+        if name not in self.files:
+            self.files[name] = (self.folder / name).open("wb")
+        self.files[name].write(np.ascontiguousarray(values).data)
+
+    def _whole(self, name: str, kind: pa.DataType, rows: int) -> pa.Array:
+        if isinstance(kind, pa.FixedShapeTensorType):
+            storage = self._whole(name, kind.storage_type, rows)
+            return pa.ExtensionArray.from_storage(kind, storage)
+        if pa.types.is_fixed_size_list(kind):
+            inner = self._whole(name, kind.value_type, rows * kind.list_size)
+            return pa.FixedSizeListArray.from_arrays(inner, kind.list_size)
+        if _is_list(kind) or _is_bytes(kind):
+            lengths = np.frombuffer(self._map(f"{name}.lengths"), np.int64)
+            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+            if _is_list(kind):
+                inner = self._whole(f"{name}.values", kind.value_type, int(offsets[-1]))
+                return pa.LargeListArray.from_arrays(pa.array(offsets), inner)
+            buffers = [None, pa.py_buffer(offsets), self._map(name)]
+            return pa.Array.from_buffers(_wide(kind), rows, buffers)
+        return pa.Array.from_buffers(kind, rows, [None, self._map(name)])
+
+    def _map(self, name: str) -> pa.Buffer:
+        path = self.folder / name
+        if not path.exists() or path.stat().st_size == 0:
+            return pa.py_buffer(b"")  # an empty file cannot be mapped
+        return pa.memory_map(str(path)).read_buffer()
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return _is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _wide(kind: pa.DataType) -> pa.DataType:
+    return pa.large_string() if _is_text(kind) else pa.large_binary()

@@ -1,0 +1,126 @@
+"""Images and labels for the ResNets: CIFAR-10, or the digits that scikit-learn ships."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mlbench.tasks.common import arrow
+from mlbench.tasks.common.arrow import Draft, Progress
+
+if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
+    from torch import Tensor
+
+
+class Images(NamedTuple):
+    """Images [n, 3, 32, 32] uint8 and labels [n] int64, mapped from the file."""
+
+    images: "Tensor"
+    labels: "Tensor"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The two splits, the training pixels' mean and deviation a channel, and how to augment.
+
+    `mean` and `std` are [3] float32 of pixels in 0..1. `flip`: an image's mirror image shows the
+    same thing; true for photographs, false for digits.
+    """
+
+    train: Images
+    test: Images
+    mean: "Tensor"
+    std: "Tensor"
+    flip: bool
+
+
+def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
+    """Make the data set that `config` names unless it is there, and return its folder."""
+    if config.dataset == "digits":
+        return arrow.write_dataset(root / config.dataset, _fill_digits, manifest=DIGITS)
+    raise NotImplementedError(config.dataset)
+
+
+def open_dataset(folder: Path) -> Dataset:
+    """Return the splits of a prepared data set as read-only views of its files.
+
+    Writing into them in place ends the process; index or slice them into a batch instead.
+    """
+    import torch
+
+    manifest = arrow.read_manifest(folder)
+    train, test = (_open_split(folder, split) for split in ("train", "test"))
+    mean, std = torch.tensor(manifest["mean"]), torch.tensor(manifest["std"])
+    return Dataset(train, test, mean, std, flip=manifest["parameters"]["flip"])
+
+
+def _open_split(folder: Path, split: str) -> Images:
+    table = arrow.read_split(folder, split)
+    return Images(arrow.tensor(table, "image"), arrow.tensor(table, "label"))
+
+
+DIGITS = {
+    "name": "digits",
+    "source": "scikit-learn's load_digits: UCI's optical recognition of handwritten digits, test part",
+    "licence": "CC-BY-4.0",
+    "parameters": {
+        "size": 32,
+        "upscaling": "bilinear",
+        "test": "of each digit the 3rd, 8th, 13th ...",
+        "flip": False,
+    },
+}
+
+
+def _fill_digits(draft: Draft) -> None:
+    from sklearn.datasets import load_digits
+
+    grey, digit = map(np.asarray, load_digits(return_X_y=True))
+    images = np.repeat(upscaled(grey.reshape(-1, 8, 8).astype(np.int64))[:, None], 3, axis=1)
+    test = every_fifth(digit)
+    _write(draft, "test", images[test], digit[test])
+    _write(draft, "train", images[~test], digit[~test])
+    draft.notes |= statistics(images[~test])
+
+
+def _write(draft: Draft, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+    draft.write(split, [arrow.record_batch({"image": images, "label": labels.astype(np.int64)})])
+
+
+def upscaled(grey: np.ndarray) -> np.ndarray:
+    """Return 8x8 images of 0..16 as 32x32 images of 0..255, bilinear between pixel centres.
+
+    All in integers, so every machine gets the same bytes. A new pixel lies 1, 3, 5 or 7 eighths of
+    the way between two old ones; beyond the outermost centres the edge is repeated.
+    """
+    eighths = np.zeros((32, 8), np.int64)
+    for new in range(32):
+        place = np.clip(2 * new - 3, 0, 8 * 7)  # of the new centre, in eighths of an old pixel
+        old = min(place // 8, 6)
+        eighths[new, old : old + 2] = 8 - (place - 8 * old), place - 8 * old
+    large = eighths @ grey @ eighths.T  # 64 * 16 is white
+    return ((large * 255 + 512) // 1024).astype(np.uint8)
+
+
+def every_fifth(labels: np.ndarray) -> np.ndarray:
+    """Return a mask of the test rows: of each class the 3rd, 8th, 13th ... in order, about 20 %."""
+    test = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        test[np.flatnonzero(labels == label)[2::5]] = True
+    return test
+
+
+def statistics(images: np.ndarray) -> dict[str, list[float]]:
+    """Return mean and standard deviation a channel of uint8 images [n, 3, h, w], pixels in 0..1.
+
+    From the counts of the 256 values, so sums are exact integers.
+    """
+    mean, std = [], []
+    values = np.arange(256)
+    for channel in range(3):
+        counts = np.bincount(images[:, channel].reshape(-1), minlength=256)
+        first, second = ((counts * values**power).sum() / counts.sum() for power in (1, 2))
+        mean.append(float(first / 255))
+        std.append(float(np.sqrt(second - first**2) / 255))
+    return {"mean": mean, "std": std}
