@@ -1,0 +1,34 @@
+"""Where Ray runs: `connect` yields a cluster with room for the experiment, or says what would fit."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+
+from mlbench.config import Experiment
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A Ray cluster that this process is a driver of.
+
+    - resources: what one worker reserves, e.g. {"CPU": 1, "GPU": 1}.
+    - threads: compute threads of a worker.
+    - oversubscribed: workers share CPUs, so the times are not those of this many workers.
+    - host: the address at which workers reach this process.
+    """
+
+    resources: dict[str, float]
+    threads: int
+    oversubscribed: bool
+    host: str
+    job_id: str
+    node_ids: list[str]
+
+
+@contextmanager
+def connect(experiment: Experiment) -> Iterator[Connection]:
+    """Connect by the cluster's name; what was started here is stopped at the end."""
+    module = import_module(f"mlbench.clusters.{experiment.cluster.name}")
+    with module.connect(experiment) as connection:
+        yield connection

@@ -1,0 +1,74 @@
+"""What runs inside Ray Train's own processes: stamps of the start-up, and the writer of validations."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray.train import UserCallback
+from ray.train.torch import TorchConfig
+
+from mlbench import events, tracker
+
+STAMPS = ("backend_begin", "imports_end", "group_end")
+
+
+@dataclass
+class TimedTorchConfig(TorchConfig):
+    """Ray's set-up of the process group, with the time of its parts kept on every worker."""
+
+    @property
+    def backend_cls(self) -> type:
+        """Return Ray's own backend, wrapped."""
+        return type("TimedTorchBackend", (super().backend_cls,), {"on_start": _on_start})
+
+
+def _on_start(self: Any, worker_group: Any, backend_config: TorchConfig) -> None:
+    begin = tracker.wall()
+    worker_group.execute(_import)
+    imported = tracker.wall()
+    TorchConfig().backend_cls.on_start(self, worker_group, backend_config)
+    worker_group.execute(_stamp, begin, imported, tracker.wall())
+
+
+def _import() -> None:
+    import torch.distributed  # noqa: F401  (the import is the point)
+
+
+def _stamp(*stamps: float) -> None:
+    for name, stamp in zip(STAMPS, stamps, strict=True):
+        os.environ[f"MLBENCH_{name.upper()}"] = repr(stamp)
+
+
+def startup_stamps() -> dict[str, float]:
+    """Return the wall-clock stamps that the set-up left in this worker's environment."""
+    return {name: float(os.environ[f"MLBENCH_{name.upper()}"]) for name in STAMPS}
+
+
+class EventWriter(UserCallback):
+    """Appends validations and restarts to the event log; lives in the controller, beside the driver."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path.absolute())
+        self.restarts = 0
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        """Write one validation with every rank's segment."""
+        ranks = sorted(metrics, key=lambda m: m["rank"])
+        path = Path(self.path)
+        if ranks[0]["validation"] is None:
+            events.append(path, "run_start", ranks[0]["started_at"], kind="INTERVAL_START")
+            return
+        events.append(
+            path,
+            "validation",
+            ranks[0]["validation"],
+            started_at=ranks[0]["started_at"],
+            segments=[m["segment"] for m in ranks],
+        )
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        """Write which ranks failed; Ray decides whether the run goes on."""
+        self.restarts += 1
+        failures = {str(rank): str(error)[-2000:] for rank, error in worker_exceptions.items()}
+        events.append(Path(self.path), "worker_failure", failures, count=self.restarts)

@@ -1,0 +1,58 @@
+"""Signs of life from the workers to the command that started them: small, unreliable, never waiting.
+
+A UDP datagram costs a worker some microseconds, waits for nobody, and may get lost; nothing that a result
+is made from travels here (that goes through `ray.train.report` and the event log). The receiver listens on
+loopback unless the workers are on other machines, and ignores datagrams without this run's token.
+"""
+
+import json
+import secrets
+import select
+import socket
+from typing import Any
+
+MAX_BYTES = 8192  # bytes; a sign of life is a few hundred
+
+
+class Receiver:
+    """The driver's end."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.token = secrets.token_hex(8)
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((host, 0))
+        self.address: tuple[str, int] = self._socket.getsockname()
+
+    def take(self, *, wait: float) -> list[dict[str, Any]]:
+        """Return the signs that have arrived, after waiting at most `wait` seconds for the first."""
+        signs = []
+        while select.select([self._socket], [], [], wait)[0]:
+            wait = 0.0
+            try:
+                sign = json.loads(self._socket.recv(MAX_BYTES))
+            except ValueError:
+                continue
+            if isinstance(sign, dict) and sign.pop("token", None) == self.token:
+                signs.append(sign)
+        return signs
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close()
+
+
+class Sender:
+    """A worker's end."""
+
+    def __init__(self, address: tuple[str, int], *, token: str, rank: int) -> None:
+        self._address = address
+        self._stamp = {"token": token, "rank": rank}
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+
+    def __call__(self, sign: dict[str, Any]) -> None:
+        """Send a sign of life; a full or broken network loses it."""
+        try:
+            self._socket.sendto(json.dumps({**sign, **self._stamp}).encode(), self._address)
+        except OSError:
+            return

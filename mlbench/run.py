@@ -1,0 +1,172 @@
+"""One experiment: `python -m mlbench.run task=gnmt workers=8`.
+
+The way of a run, in four hops: `main` composes and validates the experiment, `execute` reuses a finished run
+or starts one, `launch` trains on the workers, and the record goes to the event log and from there to MLflow.
+"""
+
+import secrets
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mlbench import clusters, config, display, events, store, tasks, tracker
+from mlbench.conclude import conclude
+from mlbench.config import Experiment
+from mlbench.errors import UserError
+from mlbench.launch import POLL_S, Assignment, Fit, WorkersFailed
+from mlbench.progress import Receiver
+from mlbench.record import Record
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
+STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
+    begun = tracker.process_start()
+    if any(word in ("-h", "--help") for word in arguments):
+        display.print_help()
+        return 0
+    try:
+        experiment = config.compose(arguments)
+        deviations = [vars(d) for d in config.declared_deviations(arguments)]
+        finished = execute(experiment, begun=begun, words=arguments, deviations=deviations)
+    except UserError as error:
+        print(f"mlbench: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    if finished.status == "interrupted":
+        return EXIT_INTERRUPTED
+    return 1 if finished.status in ("failed", "diverged") else 0
+
+
+def execute(
+    experiment: Experiment,
+    *,
+    begun: float | None = None,
+    words: Sequence[str] = (),
+    deviations: Sequence[dict[str, Any]] = (),
+) -> Record:
+    """Measure the experiment, or return the record of a finished run with the same key and seed.
+
+    `begun` is the wall clock at which the command started; start-up time counts from there.
+    """
+    begun = begun or tracker.wall()
+    if experiment.seed is not None and not experiment.rerun:
+        found = store.find_finished(experiment)
+        if found is not None:
+            display.reused(found, experiment)
+            return found
+    seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
+    experiment = experiment.model_copy(
+        update={
+            "data_root": experiment.data_root.absolute(),
+            "output_root": experiment.output_root.absolute(),
+        }
+    )
+    _check_data(experiment)
+    command = shlex.join(["python", "-m", "mlbench.run", *words])
+    folder = _folder(experiment, seed, begun)
+    log = folder / events.NAME
+    start = {"command": command, "experiment": experiment.plain(), "seed": seed, "begun": begun}
+    start |= {"key": config.key(experiment), "deviations": list(deviations), "run_id": folder.name}
+    events.append(log, "run_configuration", start)
+    mirror = store.Mirror(folder, experiment.store)
+    mirror.start()
+    measured = _measure(experiment, seed=seed, folder=folder)
+    result = conclude(experiment, start=start, measured=measured, log=events.read(log))
+    result.save(folder)
+    events.append(log, "run_stop", {"status": result.status}, kind="INTERVAL_END")
+    where = mirror.finish(wait=STORE_WAIT_S)
+    display.show_card(result, folder=folder, where=where, tracking_uri=experiment.store)
+    return result
+
+
+def _check_data(experiment: Experiment) -> None:
+    """Make small data now; ask for official data to be prepared, which can take hours."""
+    if experiment.cluster.name != "local":
+        return  # every node looks for itself
+    task = experiment.task
+    given = getattr(task, "train_file", None)
+    manifest = experiment.data_root / task.dataset / "manifest.json"
+    if experiment.scale == "official" and not given and not manifest.exists():
+        raise UserError(
+            f"data set {task.dataset!r} is not prepared below {experiment.data_root}",
+            hint=f"python -m mlbench.data prepare task={task.name} scale=official "
+            f"data_root={experiment.data_root}",
+        )
+    tasks.load(task.name).prepare(task, experiment.data_root)
+
+
+def _folder(experiment: Experiment, seed: int, begun: float) -> Path:
+    """Make the run's own folder; its name is the run's id and sorts by time."""
+    stamp = tracker.iso(begun)[:23].replace(":", "").replace(".", "-")
+    folder = experiment.output_root / f"{stamp}-{experiment.task.name}-w{experiment.workers}-{seed:x}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"cannot make {folder}: {error.strerror}", hint="give another output_root") from error
+    return folder
+
+
+def _measure(experiment: Experiment, *, seed: int, folder: Path) -> dict[str, Any]:
+    """Train on the cluster while showing progress; return what came back and how it ended."""
+    stamps = {"connect_begin": tracker.wall()}
+    ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps, "returned": None}
+    previous = _interrupt_on_term()
+    try:
+        with display.Progress(experiment, seed) as progress:
+            progress.say(f"starting Ray ({experiment.cluster.name})")
+            with clusters.connect(experiment) as connection:
+                stamps["connect_end"] = tracker.wall()
+                ended |= {
+                    "oversubscribed": connection.oversubscribed,
+                    "threads": connection.threads,
+                }
+                ended |= {"ray": {"job_id": connection.job_id, "node_ids": connection.node_ids}}
+                progress.connected(connection)
+                receiver = Receiver(connection.host)
+                told = Assignment(experiment, seed, connection.threads, receiver.address, receiver.token)
+                fit = Fit(told, connection, folder)
+                fit.start()
+                _watch(fit, receiver, events.Follower(folder / events.NAME), progress)
+                ended["returned"] = fit.result()
+    except KeyboardInterrupt:
+        ended |= {"status": "interrupted", "error": "stopped by the user (Ctrl-C or SIGTERM)"}
+    except WorkersFailed as error:
+        ended |= {"status": "failed", "error": str(error)}
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+    ended["ended"] = tracker.wall()
+    return ended
+
+
+def _watch(fit: Fit, receiver: Receiver, follower: events.Follower, progress: Any) -> None:
+    while fit.is_alive():
+        for sign in receiver.take(wait=POLL_S):
+            progress.sign(sign)
+        for event in follower.take():
+            progress.event(event)
+    for event in follower.take():
+        progress.event(event)
+    receiver.close()
+
+
+def _interrupt_on_term() -> Any:
+    """Make SIGTERM end the run like Ctrl-C; only the main thread may."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGTERM, interrupt)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""Task 2a: L2-regularised logistic regression; convex, tiny updates, bound by latency."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from mlbench.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.tasks.logreg import data
+
+if TYPE_CHECKING:
+    from mlbench.training import Outcome
+    from mlbench.worker import Worker
+
+prepare = data.prepare_dataset
+
+# alpha of rate alpha/sqrt(t) for k workers, MLBench 2018; from 16 workers on it stays (TASKS, 2a)
+STUDY_ALPHA = {1: 200.0, 2: 400.0, 4: 600.0, 8: 700.0, 16: 800.0}
+
+
+class Config(TrainingConfig):
+    """What conf/task/logreg.yaml holds beyond the fields of every training task."""
+
+    train_file: Path | None
+    test_file: Path | None
+    rate: PositiveFloat
+    schedule: Literal["plateau", "sqrt"]
+    decay_factor: PositiveFloat
+    patience: PositiveInt
+    alpha: PositiveFloat | None
+    l2: NonNegativeFloat
+
+
+def run(config: Config, worker: "Worker") -> "Outcome":
+    """Train with plain SGD until the goal or the last epoch."""
+    import torch
+
+    from mlbench.tasks.common import sampling
+    from mlbench.tasks.common.schedules import Plateau, Schedule, inverse_sqrt
+    from mlbench.tasks.logreg import model as logistic
+    from mlbench.training import Parts, train
+
+    rows, test = (
+        data.Rows(split.features.to(worker.device), split.labels.to(worker.device))
+        for split in data.open_dataset(prepare(config, worker.data_root))
+    )
+    features = rows.features.shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(worker.seed)  # the same start on every rank
+        model = logistic.linear(features).to(worker.device)
+    if config.schedule == "plateau":
+        rate, factor = config.rate * worker.world_size, lambda update: 1.0
+        plateau = Plateau(config.decay_factor, config.patience)
+    else:
+        rate, factor, plateau = study_alpha(config, worker.world_size), inverse_sqrt, None
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    schedule = Schedule(optimizer, factor, plateau=plateau)
+
+    def fetch(chosen: torch.Tensor) -> data.Rows:
+        return data.Rows(rows.features[chosen], rows.labels[chosen])
+
+    def loss(logits: torch.Tensor, batch: data.Rows) -> torch.Tensor:
+        return logistic.loss(logits, batch.labels, model.weight, config.l2)
+
+    def validate(trained: torch.nn.Module) -> dict[str, float]:
+        part = sampling.share(len(test.labels), worker)
+        chunk = test.features[part.start : part.stop], test.labels[part.start : part.stop]
+        logits = trained(chunk[0])
+        mean_loss = logistic.loss(logits, chunk[1], model.weight, 0.0)
+        counts = [mean_loss.double() * len(part), logistic.correct(logits, chunk[1]), len(part)]
+        entropy, correct, count = worker.sum([float(value) for value in counts]).tolist()
+        penalty = config.l2 / 2 * float(model.weight.double().square().sum())
+        return {"accuracy": 100 * correct / count, "loss": entropy / count + penalty}
+
+    outcome = train(
+        Parts(
+            model=model,
+            optimizer=optimizer,
+            epochs=config.epochs,
+            updates=lambda epoch: sampling.RowUpdates(
+                sampling.shuffled_rows(
+                    len(rows.labels), batch=config.batch_size, epoch=epoch, worker=worker
+                ),
+                fetch,
+            ),
+            forward=lambda net, batch: net(batch.features),
+            loss=loss,
+            validate=validate,
+            samples=lambda batch: len(batch.labels),
+            before_update=schedule.before_update,
+            after_validation=schedule.after_validation,
+            stateful={"schedule": schedule},
+        ),
+        worker,
+    )
+    outcome.unit = "rows"
+    return outcome
+
+
+def study_alpha(config: Config, workers: int) -> float:
+    """Return alpha for k workers: the study's, of the largest studied count that is at most k."""
+    if config.alpha is not None:
+        return config.alpha
+    return STUDY_ALPHA[max(count for count in STUDY_ALPHA if count <= workers)]

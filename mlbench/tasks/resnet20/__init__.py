@@ -1,0 +1,124 @@
+"""Task 1a: image classification with the CIFAR ResNets; small batches of convolutions, 1 MB of gradients."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from mlbench.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.tasks.resnet20 import data
+
+if TYPE_CHECKING:
+    from mlbench.training import Outcome
+    from mlbench.worker import Worker
+
+prepare = data.prepare_dataset
+
+
+class Config(TrainingConfig):
+    """What conf/task/resnet20.yaml holds beyond the fields of every training task."""
+
+    depth: Literal[20, 32, 44, 56]
+    variant: Literal["v1", "v2"]
+    shortcut: Literal["projection", "identity"]
+    width: PositiveInt
+    rate: PositiveFloat
+    warmup: Literal["log2"] | Annotated[int, Field(ge=0)]
+    decay: Literal["plateau", "steps"]
+    decay_factor: PositiveFloat
+    decay_epochs: tuple[PositiveInt, ...]
+    patience: PositiveInt
+    momentum: NonNegativeFloat
+    nesterov: bool
+    weight_decay: NonNegativeFloat
+
+
+def run(config: Config, worker: "Worker") -> "Outcome":
+    """Train with SGD until the goal or the last epoch."""
+    import torch
+    import torch.nn.functional as F
+
+    from mlbench.tasks.common import sampling
+    from mlbench.tasks.resnet20.model import resnet
+    from mlbench.training import Parts, train
+
+    found = data.open_dataset(prepare(config, worker.data_root))
+    device = worker.device
+    images, labels = (tensor.to(device) for tensor in found.train)
+    test_images, test_labels = (tensor.to(device) for tensor in found.test)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(worker.seed)  # the same start on every rank
+        model = resnet(
+            config.depth, variant=config.variant, shortcut=config.shortcut, width=config.width
+        ).to(device)
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=config.rate,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        weight_decay=config.weight_decay,
+    )
+    per_epoch = len(labels) // (config.batch_size * worker.world_size)
+    schedule = _schedule(config, optimizer, workers=worker.world_size, per_epoch=per_epoch)
+
+    def updates(epoch: int) -> sampling.RowUpdates:
+        rows = sampling.shuffled_rows(
+            len(labels), batch=config.batch_size, epoch=epoch, worker=worker
+        )
+        # Every rank draws its own crops; the rows themselves come from a stream common to all.
+        crops = worker.generator(epoch, 1 + worker.rank)
+
+        def fetch(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            batch = data.augment(images[chosen], flip=found.flip, generator=crops)
+            return data.normalised(batch, found), labels[chosen]
+
+        return sampling.RowUpdates(rows, fetch)
+
+    def validate(trained: torch.nn.Module) -> dict[str, float]:
+        part = sampling.share(len(test_labels), worker)
+        totals = torch.zeros(3, dtype=torch.float64, device=device)
+        for begin in range(part.start, part.stop, VALIDATION_BATCH):
+            rows = slice(begin, min(begin + VALIDATION_BATCH, part.stop))
+            logits = trained(data.normalised(test_images[rows], found))
+            answers = test_labels[rows]
+            totals[0] += F.cross_entropy(logits, answers, reduction="sum")
+            totals[1] += (logits.argmax(1) == answers).sum()
+            totals[2] += len(answers)
+        loss, correct, count = worker.sum(totals).tolist()
+        return {"top1_accuracy": 100 * correct / count, "loss": loss / count}
+
+    outcome = train(
+        Parts(
+            model=model,
+            optimizer=optimizer,
+            epochs=config.epochs,
+            updates=updates,
+            forward=lambda net, batch: net(batch[0]),
+            loss=lambda logits, batch: F.cross_entropy(logits, batch[1]),
+            validate=validate,
+            samples=lambda batch: len(batch[1]),
+            before_update=schedule.before_update,
+            after_validation=schedule.after_validation,
+            stateful={"schedule": schedule},
+        ),
+        worker,
+    )
+    outcome.unit = "images"
+    return outcome
+
+
+VALIDATION_BATCH = 500  # images; bounds memory, changes no result
+
+
+def _schedule(config: Config, optimizer, *, workers: int, per_epoch: int):
+    """Return warm-up from rate to rate * k, then the recipe's decay."""
+    from mlbench.tasks.common import schedules
+
+    epochs = schedules.warmup_epochs(workers) if config.warmup == "log2" else config.warmup
+    factor = schedules.linear_warmup(workers, epochs * per_epoch)
+    if config.decay == "steps":
+        at = [epoch * per_epoch for epoch in config.decay_epochs]
+        return schedules.Schedule(
+            optimizer, schedules.product(factor, schedules.steps(config.decay_factor, at))
+        )
+    plateau = schedules.Plateau(config.decay_factor, config.patience, start=epochs * per_epoch)
+    return schedules.Schedule(optimizer, factor, plateau=plateau)
