@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from mlbench.tasks.logreg.model import linear, loss
+from mlbench.tasks.logreg.model import correct, linear, loss
 
 L2 = 1e-3
 
@@ -84,3 +84,9 @@ def test_labels_of_any_type_give_the_same_loss(dtype):
 def test_large_logits_stay_finite():
     logits = torch.tensor([[1e4], [-1e4]])
     assert loss(logits, torch.tensor([0, 1]), torch.zeros(1, 4), L2).item() == pytest.approx(1e4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
+def test_correct_counts_rows_by_the_sign_of_the_logit(dtype):
+    logits = torch.tensor([[3.0], [-0.1], [0.0], [0.1], [-2.0]])
+    assert correct(logits, torch.tensor([1, 0, 0, 0, 1]).to(dtype)).item() == 3

@@ -18,3 +18,11 @@ def loss(logits: Tensor, labels: Tensor, weight: Tensor, l2: float) -> Tensor:
     w = weight.flatten()
     entropy = F.binary_cross_entropy_with_logits(logits.squeeze(1), labels.to(logits))
     return entropy + l2 / 2 * w.dot(w)
+
+
+def correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return how many of the rows lie on their label's side of probability 1/2, a scalar count.
+
+    A logit of exactly 0 counts as label 0.
+    """
+    return ((logits.squeeze(1) > 0) == (labels > 0)).sum()
