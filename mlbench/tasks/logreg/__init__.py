@@ -62,11 +62,11 @@ def run(config: Config, worker: "Worker") -> "Outcome":
 
     def validate(trained: torch.nn.Module) -> dict[str, float]:
         part = sampling.share(len(test.labels), worker)
-        chunk = test.features[part.start : part.stop], test.labels[part.start : part.stop]
-        logits = trained(chunk[0])
-        mean_loss = logistic.loss(logits, chunk[1], model.weight, 0.0)
-        counts = [mean_loss.double() * len(part), logistic.correct(logits, chunk[1]), len(part)]
-        entropy, correct, count = worker.sum([float(value) for value in counts]).tolist()
+        labels = test.labels[part.start : part.stop]
+        logits = trained(test.features[part.start : part.stop])
+        mean_loss = logistic.loss(logits, labels, model.weight, 0.0).item()
+        right = ((logits.squeeze(1) > 0) == (labels > 0.5)).sum().item()
+        entropy, correct, count = worker.sum([mean_loss * len(part), right, len(part)]).tolist()
         penalty = config.l2 / 2 * float(model.weight.double().square().sum())
         return {"accuracy": 100 * correct / count, "loss": entropy / count + penalty}
 

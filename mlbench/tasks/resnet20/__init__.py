@@ -1,5 +1,6 @@
 """Task 1a: image classification with the CIFAR ResNets; small batches of convolutions, 1 MB of gradients."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -38,6 +39,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     import torch.nn.functional as F
 
     from mlbench.tasks.common import sampling
+    from mlbench.tasks.resnet20.augment import augment, normalise
     from mlbench.tasks.resnet20.model import resnet
     from mlbench.training import Parts, train
 
@@ -45,6 +47,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     device = worker.device
     images, labels = (tensor.to(device) for tensor in found.train)
     test_images, test_labels = (tensor.to(device) for tensor in found.test)
+    normalised = partial(normalise, mean=found.mean.to(device), std=found.std.to(device))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
         model = resnet(
@@ -68,8 +71,8 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         crops = worker.generator(epoch, 1 + worker.rank)
 
         def fetch(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            batch = data.augment(images[chosen], flip=found.flip, generator=crops)
-            return data.normalised(batch, found), labels[chosen]
+            batch = augment(images[chosen], flip=found.flip, generator=crops)
+            return normalised(batch), labels[chosen]
 
         return sampling.RowUpdates(rows, fetch)
 
@@ -78,7 +81,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         totals = torch.zeros(3, dtype=torch.float64, device=device)
         for begin in range(part.start, part.stop, VALIDATION_BATCH):
             rows = slice(begin, min(begin + VALIDATION_BATCH, part.stop))
-            logits = trained(data.normalised(test_images[rows], found))
+            logits = trained(normalised(test_images[rows]))
             answers = test_labels[rows]
             totals[0] += F.cross_entropy(logits, answers, reduction="sum")
             totals[1] += (logits.argmax(1) == answers).sum()
