@@ -1,0 +1,47 @@
+"""How much arithmetic a model needs to learn from one sample, counted by torch on the meta device."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def training_flops(
+    model: "nn.Module",
+    inputs: Sequence[Any],
+    loss_of_output: "Callable[[Any], Tensor]",
+    *,
+    samples: int | None = None,
+) -> float:
+    """Return the model FLOPs of one sample's forward and backward pass in training mode.
+
+    `inputs` are the model's arguments; tensors among them count by shape and type only. `samples` is
+    how many samples (images, rows, tokens) they hold, by default the first one's first dimension.
+    `loss_of_output` makes a scalar of the output, which lies on the meta device: labels must be made
+    there too, e.g. `torch.zeros(len(output), device=output.device)`. Nothing is computed, and model,
+    inputs and random state stay as they are.
+
+    Convention (that of MFU in Chowdhery et al. 2022, PaLM, appendix B): a multiplication with its
+    addition is two FLOPs; only what the gradients need is counted, so nothing for the gradient of the
+    network's inputs and nothing for the optimizer. `torch.utils.flop_counter` has formulas for matrix
+    products, convolutions and attention (a causal mask halves nothing); element-wise operations,
+    normalisation, pooling, soft-max, dot products of vectors and embeddings have none and count as 0.
+    Fused recurrent kernels have none either, but on the meta device they fall apart into products.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    # A copy in which every parameter and buffer is a shape without memory; tied ones stay tied.
+    shapes: dict[int, Any] = {}
+    for buffer in model.buffers():
+        shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
+    for weight in model.parameters():
+        shape = torch.empty_like(weight, device="meta")
+        shapes[id(weight)] = torch.nn.Parameter(shape, requires_grad=weight.requires_grad)
+    shadow = copy.deepcopy(model, shapes).train()
+    moved = [part.to("meta") if isinstance(part, torch.Tensor) else part for part in inputs]
+    with FlopCounterMode(display=False) as counter:
+        loss_of_output(shadow(*moved)).backward()
+    return counter.get_total_flops() / (samples or len(inputs[0]))
