@@ -248,7 +248,7 @@ class _Run:
             "update": self.update,
             "best": self.best,
             "started_at": self.tracker.started_at,
-            "validations": self.validations,
+            "validations": list(self.validations),
             "segments": [vars(segment) for segment in self.segments],
             "states": {name: part.state_dict() for name, part in stateful.items()},
         }

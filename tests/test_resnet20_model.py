@@ -74,8 +74,7 @@ def restated(x, model, *, depth, variant, shortcut, training):
 def test_parameter_counts_of_the_papers_networks(variant):
     counts = {
         shortcut: [
-            parameters(resnet(depth, variant=variant, shortcut=shortcut, width=16))
-            for depth in DEPTHS
+            parameters(resnet(depth, variant=variant, shortcut=shortcut, width=16)) for depth in DEPTHS
         ]
         for shortcut in ("projection", "identity")
     }
@@ -106,9 +105,7 @@ def test_output_equals_a_plain_restatement(depth, variant, shortcut, training):
             if values.dim() == 1:
                 values.add_(torch.randn_like(values), alpha=0.1)
     images = torch.randn(3, 3, 32, 32, dtype=torch.double)
-    expected = restated(
-        images, model, depth=depth, variant=variant, shortcut=shortcut, training=training
-    )
+    expected = restated(images, model, depth=depth, variant=variant, shortcut=shortcut, training=training)
     got = model.train(training)(images)
     assert got.shape == (3, 10)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)

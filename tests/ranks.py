@@ -1,0 +1,58 @@
+"""Real gloo processes for tests, without Ray."""
+
+import multiprocessing
+import socket
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mlbench.worker import Worker
+
+
+def run_ranks(function: Callable[..., Any], workers: int, *arguments: Any) -> list[Any]:
+    """Return function(worker, *arguments) of each of `workers` processes, in rank order.
+
+    `function` must be importable (a module-level function) and its result picklable.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    ranks = [
+        context.Process(target=_rank, args=(answers, rank, workers, port, function, arguments))
+        for rank in range(workers)
+    ]
+    for process in ranks:
+        process.start()
+    found: dict[int, Any] = {}
+    while len(found) < workers:
+        rank, answer, failure = answers.get(timeout=120)
+        assert failure is None, failure
+        found[rank] = answer
+    for process in ranks:
+        process.join(60)
+    return [found[rank] for rank in range(workers)]
+
+
+def _rank(answers: Any, rank: int, workers: int, port: int, function: Any, arguments: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    try:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=workers)
+        control = dist.new_group(backend="gloo")
+        worker = Worker(rank=rank, world_size=workers, local_rank=rank, control=control)
+        answers.put((rank, function(worker, *arguments), None))
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException:
+        answers.put((rank, None, traceback.format_exc()))
+
+
+def mini_worker(worker: Worker, data_root: Path, *, seed: int = 1) -> Worker:
+    """Return the worker with a data folder and a fixed seed."""
+    worker.data_root, worker.seed = data_root, seed
+    return worker
