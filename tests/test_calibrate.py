@@ -1,5 +1,4 @@
 import itertools
-import statistics
 import time
 
 import pytest
@@ -84,14 +83,13 @@ def test_a_gpu_is_waited_for():
     assert 1e11 < row["cuda_gemm_flops_per_s"] < 1e15
     assert 1e9 < row["cuda_copy_bytes_per_s"] < 1e14
     n = MATRIX["cuda"]
-    left = torch.rand(n, n, device="cuda")
+    left, product = torch.rand(n, n, device="cuda"), torch.empty(n, n, device="cuda")
+    torch.mm(left, left, out=product)
     events = [torch.cuda.Event(enable_timing=True) for _ in range(11)]
-    left @ left
     for event in events[:-1]:
         event.record()
-        left @ left
+        torch.mm(left, left, out=product)
     events[-1].record()
     torch.cuda.synchronize()
     best = 1e3 / min(a.elapsed_time(b) for a, b in itertools.pairwise(events))
     assert row["cuda_gemm_flops_per_s"] == pytest.approx(2 * n**3 * best, rel=0.25)
-    assert statistics.median([row["cuda_gemm_flops_per_s_median"], 1e15]) > 0
