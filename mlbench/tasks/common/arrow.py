@@ -86,8 +86,8 @@ def write_dataset(folder: Path, fill: Callable[[Draft], None], *, manifest: Mapp
             _replace(draft_folder, folder)
         except OSError as error:
             raise UserError(
-                f"cannot write the data set {folder}: {error.strerror or error}",
-                hint="free space there, or choose another data_root=PATH",
+                f"cannot prepare the data set {folder}: {error}",
+                hint="see that there is space and access, or choose another data_root=PATH",
             ) from error
         finally:
             shutil.rmtree(draft_folder, ignore_errors=True)

