@@ -101,3 +101,13 @@ def test_a_model_without_memory_is_counted_too():
         model = nn.Sequential(nn.Linear(10**6, 10**6, bias=False), nn.Linear(10**6, 1, bias=False))
     inputs = [torch.empty(4, 10**6, device="meta")]
     assert training_flops(model, inputs, lambda output: output.sum()) == 4 * 10**12 + 6 * 10**6
+
+
+def test_the_training_pass_is_counted_also_of_a_model_that_is_being_validated():
+    class TwiceInTraining(nn.Linear):
+        def forward(self, input):
+            output = super().forward(input)
+            return super().forward(output) if self.training else output
+
+    model = TwiceInTraining(8, 8, bias=False).eval()
+    assert training_flops(model, [torch.zeros(2, 8)], lambda output: output.sum()) == 10 * 64

@@ -78,9 +78,7 @@ class Schedule:
     Every rank must give `after_validation` the same (global) metrics, or their rates part.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, factor: Factor, *, plateau: Plateau | None = None
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, factor: Factor, *, plateau: Plateau | None = None) -> None:
         self.optimizer = optimizer
         self.factor = factor
         self.plateau = plateau

@@ -9,9 +9,7 @@ Variant = Literal["v1", "v2"]
 Shortcut = Literal["projection", "identity"]
 
 
-def resnet(
-    depth: int, *, variant: Variant, shortcut: Shortcut, width: int, classes: int = 10
-) -> nn.Module:
+def resnet(depth: int, *, variant: Variant, shortcut: Shortcut, width: int, classes: int = 10) -> nn.Module:
     """Return a network from images (batch, 3, height, width) to logits (batch, `classes`).
 
     `depth` is 6n+2: 20, 32, 44, 56. The stages have 1, 2 and 4 times `width` channels; the second
@@ -98,7 +96,6 @@ def _norm_relu(channels: int) -> nn.Sequential:
 
 
 def _initialise(module: nn.Module) -> None:
-    if isinstance(
-        module, nn.Conv2d
-    ):  # He et al. 2015, "Delving deep into rectifiers", fan-out form
+    # He et al. 2015, "Delving deep into rectifiers", the form that keeps the gradient's variance.
+    if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
