@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 
 # Called as progress(step, done, total or None when unknown, unit); the unit is "bytes" or "rows".
 Progress = Callable[[str, int, int | None, str], None]
+
+
+class Offer(NamedTuple):
+    """A data set that a task can prepare, for the list of all: `DATASETS` in the task's data module."""
+
+    manifest: Mapping[str, Any]  # its name, source, licence and parameters
+    download: int | None  # bytes to fetch; None: not known before
+    prepared: int  # bytes of the columns once prepared
+
+
 FORMAT = 1  # raised when files of older preparations can no longer be read
 MANIFEST = "manifest.json"
 
@@ -34,8 +44,9 @@ MANIFEST = "manifest.json"
 class Draft:
     """A data set being written; it becomes visible only when it is complete."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, progress: "Progress | None" = None) -> None:
         self.folder = folder
+        self.progress = progress or (lambda *_: None)
         self.inputs: list[dict[str, Any]] = []
         self.splits: dict[str, dict[str, Any]] = {}
         self.notes: dict[str, Any] = {}  # facts found while preparing, kept under their name
@@ -54,6 +65,7 @@ class Draft:
         with Spool(self.folder / f"{split}.spool") as spool:
             for batch in batches:
                 spool.append(batch)
+                self.progress(f"write {split}", spool.rows, None, "rows")
             whole = spool.record_batch()
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
                 writer.write_batch(whole)
@@ -62,7 +74,13 @@ class Draft:
         return whole.num_rows
 
 
-def write_dataset(folder: Path, fill: Callable[[Draft], None], *, manifest: Mapping[str, Any]) -> Path:
+def write_dataset(
+    folder: Path,
+    fill: Callable[[Draft], None],
+    *,
+    manifest: Mapping[str, Any],
+    progress: Progress | None = None,
+) -> Path:
     """Make the data set `folder` with `fill` unless it is there already, and return `folder`.
 
     It is there when its manifest has the given values (name, source, licence, parameters ...) and
@@ -80,7 +98,7 @@ def write_dataset(folder: Path, fill: Callable[[Draft], None], *, manifest: Mapp
         shutil.rmtree(draft_folder, ignore_errors=True)  # what a killed process left
         draft_folder.mkdir()
         try:
-            draft = Draft(draft_folder)
+            draft = Draft(draft_folder, progress)
             fill(draft)
             _seal(draft, wanted)
             _replace(draft_folder, folder)

@@ -206,7 +206,8 @@ def _extract_zip(archive: Path, folder: Path) -> None:
 
 def _unsafe(archive: Path, name: str) -> UserError:
     return UserError(
-        f"{archive} has an entry that leads out of its folder: {name!r}", hint="do not use this archive"
+        f"{archive} has an entry that leads out of its folder or is no file: {name!r}",
+        hint="do not use this archive",
     )
 
 

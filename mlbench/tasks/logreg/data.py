@@ -11,7 +11,7 @@ import numpy as np
 
 from mlbench.errors import UserError
 from mlbench.tasks.common import arrow
-from mlbench.tasks.common.arrow import Draft, Progress
+from mlbench.tasks.common.arrow import Draft, Offer, Progress
 from mlbench.tasks.common.download import Archive, fetch
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
@@ -39,7 +39,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     else:
         assert config.dataset == "epsilon", config.dataset
         fill, manifest = partial(_fill_epsilon, root=root, progress=progress), EPSILON
-    return arrow.write_dataset(root / config.dataset, fill, manifest=manifest)
+    return arrow.write_dataset(root / config.dataset, fill, manifest=manifest, progress=progress)
 
 
 def open_dataset(folder: Path) -> tuple[Rows, Rows]:
@@ -164,7 +164,7 @@ def _prepare_files(train: Path | None, test: Path | None, root: Path, *, progres
     folder = root / f"files-{hashlib.sha256(repr(state).encode()).hexdigest()[:12]}"
     manifest = {"name": "files", "source": "the user's own files", "licence": "the user's own"}
     fill = partial(_fill_files, files=files, progress=progress)
-    return arrow.write_dataset(folder, fill, manifest=manifest)
+    return arrow.write_dataset(folder, fill, manifest=manifest, progress=progress)
 
 
 def _fill_files(draft: Draft, *, files: dict[str, Path], progress: Progress | None) -> None:
@@ -238,3 +238,10 @@ def _batches(path: Path, layout: Layout, *, progress: Progress | None) -> "Itera
 
 def _bytes(progress: Progress, step: str, done: int, total: int | None) -> None:
     progress(step, done, total, "bytes")
+
+
+DATASETS = {
+    # rows of float32 features and a float32 label; the LIBSVM page says 400,000 and 100,000 of them
+    "epsilon": Offer(EPSILON, download=None, prepared=500_000 * 4 * (2_000 + 1)),
+    "epsilon_like": Offer(EPSILON_LIKE, download=0, prepared=25_000 * 4 * (200 + 1)),
+}

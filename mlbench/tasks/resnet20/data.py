@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mlbench.tasks.common import arrow
-from mlbench.tasks.common.arrow import Draft, Progress
+from mlbench.tasks.common.arrow import Draft, Offer, Progress
 from mlbench.tasks.common.download import Archive, extract, fetch
 from mlbench.tasks.resnet20.cifar import read_batch
 
@@ -46,7 +46,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     else:
         assert config.dataset == "cifar10", config.dataset
         fill, manifest = partial(_fill_cifar10, root=root, progress=progress), CIFAR10
-    return arrow.write_dataset(root / config.dataset, fill, manifest=manifest)
+    return arrow.write_dataset(root / config.dataset, fill, manifest=manifest, progress=progress)
 
 
 def open_dataset(folder: Path) -> Dataset:
@@ -133,8 +133,8 @@ def _fill_digits(draft: Draft) -> None:
     grey, digit = map(np.asarray, load_digits(return_X_y=True))
     images = np.repeat(upscaled(grey.reshape(-1, 8, 8).astype(np.int64))[:, None], 3, axis=1)
     test = every_fifth(digit)
-    _write(draft, "test", images[test], digit[test])
     _write(draft, "train", images[~test], digit[~test])
+    _write(draft, "test", images[test], digit[test])
     draft.notes |= statistics(images[~test])
 
 
@@ -182,3 +182,10 @@ def statistics(images: np.ndarray) -> dict[str, list[float]]:
 
 def _bytes(progress: Progress, step: str, done: int, total: int | None) -> None:
     progress(step, done, total, "bytes")
+
+
+ROW = 3 * 32 * 32 + 8  # bytes of an image and its int64 label
+DATASETS = {
+    "cifar10": Offer(CIFAR10, download=CIFAR10_ARCHIVE.size, prepared=60_000 * ROW),
+    "digits": Offer(DIGITS, download=0, prepared=1_797 * ROW),
+}

@@ -1,0 +1,186 @@
+"""Data sets: `python -m mlbench.data list | prepare | verify`."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mlbench import config, tasks
+from mlbench.errors import UserError
+from mlbench.tasks.common import arrow
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
+PIPE_WIDTH = 160  # columns, where the output is not a terminal that has a width
+STEPS = 10  # lines a step of the work prints where there is no terminal for a bar
+
+HELP = """\
+usage: python -m mlbench.data list | prepare | verify [name=value ...]
+
+Training reads prepared data sets: one folder each below data_root, with Arrow
+files that are mapped into memory, and a manifest that says where they come
+from and what their SHA-256 is. Mini data sets are made by the first run that
+needs them. Official ones are prepared once, by you:
+
+  python -m mlbench.data list
+      Every task and scale: its data set, licence, sizes, and whether it is
+      prepared.
+  python -m mlbench.data prepare task=resnet20 scale=official data_root=/data
+      Fetches, checks and converts CIFAR-10. An interrupted download goes on
+      with the next call; an interrupted conversion leaves nothing behind.
+  python -m mlbench.data prepare task=logreg division=open \\
+      task.train_file=a9a.txt task.test_file=a9a.t
+      Your own LIBSVM text files, plain, .bz2 or .gz; any two labels.
+  python -m mlbench.data verify data_root=/data
+      Hashes the files again; task=NAME verifies the one of that task.
+
+The words are those of python -m mlbench.run; data_root is where data sets lie
+(default: data, below the current folder). On a machine without a network, put
+the archives into data_root/downloads and prepare as above.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
+    if not arguments or any(word in ("-h", "--help") for word in arguments):
+        print(HELP, end="")
+        return 0
+    command, *words = arguments
+    try:
+        if command not in COMMANDS:
+            raise UserError(f"{command!r} is not a command", hint=f"say {', '.join(COMMANDS)} or --help")
+        COMMANDS[command](words)
+    except UserError as error:
+        print(f"mlbench: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("mlbench: interrupted; the same command goes on", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def list_datasets(words: Sequence[str]) -> None:
+    """Print a table of the tasks' data sets."""
+    table = Table(box=box.SIMPLE)
+    for heading in ("task", "scale", "data set", "prepared", "on disk", "download", "licence"):
+        table.add_column(heading, justify="right" if heading in ("on disk", "download") else "left")
+    for task in config.choices("task"):
+        for scale in ("official", "mini"):
+            experiment = config.compose([*words, f"task={task}", f"scale={scale}"])
+            table.add_row(task, scale, *_described(experiment))
+    console = Console()
+    console.print(table) if console.is_terminal else Console(width=PIPE_WIDTH).print(table)
+
+
+def prepare(words: Sequence[str]) -> None:
+    """Make the data set of the composed experiment, showing progress, and print what it is."""
+    experiment = config.compose(words)
+    task = tasks.load(experiment.task.name)
+    with _shown() as progress:
+        folder = task.prepare(experiment.task, experiment.data_root, progress=progress)
+    print(_summary(folder, arrow.read_manifest(folder)))
+
+
+def verify(words: Sequence[str]) -> None:
+    """Hash prepared data sets again and print a line each; UserError for the first damaged file."""
+    experiment = config.compose(words)
+    root = experiment.data_root
+    if any(word.startswith("task=") for word in words):
+        folders = [root / experiment.task.dataset]
+    else:
+        folders = sorted(path.parent for path in root.glob(f"[!.]*/{arrow.MANIFEST}"))
+    if not folders:
+        raise UserError(
+            f"nothing is prepared below {root}",
+            hint="python -m mlbench.data prepare task=NAME scale=official, or another data_root=PATH",
+        )
+    for folder in folders:
+        print(f"{_summary(folder, arrow.verify(folder))}: as written")
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "list": list_datasets,
+    "prepare": prepare,
+    "verify": verify,
+}
+
+
+def _described(experiment: config.Experiment) -> list[str]:
+    task = experiment.task
+    module = f"mlbench.tasks.{task.name}.data"
+    if find_spec(module) is None:
+        return [task.dataset, "not needed", "-", "-", "-"]
+    offer = import_module(module).DATASETS[task.dataset]
+    folder = experiment.data_root / task.dataset
+    state = "yes" if (folder / arrow.MANIFEST).is_file() else "no"
+    download = "?" if offer.download is None else _bytes(offer.download)
+    return [task.dataset, state, _bytes(offer.prepared), download, offer.manifest["licence"]]
+
+
+def _summary(folder: Path, manifest: dict) -> str:
+    splits = manifest["splits"].items()
+    rows = ", ".join(f"{name} {split['rows']:,} rows" for name, split in splits)
+    size = sum(split["bytes"] for _, split in splits)
+    return f"{folder}: {rows}, {_bytes(size)}, manifest {arrow.manifest_hash(folder)}"
+
+
+@contextmanager
+def _shown() -> Iterator[arrow.Progress]:
+    """Show what is under way: bars on a terminal, else a line every tenth of a step."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines()
+        return
+    text = TextColumn("{task.fields[amount]}")
+    bars = Progress(
+        TextColumn("{task.description}"), BarColumn(), text, TimeRemainingColumn(), console=console
+    )
+    with bars:
+        running = {}
+
+        def show(step: str, done: int, total: int | None, unit: str) -> None:
+            if step not in running:
+                running[step] = bars.add_task(step, total=total, amount="")
+            bars.update(running[step], completed=done, total=total, amount=_amount(done, total, unit))
+
+        yield show
+
+
+def _lines() -> arrow.Progress:
+    last: dict[str, int] = {}
+
+    def show(step: str, done: int, total: int | None, unit: str) -> None:
+        part = done * STEPS // total if total else 0
+        if step not in last or part > last[step]:
+            last[step] = part
+            amount = f": {_amount(done, total, unit)}" if total else ""
+            print(step + amount, file=sys.stderr, flush=True)
+
+    return show
+
+
+def _amount(done: int, total: int | None, unit: str) -> str:
+    if unit == "bytes":
+        return f"{_bytes(done)} of {_bytes(total)}" if total else _bytes(done)
+    return f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}"
+
+
+def _bytes(count: int) -> str:
+    """Return bytes with three digits and an SI prefix."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
