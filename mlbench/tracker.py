@@ -143,6 +143,33 @@ class Tracker:
         spent = self._segment.outside.get(name, 0.0)
         self._segment.outside[name] = spent + self._now() - begin
 
+    def time_repeats(
+        self,
+        operation: Callable[[], object],
+        repeats: int,
+        *,
+        prepare: Callable[[], object] = lambda: None,
+        barrier: Callable[[], object] = lambda: None,
+    ) -> list[float]:
+        """Return the seconds of each of `repeats` calls of `operation`, for what is not a training step.
+
+        Before each call, and not timed, come `prepare`, a wait until the device is idle, and `barrier`, so
+        that all ranks begin together with nothing queued.
+        """
+        stamps = []
+        for _ in range(repeats):
+            prepare()
+            if self._cuda:
+                self._wait()
+            barrier()
+            begin = self._stamp()
+            operation()
+            stamps.append((begin, self._stamp()))
+        if not self._cuda:
+            return [end - begin for begin, end in stamps]
+        self._wait()
+        return [begin.elapsed_time(end) / 1e3 for begin, end in stamps]
+
     def take(self) -> Segment:
         """Return what was measured since the last call."""
         self._settle()

@@ -1,5 +1,7 @@
 """The clock with a clock of our own: what is counted where."""
 
+from collections.abc import Callable
+
 import pytest
 
 from mlbench.tracker import PHASES, Tracker, _busy
@@ -122,6 +124,44 @@ def test_take_starts_anew(tracker: Tracker, clock: Clock) -> None:
     batch(tracker, clock)
     tracker.take()
     assert tracker.take().batches == 0
+
+
+def test_repeats_time_the_operation_and_neither_its_preparation_nor_the_barrier(
+    tracker: Tracker, clock: Clock
+) -> None:
+    order: list[str] = []
+
+    def step(name: str, *seconds: float) -> Callable[[], None]:
+        left = iter(seconds)
+
+        def run() -> None:
+            order.append(name)
+            clock.run(next(left))
+
+        return run
+
+    times = tracker.time_repeats(
+        step("operation", 0.5, 0.25, 2.0),
+        3,
+        prepare=step("prepare", 7, 8, 9),
+        barrier=step("barrier", 30, 40, 50),
+    )
+    assert times == pytest.approx([0.5, 0.25, 2.0])
+    assert order == ["prepare", "barrier", "operation"] * 3
+
+
+@pytest.mark.gpu
+def test_repeats_on_a_gpu_last_as_long_as_the_kernels_and_not_as_their_launch() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    matrix = torch.randn(4096, 4096, device="cuda")
+    tracker = Tracker("cuda")
+    one, three = (
+        min(tracker.time_repeats(lambda n=n: [matrix @ matrix for _ in range(n)], 5)) for n in (10, 30)
+    )
+    assert three == pytest.approx(3 * one, rel=0.2)
 
 
 @pytest.mark.parametrize(
