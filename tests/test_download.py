@@ -9,6 +9,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mirror import serve
@@ -305,7 +306,8 @@ def test_a_damaged_archive_is_named(tmp_path, kind, damage):
     elif kind == "bz2":
         path.write_bytes(bz2.compress(CONTENT))
     else:
-        with tarfile.open(path, f"w:{kind[4:]}") as tar:
+        packed: Any = f"w:{kind[4:]}"
+        with tarfile.open(path, packed) as tar:
             entry = tarfile.TarInfo("file")
             entry.size = len(CONTENT)
             tar.addfile(entry, io.BytesIO(CONTENT))

@@ -76,7 +76,7 @@ class Draft:
 
 def write_dataset(
     folder: Path,
-    fill: Callable[[Draft], None],
+    fill: Callable[[Draft], object],
     *,
     manifest: Mapping[str, Any],
     progress: Progress | None = None,

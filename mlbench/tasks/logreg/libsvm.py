@@ -1,7 +1,8 @@
 """Reads LIBSVM/svmlight text, `label index:value index:value ...` a line, in bounded memory.
 
 The whole text is one stream of numbers to Arrow's CSV reader, and whole-array operations put the
-numbers in their places; scikit-learn's reader, the well-kept alternative, takes 2.4 times as long.
+numbers in their places. scikit-learn's reader, the well-kept alternative, took 2.1 times as long for
+text like epsilon's (CPU time, 2026-11-21) and tells no line numbers.
 """
 
 import bz2
@@ -23,8 +24,9 @@ from mlbench.errors import UserError
 BLOCK = 16 << 20  # bytes of text parsed at a time: some 500 rows of epsilon
 BETWEEN = bytes.maketrans(bytes(range(33)) + b":", b"\n" * 34)  # blanks and colons
 NUMBER = rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+LARGEST = 2.0**53  # the integers up to here are exact in float64
 BLANK = rb"[\x00-\x20]"
-LINE = re.compile(rb"%b*(?:%b(?:%b+\d+:%b)*)?%b*" % (BLANK, NUMBER, BLANK, NUMBER, BLANK))
+LINE = re.compile(rb"B*(?:N(?:B+N:N)*)?B*".replace(b"B", BLANK).replace(b"N", NUMBER))
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,6 @@ def _parse(text: bytes, *, line: int, path: Path) -> Block:
     """Parse whole lines, the first of which is the file's line number `line`."""
     if b"#" in text:
         text = re.sub(rb"#[^\n]*", b"", text)
-    if b"+" in text:  # Arrow takes no plus sign before a number
-        text = text.removeprefix(b"+")
-        for before in (b"\n", b" ", b"\t", b":"):
-            text = text.replace(before + b"+", before)
     numbers = _numbers(text)
     letters = np.frombuffer(b"\n" + text + b"\n", np.uint8)
     between = (letters <= ord(" ")) | (letters == ord(":"))
@@ -123,7 +121,7 @@ def _parse(text: bytes, *, line: int, path: Path) -> Block:
         or is_value[label].any()
         or not np.array_equal(is_index[:-1], is_value[1:])
         or is_index[-1:].any()
-        or np.count_nonzero(letters == ord(":")) != np.count_nonzero(is_value)
+        or (between[:-1] & (letters[1:] == ord(":"))).any()
         or not np.isfinite(numbers).all()
     ):
         raise _malformed(text, line, path)
@@ -133,7 +131,7 @@ def _parse(text: bytes, *, line: int, path: Path) -> Block:
         labels=numbers[label],
         lines=np.searchsorted(line_begin, begin[label], side="right") + line - 1,
         starts=starts,
-        columns=columns.astype(np.int64),
+        columns=np.minimum(columns, LARGEST).astype(np.int64),
         values=numbers[is_value],
     )
     _check_columns(block, columns, path)
@@ -148,7 +146,7 @@ def _numbers(text: bytes) -> np.ndarray | None:
     try:
         table = csv.read_csv(
             pa.BufferReader(stream),
-            read_options=csv.ReadOptions(column_names=["number"], block_size=BLOCK, use_threads=False),
+            read_options=csv.ReadOptions(column_names=["number"], block_size=len(stream), use_threads=False),
             parse_options=csv.ParseOptions(quote_char=False),
             convert_options=csv.ConvertOptions(column_types={"number": pa.float64()}, null_values=[]),
         )
@@ -158,7 +156,7 @@ def _numbers(text: bytes) -> np.ndarray | None:
 
 
 def _check_columns(block: Block, columns: np.ndarray, path: Path) -> None:
-    wrong = (columns != block.columns) | (columns < 0)
+    wrong = (columns != block.columns) | np.signbit(columns)
     rising = np.diff(block.columns) > 0
     row = row_of_entry(block.starts)
     wrong[1:] |= ~rising & (row[1:] == row[:-1])
