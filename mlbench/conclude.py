@@ -41,6 +41,7 @@ def conclude(
     rate = numbers["samples_per_s"]
     nodes = returned.get("nodes", [])
     caveats = _caveats(experiment, measured, nodes)
+    noise = {sentence for node in nodes for sentence in node.get("warnings", [])}
     task = experiment.task
     found = cost.cost(
         experiment.hardware,
@@ -63,6 +64,7 @@ def conclude(
         workers=experiment.workers,
         oversubscribed=measured.get("oversubscribed", False),
         caveats=caveats,
+        warnings=sorted(noise | set(start["warnings"])),
         started_at=tracker.iso(start["begun"]),
         ended_at=tracker.iso(measured["ended"]),
         wall=wall,
@@ -151,7 +153,6 @@ def _caveats(experiment: Experiment, measured: dict[str, Any], nodes: list[dict[
                 f"hardware={hardware.name} states {hardware.cpus} CPUs a node, "
                 f"{node['hostname']} has {node['usable_cpus']}: the cost is not this hardware's"
             )
-        caveats += node.get("warnings", [])
     return sorted(set(caveats))
 
 
@@ -177,8 +178,13 @@ def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
 def _from_segments(per_rank: list[Segments], *, elapsed: float, workers: int) -> dict[str, Any]:
     """Return the Record's fields that follow from the segments of every rank.
 
-    `per_rank[r]` is the list of segments of rank r as plain values (tracker.Segment's fields).
+    `per_rank[r]` is the list of segments of rank r as plain values (tracker.Segment's fields). It is empty
+    where the run ended before its first validation.
     """
+    if not per_rank:
+        unknown = ("train_time", "samples_per_s", "samples_per_s_per_worker")
+        unknown += ("overlapped_communication", "exposed_communication_share")
+        return dict.fromkeys(unknown) | {"phases": {}, "outside": {}, "batch_s": {}, "samples": 0}
     phases = {
         phase: Spread.of([math.fsum(s["phases"][phase] for s in rank) for rank in per_rank])
         for phase in PHASES

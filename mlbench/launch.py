@@ -7,6 +7,7 @@ and appends them to the event log. Nothing else leaves a worker while the clock 
 
 import logging
 import os
+import re
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -184,15 +185,18 @@ def _with_missing_rank(error: Exception, worker: Any) -> Exception:
     """Return the error with the ranks that no longer answer, if it came from a collective."""
     import torch.distributed as dist
 
-    text = str(error)
     if worker.world_size == 1 or not isinstance(error, (RuntimeError, dist.DistError)):
         return error
     try:
         dist.monitored_barrier(
             group=worker.control, timeout=timedelta(seconds=MISSING_RANK_S), wait_all_ranks=True
         )
-    except RuntimeError as missing:
-        return WorkersFailed(f"rank {worker.rank}: {text.splitlines()[0]}; {missing}")
+    except RuntimeError as told:
+        missing = re.search(r"Ranks? ([\d, ]+) failed to pass", str(told))
+        if missing:
+            return WorkersFailed(
+                f"a collective was stuck: rank {missing[1].strip()} takes no part in it any more"
+            )
     return error
 
 
@@ -208,7 +212,7 @@ def _measurements(outcome: Any, worker: Any, *, entered: float, threads: int) ->
     if worker.local_rank == 0:
         node = provenance.node() | {"ray_node_id": ray.get_runtime_context().get_node_id()}
         node |= {"threads_per_worker": threads}
-        node |= {"calibration": calibrate.calibrate(threads, clock=tracker.monotonic)}
+        node |= {"calibration": calibrate.calibrate(node["usable_cpus"], clock=tracker.monotonic)}
     worker.barrier()
     plain = {name: value for name, value in vars(outcome).items() if name != "segments"}
     return plain | {
@@ -230,10 +234,13 @@ def _explained(error: BaseException) -> Exception:
     for cause in causes.values():
         if isinstance(cause, UserError):
             return cause
-    told = [cause for cause in causes.values() if isinstance(cause, WorkersFailed)]
-    if told:
-        named = [cause for cause in told if "monitoredBarrier" in str(cause)]
-        return (named or told)[0]
+    died = [rank for rank, cause in sorted(causes.items()) if hasattr(cause, "health_check_failure")]
+    if died:  # what the others say, a broken connection, only follows from it
+        ranks = ", ".join(map(str, died))
+        return WorkersFailed(f"rank {ranks} died: killed, out of memory, or crashed")
+    missing = [cause for cause in causes.values() if isinstance(cause, WorkersFailed)]
+    if missing:
+        return missing[0]
     lines = [f"rank {rank}: {_last_line(cause)}" for rank, cause in sorted(causes.items())]
     return WorkersFailed("; ".join(lines))
 

@@ -53,6 +53,7 @@ class Record(BaseModel):
     workers: int
     oversubscribed: bool
     caveats: list[str]  # why this number is not what it seems, one sentence each
+    warnings: list[str]  # what may have made the machine noisy
     started_at: str
     ended_at: str
     wall: float

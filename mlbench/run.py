@@ -9,11 +9,12 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mlbench import clusters, config, display, events, store, tasks, tracker
+from mlbench import clusters, config, display, events, provenance, store, tasks, tracker
 from mlbench.conclude import conclude
 from mlbench.config import Experiment
 from mlbench.errors import UserError
@@ -69,11 +70,12 @@ def execute(
         }
     )
     _check_data(experiment)
-    command = shlex.join(["python", "-m", "mlbench.run", *words])
+    command = provenance.without_credentials(shlex.join(["python", "-m", "mlbench.run", *words]))
     folder = _folder(experiment, seed, begun)
     log = folder / events.NAME
     start = {"command": command, "experiment": experiment.plain(), "seed": seed, "begun": begun}
     start |= {"key": config.key(experiment), "deviations": list(deviations), "run_id": folder.name}
+    start |= {"warnings": provenance.warnings(before_run=True)}
     events.append(log, "run_configuration", start)
     mirror = store.Mirror(folder, experiment.store)
     mirror.start()
@@ -117,9 +119,8 @@ def _measure(experiment: Experiment, *, seed: int, folder: Path) -> dict[str, An
     """Train on the cluster while showing progress; return what came back and how it ended."""
     stamps = {"connect_begin": tracker.wall()}
     ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps, "returned": None}
-    previous = _interrupt_on_term()
     try:
-        with display.Progress(experiment, seed) as progress:
+        with _interruptible(), display.Progress(experiment, seed) as progress:
             progress.say(f"starting Ray ({experiment.cluster.name})")
             with clusters.connect(experiment) as connection:
                 stamps["connect_end"] = tracker.wall()
@@ -139,9 +140,6 @@ def _measure(experiment: Experiment, *, seed: int, folder: Path) -> dict[str, An
         ended |= {"status": "interrupted", "error": "stopped by the user (Ctrl-C or SIGTERM)"}
     except WorkersFailed as error:
         ended |= {"status": "failed", "error": str(error)}
-    finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
     ended["ended"] = tracker.wall()
     return ended
 
@@ -157,15 +155,22 @@ def _watch(fit: Fit, receiver: Receiver, follower: events.Follower, progress: An
     receiver.close()
 
 
-def _interrupt_on_term() -> Any:
-    """Make SIGTERM end the run like Ctrl-C; only the main thread may."""
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Make SIGTERM, and SIGINT even where a shell has it ignored, end the run as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
-        return None
+        yield  # only the main thread may handle signals
+        return
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    return signal.signal(signal.SIGTERM, interrupt)
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

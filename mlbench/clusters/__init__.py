@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 
+from mlbench.clusters import kept
 from mlbench.config import Experiment
 
 
@@ -29,6 +30,8 @@ class Connection:
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[Connection]:
     """Connect by the cluster's name; what was started here is stopped at the end."""
+    if experiment.cluster.name == "local":
+        kept.secure()  # before the module below imports ray, which reads the mode only then
     module = import_module(f"mlbench.clusters.{experiment.cluster.name}")
     with module.connect(experiment) as connection:
         yield connection

@@ -1,48 +1,45 @@
-"""Ray on this machine: one that runs already is used and left running, else one is started and stopped."""
+"""Ray on this machine: the one that `python -m mlbench.cluster start` keeps, else one for this run.
+
+A Ray that some other program started for itself is left alone: it would end with that program.
+"""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from typing import Any
 
 import ray
 
-from mlbench.clusters import Connection, room
+from mlbench import provenance
+from mlbench.clusters import Connection, kept, room
 from mlbench.config import Experiment
 
-LOOPBACK = "127.0.0.1"  # nothing outside this machine can reach the cluster
+LOOPBACK = "127.0.0.1"  # workers are on this machine, and so are their signs of life
 
 
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[Connection]:
-    """Yield a local cluster."""
-    options = {
-        "logging_level": "INFO" if experiment.verbose else "CRITICAL",
-        "log_to_driver": experiment.verbose,
-    }
+    """Yield a local cluster; one that was started here is stopped at the end."""
     if ray.is_initialized():  # a sweep or a test keeps one connection for many runs
         yield room.reserve(experiment, host=LOOPBACK)
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if not _join(options):
+    options: dict[str, Any] = {
+        "logging_level": "INFO" if experiment.verbose else "CRITICAL",
+        "log_to_driver": experiment.verbose,
+    }
+    address = kept.address()
+    if address:
+        ray.init(address=address, **options)
+    else:
         ray.init(
             address="local",
             include_dashboard=False,
-            num_cpus=len(os.sched_getaffinity(0)),
-            resources={"mlbench_driver": 1},  # what a Tune trial reserves (docs/decisions.md)
-            _node_ip_address=LOOPBACK,
+            num_cpus=provenance.usable_cpus(),
+            resources=kept.DRIVER_RESOURCE,
             **options,
         )
     try:
         yield room.reserve(experiment, host=LOOPBACK)
     finally:
         ray.shutdown()
-
-
-def _join(options: dict) -> bool:
-    """Connect to a Ray that runs on this machine; return false if there is none."""
-    if os.environ.get("RAY_ADDRESS") is None and not os.path.exists("/tmp/ray/ray_current_cluster"):
-        return False
-    with suppress(ConnectionError):
-        ray.init(address="auto", **options)
-        return True
-    return False

@@ -33,6 +33,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     """Train with plain SGD until the goal or the last epoch."""
     import torch
 
+    from mlbench.flops import training_flops
     from mlbench.tasks.common import sampling
     from mlbench.tasks.common.schedules import Plateau, Schedule, inverse_sqrt
     from mlbench.tasks.logreg import model as logistic
@@ -92,6 +93,11 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         worker,
     )
     outcome.unit = "rows"
+    outcome.flops_per_sample = training_flops(
+        model,
+        [rows.features[:1]],
+        lambda logits: logistic.loss(logits, rows.labels[:1].to(logits.device), model.weight.to(logits.device), 0),
+    )
     return outcome
 
 

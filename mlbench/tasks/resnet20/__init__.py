@@ -38,6 +38,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     import torch
     import torch.nn.functional as F
 
+    from mlbench.flops import training_flops
     from mlbench.tasks.common import sampling
     from mlbench.tasks.resnet20.augment import augment, normalise
     from mlbench.tasks.resnet20.model import resnet
@@ -106,6 +107,9 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         worker,
     )
     outcome.unit = "images"
+    outcome.flops_per_sample = training_flops(
+        model, [normalised(images[:1])], lambda logits: F.cross_entropy(logits, labels[:1].to(logits.device))
+    )
     return outcome
 
 

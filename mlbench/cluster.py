@@ -1,0 +1,36 @@
+"""Keep a Ray running on this machine between runs: `python -m mlbench.cluster start | status | stop`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from mlbench.errors import UserError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mlbench.cluster",
+        description="Runs with cluster=local use the Ray that this command keeps, and so start sooner. "
+        "Without it every run starts a Ray of its own and stops it at the end.",
+    )
+    parser.add_argument("verb", choices=("start", "status", "stop"))
+    verb = parser.parse_args(arguments).verb
+    from mlbench.clusters import kept
+
+    try:
+        if verb == "start":
+            print(f"Ray runs at {kept.start()}; `python -m mlbench.cluster stop` ends it")
+        elif verb == "stop":
+            print("Ray has stopped" if kept.stop() else "no Ray of ours was running")
+        else:
+            address = kept.address()
+            print(f"Ray runs at {address}" if address else "no Ray of ours is running")
+    except UserError as error:
+        print(f"mlbench: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

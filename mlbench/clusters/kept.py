@@ -1,0 +1,97 @@
+"""A Ray on this machine that outlives a command, so that the next one need not start its own."""
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mlbench import provenance
+from mlbench.errors import UserError
+
+# What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
+DRIVER_RESOURCE = {"mlbench_driver": 1}
+STOP_S = 10  # s that Ray's processes have to end before they are killed
+
+
+def address() -> str | None:
+    """Return the address of the Ray that `start` left running, or None."""
+    kept = _note()
+    return kept["address"] if kept else None
+
+
+def start() -> str:
+    """Start a Ray that outlives this command and return its address; one that runs is kept."""
+    kept = _note()
+    if kept:
+        return kept["address"]
+    secure()
+    words = ("start", "--head", "--port=0", "--include-dashboard=false")
+    words += (f"--num-cpus={provenance.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
+    main = "from ray.scripts.scripts import main; main()"
+    done = subprocess.run([sys.executable, "-c", main, *words], capture_output=True, text=True)
+    found = re.search(r"--address='([\d.]+:\d+)'", done.stdout)
+    if done.returncode or not found:
+        raise UserError(
+            f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
+            hint="`ray start --head` shows the whole story",
+        )
+    server = max(_servers(), key=psutil.Process.create_time)
+    note = {"address": found[1], "pid": server.pid, "created": server.create_time()}
+    _path().parent.mkdir(parents=True, exist_ok=True)
+    _path().write_text(json.dumps(note))
+    return found[1]
+
+
+def secure() -> None:
+    """Make Ray's servers, which listen on all interfaces, refuse whoever lacks this user's token.
+
+    Ray's own default would create a token that every user of the machine can read.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    token = Path.home() / ".ray" / "auth_token"
+    if os.environ["RAY_AUTH_MODE"] == "token" and not token.exists():
+        token.parent.mkdir(parents=True, exist_ok=True)
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+
+
+def stop() -> bool:
+    """Stop the Ray that `start` left running; return whether there was one."""
+    kept = _note()
+    if kept is None:
+        return False
+    logs = next(a for a in psutil.Process(kept["pid"]).cmdline() if a.startswith("--log_dir="))
+    session = str(Path(logs.split("=", 1)[1]).parent)
+    ours = [p for p in psutil.process_iter(["cmdline"]) if session in " ".join(p.info["cmdline"] or ())]
+    for process in ours:
+        process.terminate()
+    for process in psutil.wait_procs(ours, timeout=STOP_S)[1]:
+        process.kill()
+    _path().unlink(missing_ok=True)
+    return True
+
+
+def _note() -> dict[str, Any] | None:
+    """Return what `start` noted if that Ray is still alive."""
+    try:
+        kept = json.loads(_path().read_text())
+        process = psutil.Process(kept["pid"])
+        same = process.create_time() == kept["created"] and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, ValueError, KeyError, psutil.Error):
+        return None
+    return kept if same else None
+
+
+def _servers() -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if process.name() == "gcs_server"]
+
+
+def _path() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mlbench" / "ray.json"
