@@ -1,0 +1,1 @@
+"""What both translation tasks share: corpora, sub-words, batches of similar length, and corpus BLEU."""
