@@ -1,0 +1,116 @@
+"""A record as a run on two workers leaves it, for the tests of what people read."""
+
+from typing import Any
+
+from scripted import experiment as composed
+
+from mlbench.record import Record, Spread
+
+
+def record(*words: str, **changes: Any) -> Record:
+    """Return the record of a resnet20 mini run that reached its goal, with `changes` to its fields.
+
+    `words` are the experiment's, e.g. "hardware=gcp_n1_t4".
+    """
+    experiment = composed(*words)
+    phases = {
+        "data_wait": Spread(min=0.2, mean=0.4, max=0.6),
+        "forward": Spread(min=14.9, mean=15.0, max=15.1),
+        "loss": Spread(min=0.5, mean=0.5, max=0.5),
+        "backward": Spread(min=18.0, mean=18.0, max=18.0),
+        "communication": Spread(min=4.0, mean=5.0, max=6.0),
+        "optimizer": Spread(min=1.0, mean=1.0, max=1.0),
+        "metrics": Spread(min=0.1, mean=0.1, max=0.1),
+    }
+    values: dict[str, Any] = {
+        "run_id": "2026-11-21T034501-123-resnet20-w2-7",
+        "key": "0123456789abcdef",
+        "mlbench": "0.1.0",
+        "command": " ".join(["python -m mlbench.run", *words]),
+        "experiment": experiment.plain(),
+        "deviations": [],
+        "official": False,
+        "status": "goal_reached",
+        "goal": str(experiment.target) if experiment.target else None,
+        "error": None,
+        "seed": 7,
+        "workers": experiment.workers,
+        "oversubscribed": False,
+        "caveats": [],
+        "warnings": [],
+        "started_at": "2026-11-21T03:45:01.123+00:00",
+        "ended_at": "2026-11-21T03:46:13.456+00:00",
+        "wall": 72.333,
+        "startup": {"command": 1.2, "cluster": 5.4, "scheduling": 2.2, "imports": 3.9, "compilation": 0.0},
+        "startup_time": 12.7,
+        "time_to_accuracy": 48.25,
+        "accuracy_after_time": 95.28,
+        "best": 95.28,
+        "train_time": 39.9,
+        "epochs": 2.0,
+        "updates": 46,
+        "samples": 2876,
+        "unit": "images",
+        "samples_per_s": 71.9,
+        "samples_per_s_per_worker": 35.95,
+        "phases": phases,
+        "overlapped_communication": Spread(min=2.0, mean=3.0, max=4.0),
+        "exposed_communication_share": 0.125,
+        "outside": {"validation": Spread(min=6.0, mean=6.2, max=6.4), "report": Spread.of([0.75])},
+        "batch_s": {"p50": 0.152, "p95": 0.181, "p99": 0.25},
+        "flops_per_sample": 6.1e7,
+        "model_flops_per_s": 4.386e9,
+        "mfu": None,
+        "cost": None,
+        "validations": [
+            _validation(1, 81.2, elapsed=24.0, goal_reached=False),
+            _validation(2, 95.28, elapsed=48.25, goal_reached=True),
+        ],
+        "segments": [],
+        "restarts": [],
+        "nodes": [{"hostname": "here", "usable_cpus": 2, "threads_per_worker": 1}],
+        "software": {},
+        "data_manifest": None,
+        "ray": {},
+        "table": [],
+    }
+    return Record(**values | changes)
+
+
+def nothing_measured(*words: str, **changes: Any) -> Record:
+    """Return the record of a run that ended before its first validation."""
+    empty: dict[str, Any] = {
+        "startup": {"command": 1.2, "cluster": 5.4},
+        "startup_time": None,
+        "time_to_accuracy": None,
+        "accuracy_after_time": None,
+        "best": None,
+        "train_time": None,
+        "epochs": 0.0,
+        "updates": 0,
+        "samples": 0,
+        "samples_per_s": None,
+        "samples_per_s_per_worker": None,
+        "phases": {},
+        "overlapped_communication": None,
+        "exposed_communication_share": None,
+        "outside": {},
+        "batch_s": {},
+        "flops_per_sample": None,
+        "model_flops_per_s": None,
+        "validations": [],
+        "nodes": [],
+    }
+    return record(*words, **empty | changes)
+
+
+def _validation(epoch: int, value: float, *, elapsed: float, goal_reached: bool) -> dict[str, Any]:
+    return {
+        "epoch": epoch,
+        "update": 23 * epoch,
+        "elapsed": elapsed,
+        "wall": 1.7e9 + elapsed,
+        "train_loss": 0.5,
+        "metrics": {"top1_accuracy": value, "loss": 0.6},
+        "goal_reached": goal_reached,
+    }
