@@ -1,0 +1,144 @@
+"""Collectives on buffers whose right content is known element by element."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mlbench.worker import Worker
+
+LEVELS = 4  # elements are 1..4, so that sums are small integers; 0 is what no element may stay
+SHIFT = 101  # elements between the content of two blocks; prime, so no buffer size hides a mix-up
+# Integers up to here are exact: 2 to the significand's bits (IEEE 754 and bfloat16).
+EXACT = {torch.float32: 2**24, torch.float16: 2**11, torch.bfloat16: 2**8}
+
+
+def values(largest: int, worker: Worker) -> Tensor:
+    """Return the numbers that all buffers are cut from: uint8 in 1..LEVELS, the same on every rank."""
+    ranks = worker.world_size
+    count = largest + ranks + SHIFT * ranks * ranks
+    draw = torch.Generator(worker.device).manual_seed(0)
+    kind = {"dtype": torch.uint8, "device": worker.device}
+    return torch.randint(1, LEVELS + 1, (count,), generator=draw, **kind)
+
+
+@dataclass
+class Exchange:
+    """One collective on one buffer size.
+
+    - operation: the collective itself, from `sent` to `received` (the same tensor for all_reduce and
+      broadcast).
+    - content: what `sent` must hold before, in parts that are cut from the values; `expected` is what
+      `received` must hold after.
+    - elements: of the larger of the two buffers, which is what nccl-tests counts.
+    - found: how many wrong elements the checks have found so far.
+    """
+
+    operation: Callable[[], object]
+    sent: Tensor
+    received: Tensor
+    content: list[Tensor]
+    expected: Tensor
+    elements: int
+    found: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.found = torch.zeros((), dtype=torch.int64, device=self.sent.device)
+
+    @classmethod
+    def of(
+        cls, collective: str, dtype: torch.dtype, size: int, *, base: Tensor, worker: Worker
+    ) -> "Exchange":
+        """Return the exchange of `size` elements, rounded up to whole blocks where blocks are dealt out."""
+        ranks, rank = worker.world_size, worker.rank
+        block = -(-size // ranks)
+        whole = block * ranks
+
+        def cut(key: int, length: int) -> Tensor:
+            return base[SHIFT * key : SHIFT * key + length]
+
+        def room(length: int) -> Tensor:
+            return torch.zeros(length, dtype=dtype, device=worker.device)
+
+        def total(begin: int, length: int) -> Tensor:
+            result = room(length)
+            for key in range(ranks):
+                result += cut(key, begin + length)[begin:]
+            return result
+
+        if collective == "all_reduce":
+            one = room(size)
+            return cls(partial(dist.all_reduce, one), one, one, [cut(rank, size)], total(0, size), size)
+        if collective == "broadcast":
+            one = room(size)
+            own = cut(0, size) if rank == 0 else room(size)
+            return cls(partial(dist.broadcast, one, 0), one, one, [own], cut(0, size), size)
+        if collective == "all_gather":
+            part, gathered = room(block), room(whole)
+            expected = torch.cat([cut(key, block) for key in range(ranks)])
+            operation = partial(dist.all_gather_single, gathered, part)
+            return cls(operation, part, gathered, [cut(rank, block)], expected, whole)
+        if collective == "reduce_scatter":
+            addends, part = room(whole), room(block)
+            operation = partial(dist.reduce_scatter_single, part, addends)
+            return cls(operation, addends, part, [cut(rank, whole)], total(block * rank, block), whole)
+        assert collective == "all_to_all", collective
+        sent, received = room(whole), room(whole)
+        content = [cut(rank * ranks + to, block) for to in range(ranks)]
+        expected = torch.cat([cut(sender * ranks + rank, block) for sender in range(ranks)])
+        return cls(partial(dist.all_to_all_single, received, sent), sent, received, content, expected, whole)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the larger buffer."""
+        return self.elements * self.sent.element_size()
+
+    def seconds(self, repeats: int, worker: Worker) -> list[float]:
+        """Return this rank's seconds of `repeats` calls, each from fresh buffers and after a barrier.
+
+        Filling before and checking after every call are not timed.
+        """
+        self.received.copy_(self.expected)  # for the check before the first call
+
+        def prepare() -> None:
+            self.check()
+            self.fill()
+
+        times = worker.tracker.time_repeats(self.operation, repeats, prepare=prepare, barrier=worker.barrier)
+        self.check()
+        return times
+
+    def fill(self) -> None:
+        """Write the content to send, and zeros to where something must arrive."""
+        if self.received is not self.sent:
+            self.received.zero_()
+        begin = 0
+        for part in self.content:
+            self.sent[begin : begin + len(part)].copy_(part)
+            begin += len(part)
+
+    def check(self) -> None:
+        """Count the elements of `received` that are not what they must be; does not wait for a GPU."""
+        self.found += (self.received != self.expected).sum()
+
+    def wrong(self) -> int:
+        """Return how many wrong elements the checks have found on this rank."""
+        return int(self.found.item())
+
+
+def reason_to_skip(collective: str, dtype: torch.dtype, base: Tensor, worker: Worker) -> str | None:
+    """Return why this pair cannot be measured, or None; all ranks decide together.
+
+    A backend says what it lacks only when it is asked, so it is asked for one small message.
+    """
+    if LEVELS * worker.world_size > EXACT[dtype]:
+        return f"the sum over {worker.world_size} workers is not exact in {dtype}: it cannot be checked"
+    refusal = None
+    try:
+        Exchange.of(collective, dtype, worker.world_size, base=base, worker=worker).operation()
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        refusal = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return next((told for told in worker.gather(refusal) if told), None)
