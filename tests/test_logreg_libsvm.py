@@ -4,7 +4,6 @@ import io
 import re
 import subprocess
 import sys
-from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +64,7 @@ def test_all_that_the_format_allows_is_read(tmp_path, pack):
     rows=st.lists(
         st.tuples(
             st.sampled_from([-1.0, 1.0]),
-            st.dictionaries(st.integers(0, 30), st.floats(-1e300, 1e300).filter(bool), max_size=8),
+            st.dictionaries(st.integers(0, 30), st.floats(-1e38, 1e38).filter(bool), max_size=8),
         ),
         min_size=1,
         max_size=12,
@@ -110,7 +109,7 @@ def strict(text: bytes) -> list[tuple[float, dict[int, float]]]:
 
 
 def number(word: bytes) -> float:
-    if not re.fullmatch(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", word) or not isfinite(float(word)):
+    if not re.fullmatch(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", word) or abs(float(word)) > 3.4028235e38:
         raise ValueError(f"not a finite number: {word!r}")
     return float(word)
 
@@ -127,12 +126,15 @@ def number(word: bytes) -> float:
 @example([b"1 1:2 5 3:4", b"1:2:3"], b"1")
 @example([b"1 1::2"], b"1")
 @example([b"1 1:1e999"], b"1")
+@example([b"1 1:-1e39"], b"1")
 @example([b"1 1:nan"], b"1")
 @example([b"1 1.5:1"], b"1")
 @example([b"1 2:1 2:1"], b"1")
 @example([b"1 99999999999999999999:1"], b"1")
 @example([b"1 +1:1"], b"1")
 @example([b"1 -1:1"], b"1")
+@example([b"1 1:2 3:"], b"1")
+@example([b"1:"], b"1")
 @example([b" ++1"], b"1")
 @example([b" +1 1:++1"], b"1")
 def test_what_is_not_in_the_format_is_refused_and_nothing_else(tmp_path_factory, lines, good):

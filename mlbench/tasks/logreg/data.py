@@ -210,6 +210,8 @@ def _scan(files: dict[str, Path], *, progress: Progress | None) -> tuple[Layout,
                 low, high = min(low, block.columns.min()), max(high, block.columns.max())
         if split == "train" and len(labels) < 2:
             raise UserError(f"{path} has one label only", hint="there must be two classes to tell apart")
+    if high < low:
+        raise UserError("the two files have no columns", hint="rows are: label index:value ...")
     zero, one = sorted(map(float, labels))
     return Layout((zero, one), first=int(low), features=int(high - low + 1)), rows
 

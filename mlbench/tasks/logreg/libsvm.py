@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import IO
 
@@ -24,7 +23,8 @@ from mlbench.errors import UserError
 BLOCK = 16 << 20  # bytes of text parsed at a time: some 500 rows of epsilon
 BETWEEN = bytes.maketrans(bytes(range(33)) + b":", b"\n" * 34)  # blanks and colons
 NUMBER = rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-LARGEST = 2.0**53  # the integers up to here are exact in float64
+EXACT = 2.0**53  # the integers up to here are exact in float64
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 BLANK = rb"[\x00-\x20]"
 LINE = re.compile(rb"B*(?:N(?:B+N:N)*)?B*".replace(b"B", BLANK).replace(b"N", NUMBER))
 
@@ -107,9 +107,10 @@ def _parse(text: bytes, *, line: int, path: Path) -> Block:
         text = re.sub(rb"#[^\n]*", b"", text)
     numbers = _numbers(text)
     letters = np.frombuffer(b"\n" + text + b"\n", np.uint8)
-    between = (letters <= ord(" ")) | (letters == ord(":"))
+    colon = letters == ord(":")
+    between = (letters <= ord(" ")) | colon
     begin = np.flatnonzero(between[:-1] & ~between[1:]) + 1  # of each number's letters
-    is_value = letters[begin - 1] == ord(":")
+    is_value = colon[begin - 1]
     line_begin = np.flatnonzero(letters[:-1] == ord("\n")) + 1
     label = np.unique(np.searchsorted(begin, line_begin))
     label = label[label < len(begin)]
@@ -121,8 +122,9 @@ def _parse(text: bytes, *, line: int, path: Path) -> Block:
         or is_value[label].any()
         or not np.array_equal(is_index[:-1], is_value[1:])
         or is_index[-1:].any()
-        or (between[:-1] & (letters[1:] == ord(":"))).any()
-        or not np.isfinite(numbers).all()
+        or (between[:-1] & colon[1:]).any()
+        or (colon[:-1] & between[1:]).any()
+        or not (np.abs(numbers) <= FLOAT32_MAX).all()
     ):
         raise _malformed(text, line, path)
     columns = numbers[is_index]
@@ -131,7 +133,7 @@ def _parse(text: bytes, *, line: int, path: Path) -> Block:
         labels=numbers[label],
         lines=np.searchsorted(line_begin, begin[label], side="right") + line - 1,
         starts=starts,
-        columns=np.minimum(columns, LARGEST).astype(np.int64),
+        columns=np.minimum(columns, EXACT).astype(np.int64),
         values=numbers[is_value],
     )
     _check_columns(block, columns, path)
@@ -173,11 +175,12 @@ def _malformed(text: bytes, line: int, path: Path) -> UserError:
     number, content = next(
         (number, content)
         for number, content in enumerate(text.split(b"\n"), line)
-        if not LINE.fullmatch(content) or not all(map(isfinite, map(float, re.findall(NUMBER, content))))
+        if not LINE.fullmatch(content)
+        or any(abs(float(word)) > FLOAT32_MAX for word in re.findall(NUMBER, content))
     )
     shown = content.decode(errors="replace").strip()
     shown = shown if len(shown) <= 60 else shown[:60] + " ..."
     return UserError(
         f"{path}, line {number}: {shown!r} is not of the form `label index:value index:value ...`",
-        hint="give a LIBSVM/svmlight text file, plain, .bz2 or .gz",
+        hint="give a LIBSVM/svmlight text file, plain, .bz2 or .gz, of numbers that float32 holds",
     )
