@@ -79,7 +79,7 @@ def execute(
     events.append(log, "run_configuration", start)
     mirror = store.Mirror(folder, experiment.store)
     mirror.start()
-    measured = _measure(experiment, seed=seed, folder=folder)
+    measured = _measure(experiment, seed=seed, begun=begun, folder=folder)
     result = conclude(experiment, start=start, measured=measured, log=events.read(log))
     result.save(folder)
     events.append(log, "run_stop", {"status": result.status}, kind="INTERVAL_END")
@@ -115,12 +115,12 @@ def _folder(experiment: Experiment, seed: int, begun: float) -> Path:
     return folder
 
 
-def _measure(experiment: Experiment, *, seed: int, folder: Path) -> dict[str, Any]:
+def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -> dict[str, Any]:
     """Train on the cluster while showing progress; return what came back and how it ended."""
     stamps = {"connect_begin": tracker.wall()}
     ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps, "returned": None}
     try:
-        with _interruptible(), display.Progress(experiment, seed) as progress:
+        with _interruptible(), display.Progress(experiment, seed, begun=begun) as progress:
             progress.say(f"starting Ray ({experiment.cluster.name})")
             with clusters.connect(experiment) as connection:
                 stamps["connect_end"] = tracker.wall()
