@@ -1,6 +1,9 @@
-"""What all tests share: telemetry off, one thread, a Ray session for those that need one."""
+"""What all tests share: telemetry off, prepared data, and one Ray session for those that need one."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,12 +11,24 @@ import pytest
 os.environ.update(
     DO_NOT_TRACK="1",
     RAY_USAGE_STATS_ENABLED="0",
+    RAY_AUTH_MODE="token",
     MLFLOW_DISABLE_TELEMETRY="true",
     MPLBACKEND="Agg",
 )
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which prepared mini data sets are shared by all tests."""
     return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="session")
+def kept_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Keep one Ray for all tests that start runs; yield the environment in which commands find it."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    command = [sys.executable, "-m", "mlbench.cluster"]
+    subprocess.run([*command, "start"], cwd=ROOT, env=environment, check=True)
+    yield environment
+    subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True)

@@ -6,6 +6,7 @@ import re
 import secrets
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mlbench.errors import UserError
 
 # What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
 DRIVER_RESOURCE = {"mlbench_driver": 1}
-STOP_S = 10  # s that Ray's processes have to end before they are killed
+STOP_S = 2  # s that Ray's processes have to end; the two servers do not end by themselves within 10 s (2.60)
 
 
 def address() -> str | None:
@@ -72,7 +73,12 @@ def stop() -> bool:
     ours = [p for p in psutil.process_iter(["cmdline"]) if session in " ".join(p.info["cmdline"] or ())]
     for process in ours:
         process.terminate()
-    for process in psutil.wait_procs(ours, timeout=STOP_S)[1]:
+    # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
+    waits = 10 * STOP_S
+    while waits and any(_lives(process) for process in ours):
+        time.sleep(0.1)
+        waits -= 1
+    for process in filter(_lives, ours):
         process.kill()
     _path().unlink(missing_ok=True)
     return True
@@ -87,6 +93,13 @@ def _note() -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, psutil.Error):
         return None
     return kept if same else None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _servers() -> list[psutil.Process]:

@@ -1,0 +1,75 @@
+"""Real commands in real processes, for tests that kill them."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from conftest import ROOT
+
+from mlbench import events
+from mlbench.record import Record, load
+
+PATIENCE_S = 120  # s; a slow machine is no failure, a hang is
+
+
+class Run:
+    """`python -m mlbench.run` in the background, with a folder of its own."""
+
+    def __init__(self, environment: dict[str, str], output: Path, data_root: Path, *words: str) -> None:
+        self.output = output
+        command = [sys.executable, "-m", "mlbench.run", f"output_root={output}", f"data_root={data_root}"]
+        self.process = subprocess.Popen(
+            [*command, *words],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the newest run."""
+        return max(path.parent for path in self.output.glob("*/events.jsonl"))
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return the events so far."""
+        try:
+            return events.read(self.folder / events.NAME)
+        except ValueError:
+            return []
+
+    def validations(self) -> int:
+        """Return how many validations the log has."""
+        return sum(event["key"] == "validation" for event in self.log())
+
+    def await_validation(self, count: int = 1) -> None:
+        """Wait until the workers have validated `count` times."""
+        until(lambda: self.validations() >= count or self.process.poll() is not None)
+        assert self.validations() >= count, self.finish()[1]
+
+    def finish(self) -> tuple[int, str]:
+        """Wait for the end; return exit code and output."""
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, output
+
+    def record(self) -> Record:
+        """Return the record of the newest run."""
+        return load(self.folder / "record.json")
+
+
+def until(condition: Any) -> None:
+    """Wait for a condition that other processes bring about."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+def training_processes() -> list[psutil.Process]:
+    """Return the workers' processes on this machine, oldest first."""
+    found = [p for p in psutil.process_iter(["name"]) if (p.info["name"] or "").startswith("ray::RayTrainW")]
+    return sorted(found, key=psutil.Process.create_time)

@@ -1,0 +1,69 @@
+"""Rules about the code itself: layers, one clock, no printing in the library, lint and types."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+SOURCES = sorted((ROOT / "mlbench").rglob("*.py"))
+CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "process_time", "now", "utcnow"}
+COMMANDS = {"run", "sweep", "data", "results", "cluster", "predict"}
+
+
+def tool(*command: str) -> None:
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def calls(path: Path) -> list[str]:
+    """Return the dotted names of everything that the file calls, e.g. time.time."""
+    return [ast.unparse(n.func) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_the_tracker_reads_a_clock(path: Path) -> None:
+    read = [name for name in calls(path) if name.split(".")[0] in ("time", "datetime") and
+            name.split(".")[-1] in CLOCKS]  # fmt: skip
+    assert path.name == "tracker.py" or read == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_commands_print(path: Path) -> None:
+    assert path.stem in COMMANDS or "print" not in calls(path)
+
+
+def test_imports_only_go_downwards() -> None:
+    script = Path(sys.executable).parent / "lint-imports"
+    done = subprocess.run([script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_lint_and_format() -> None:
+    tool("ruff", "check", ".")
+    tool("ruff", "format", "--check", ".")
+
+
+@pytest.mark.slow
+def test_types() -> None:
+    tool("basedpyright")
+
+
+def test_every_direct_dependency_is_imported_and_pinned() -> None:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    wanted = [line for line in lines if line and not line.startswith("#")]
+    assert all("==" in line and "#" in line for line in wanted)
+    names = {line.split("==")[0].split("[")[0] for line in wanted}
+    imported = set()
+    for folder in ("mlbench", "tests", "pipelines", "notebooks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    imported.add(node.module.split(".")[0])
+    modules = {"hydra-core": "hydra", "scikit-learn": "sklearn"}
+    tools = {"ruff", "basedpyright", "import-linter"}
+    assert {n for n in names - tools if modules.get(n, n) not in imported} == set()
