@@ -7,12 +7,10 @@ from torch import Generator, Tensor
 PADDING = 4  # pixels a side (He et al. 2015, section 4.2)
 
 
-def draw(
-    batch: int, *, flip: bool, generator: Generator, padding: int = PADDING
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw for each image the crop's top and left, 0..2 * `padding`, and whether it is mirrored."""
+def draw(batch: int, *, flip: bool, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw for each image the crop's top and left, 0..2 * PADDING, and whether it is mirrored."""
     device = generator.device
-    corner = torch.randint(2 * padding + 1, (2, batch), generator=generator, device=device)
+    corner = torch.randint(2 * PADDING + 1, (2, batch), generator=generator, device=device)
     mirrored = torch.zeros(batch, dtype=torch.bool, device=device)
     if flip:
         mirrored = torch.rand(batch, generator=generator, device=device) < 0.5
