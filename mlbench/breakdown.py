@@ -47,7 +47,8 @@ def _where_time_went(record: Record) -> str | None:
     parts = {"batches": math.fsum(spread.mean for spread in record.phases.values())} if record.phases else {}
     parts |= {name: spread.mean for name, spread in record.outside.items()}
     rest = elapsed - math.fsum(parts.values())
-    named = "rest, with what restarts lost" if record.restarts else "rest"
+    restarted = len(record.restarts) > (record.status == "failed")  # the last failure had no restart
+    named = "rest, with what restarts lost" if restarted else "rest"
     if not record.phases:
         named = f"batches and {named}"
     said = [f"{name} {units.duration(seconds)}" for name, seconds in parts.items()]

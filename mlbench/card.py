@@ -193,12 +193,10 @@ def _cost(record: Record) -> str | None:
 
 
 def _failures(record: Record) -> str | None:
-    reasons = [
-        f"rank {rank}: {units.last_line(error)}"
-        for failures in record.restarts
-        for rank, error in failures.items()
-    ]
-    return f"{len(record.restarts)}; {'; '.join(reasons)}" if record.restarts else None
+    if record.status == "failed" and len(record.restarts) == 1:
+        return None  # the verdict has said it
+    reasons = [reason for failures in record.restarts for reason in units.failures(failures)]
+    return f"{len(record.restarts)}; {'; '.join(reasons)}" if reasons else None
 
 
 def _deviation(deviation: dict[str, Any]) -> str:

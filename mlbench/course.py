@@ -54,7 +54,7 @@ class Course:
         self.values: list[tuple[float, float]] = []
         self._now = now
         self._losses: dict[int, float] = {}
-        self._seen: deque[tuple[float, int]] = deque()  # (wall, update) of rank 0's latest signs
+        self._seen: deque[tuple[float, int]] = deque()  # (wall, update), latest last
         self._first_sign: tuple[float, float] | None = None  # wall, epoch
         self._touched: float | None = None  # wall clock of the first touch of data, once it is known
         self._pace: float | None = None  # s an epoch, everything included, from the latest validation
@@ -83,9 +83,7 @@ class Course:
             self._seen.clear()
         self.epoch, self.update = sign["epoch"], sign["update"]
         self._first_sign = self._first_sign or (now, self.epoch)
-        self._seen.append((now, self.update))
-        while now - self._seen[0][0] > RATE_WINDOW_S and len(self._seen) > 2:
-            self._seen.popleft()
+        self._see(now)
 
     def event(self, event: dict[str, Any]) -> None:
         """Take in a line of the event log."""
@@ -101,6 +99,7 @@ class Course:
         self._touched = started_at
         if value["update"] >= self.update:  # else a later sign of life was faster
             self.epoch, self.update = value["epoch"], value["update"]
+            self._see(self._now())
         self._pace = value["elapsed"] / value["epoch"] if value["epoch"] else None
         if value["train_loss"] is not None:
             self._losses = {0: value["train_loss"]}  # the mean over all workers
@@ -111,11 +110,15 @@ class Course:
         over = value.get("goal_reached") or diverged or value["epoch"] == self.epochs
         self.doing = CALIBRATING if over else TRAINING
 
+    def _see(self, now: float) -> None:
+        self._seen.append((now, self.update))
+        while now - self._seen[0][0] > RATE_WINDOW_S and len(self._seen) > 2:
+            self._seen.popleft()
+
     def _failed(self, failures: dict[str, str], count: int) -> None:
         allowed = self.experiment.max_failures
         left = f"restart {count} of at most {allowed}" if count <= allowed else "no restart is left"
-        for rank, error in failures.items():
-            self.warnings.append(f"rank {rank} failed: {units.last_line(error)} ({left})")
+        self.warnings += [f"{failed} ({left})" for failed in units.failures(failures)]
         self.doing = RESTARTING if count <= allowed else "ending"
         self.update = 0
         self._seen.clear()
@@ -139,7 +142,7 @@ class Course:
 
     @property
     def updates_per_s(self) -> float | None:
-        """The rate over the last seconds, validations included; None before two signs."""
+        """The rate over the last seconds, validations included; None before two are known."""
         if len(self._seen) < 2:
             return None
         (first, before), (last, after) = self._seen[0], self._seen[-1]

@@ -95,3 +95,14 @@ def last_line(error: str) -> str:
     """Return the line of an error or traceback that says what went wrong."""
     lines = [line for line in error.splitlines() if line.strip()]
     return printable(lines[-1]).strip() if lines else "no reason given"
+
+
+def failures(errors: dict[str, str]) -> list[str]:
+    """Return one phrase a reason, with all ranks that gave it, e.g. ranks 0, 1 failed: out of memory."""
+    ranks: dict[str, list[str]] = {}
+    for rank, error in sorted(errors.items(), key=lambda item: int(item[0])):
+        ranks.setdefault(last_line(error), []).append(rank)
+    return [
+        f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} failed: {reason}"
+        for reason, same in ranks.items()
+    ]

@@ -17,6 +17,7 @@ def test_the_parts_of_the_clock_add_up_to_the_whole():
 
 def test_time_lost_by_restarts_is_named():
     assert "rest, with what restarts lost 1.3 s" in said(restarts=[{"1": "gone"}])["where it went"]
+    assert "restarts" not in said(restarts=[{"1": "gone"}], status="failed")["where it went"]
 
 
 def test_long_times_keep_their_exact_seconds():

@@ -154,7 +154,12 @@ def test_deviations_caveats_noise_and_failures_are_all_listed():
     assert "deviation task.rate is 0.1, the reference is 0.02 (R1)" in text
     assert "caveat 4 workers shared the CPUs of fewer" in text
     assert "noise the CPU frequency may change" in text
-    assert "worker failures 2; rank 1: ActorDiedError: killed; rank 0: gone" in text
+    assert "worker failures 2; rank 1 failed: ActorDiedError: killed; rank 0 failed: gone" in text
+
+
+def test_one_failure_that_ended_the_run_is_said_once():
+    found = nothing_measured(status="failed", error="rank 1: gone", restarts=[{"1": "gone"}])
+    assert said(found).count("gone") == 1
 
 
 def test_the_best_value_within_the_budget_is_shown_where_it_is_known():

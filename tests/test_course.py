@@ -25,6 +25,14 @@ def test_rates_are_those_of_the_last_seconds_over_all_workers(clock):
     assert course.samples_per_s == pytest.approx(8 * 32 * 4), "four workers with batches of 32"
 
 
+def test_epochs_shorter_than_a_second_have_a_rate_too(clock):
+    course = made(clock)
+    for epoch in (1, 2, 3):
+        clock.wait(0.25)
+        course.event(validation(epoch, 50, update=20 * epoch, elapsed=0.25 * epoch))
+    assert course.updates_per_s == pytest.approx(80)
+
+
 def test_the_loss_is_the_mean_over_the_ranks_heard_of(clock):
     course = made(clock)
     assert course.loss is None

@@ -81,3 +81,13 @@ def test_a_goal_says_its_direction():
 def test_counts_agree_with_their_noun():
     assert units.counted(1, "epoch") == "1 epoch"
     assert units.counted(1200, "update") == "1,200 updates"
+
+
+def test_ranks_that_failed_alike_are_named_together():
+    errors = {"10": "Traceback\n  x\nRuntimeError: a", "2": "RuntimeError: a\n\n", "3": ""}
+    assert units.failures(errors) == ["ranks 2, 10 failed: RuntimeError: a", "rank 3 failed: no reason given"]
+
+
+def test_text_from_elsewhere_cannot_steer_the_terminal():
+    assert units.printable("\x1b[2J\x1b]0;title\x07a\x9bb\r\nc\td") == "0;title a b c d"
+    assert units.printable("Größe", "ascii") == "Gr\\xf6\\xdfe"
