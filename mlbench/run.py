@@ -120,9 +120,10 @@ def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -
     stamps = {"connect_begin": tracker.wall()}
     ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps, "returned": None}
     try:
-        with _interruptible(), display.Progress(experiment, seed, begun=begun) as progress:
+        with display.Progress(experiment, seed, begun=begun) as progress:
             progress.say(f"starting Ray ({experiment.cluster.name})")
-            with clusters.connect(experiment) as connection:
+            # ray.init replaces signal handlers, so ours come after it.
+            with clusters.connect(experiment) as connection, _interruptible():
                 stamps["connect_end"] = tracker.wall()
                 ended |= {
                     "oversubscribed": connection.oversubscribed,

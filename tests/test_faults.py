@@ -1,8 +1,10 @@
 """What happens when something dies in the middle of a run: real processes, really killed."""
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from commands import Run, training_processes, until
 
@@ -92,7 +94,8 @@ def test_a_stuck_collective_ends_by_a_timeout_that_names_the_missing_rank(start)
     try:
         code, output = run.finish()
     finally:
-        frozen.kill()
+        with suppress(psutil.NoSuchProcess):
+            frozen.kill()
     record = run.record()
     assert code == 1 and record.status == "failed"
     assert record.error is not None and "stuck" in record.error and "rank" in record.error

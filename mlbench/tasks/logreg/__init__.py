@@ -77,9 +77,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
             optimizer=optimizer,
             epochs=config.epochs,
             updates=lambda epoch: sampling.RowUpdates(
-                sampling.shuffled_rows(
-                    len(rows.labels), batch=config.batch_size, epoch=epoch, worker=worker
-                ),
+                sampling.shuffled_rows(len(rows.labels), batch=config.batch_size, epoch=epoch, worker=worker),
                 fetch,
             ),
             forward=lambda net, batch: net(batch.features),
@@ -96,7 +94,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     outcome.flops_per_sample = training_flops(
         model,
         [rows.features[:1]],
-        lambda logits: logistic.loss(logits, rows.labels[:1].to(logits.device), model.weight.to(logits.device), 0),
+        lambda logits: logistic.loss(logits, logits.new_zeros(len(logits)), logits.new_zeros(features), 0.0),
     )
     return outcome
 
