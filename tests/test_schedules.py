@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from mlbench.tasks.common.schedules import (
     Plateau,
     Schedule,
+    exponential_warmup,
     inverse_sqrt,
+    late_steps,
     linear_warmup,
     product,
     steps,
     warmup_epochs,
+    warmup_inverse_sqrt,
 )
 
 UPDATES = 10  # an epoch in these tests
@@ -94,6 +97,27 @@ def test_logreg_2020_falls_by_a_quarter_after_two_validations_without_progress(k
 def test_logreg_2018_is_alpha_over_the_root_of_the_update_counted_from_one(k, alpha):
     found = rates(Schedule(optimizer(alpha), inverse_sqrt), [0, 3, 8, 99, 9999])
     assert found == pytest.approx([alpha, alpha / 2, alpha / 3, alpha / 10, alpha / 100])
+
+
+def test_gnmt_rises_by_equal_ratios_then_halves_four_times_from_two_fifths_on():
+    factor = product(
+        exponential_warmup(0.01, 200), late_steps(0.5, total=1000, start=0.4, every=0.05, times=4)
+    )
+    found = rates(Schedule(optimizer(2e-3), factor), range(1000))
+    assert found[0] == pytest.approx(2e-5)
+    assert found[100] == pytest.approx(2e-4)
+    ratios = [later / sooner for sooner, later in zip(found[:200], found[1:201], strict=True)]
+    assert ratios == pytest.approx([100 ** (1 / 200)] * 200)
+    assert set(found[200:400]) == {2e-3}
+    falls = [t for t in range(201, 1000) if found[t] < found[t - 1]]
+    assert falls == [400, 450, 500, 550]
+    assert found[-1] == pytest.approx(2e-3 / 16)
+
+
+def test_the_transformers_rate_rises_from_nothing_and_falls_as_the_root():
+    found = rates(Schedule(optimizer(1.976e-3), warmup_inverse_sqrt(1000)), [0, 1, 500, 999, 1000, 4000])
+    expected = [0.0, 1.976e-6, 0.988e-3, 1.974024e-3, 1.976e-3, 0.988e-3]
+    assert found == pytest.approx(expected)
 
 
 def test_plateau_and_warm_up_multiply_and_the_rising_rate_is_not_cut():

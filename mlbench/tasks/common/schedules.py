@@ -41,6 +41,36 @@ def inverse_sqrt(update: int) -> float:
     return 1 / math.sqrt(update + 1)
 
 
+def exponential_warmup(start: float, updates: int) -> Factor:
+    """Return a factor that rises from `start` at update 0 to 1 at update `updates`, by equal ratios."""
+    return lambda update: start ** max(0.0, 1 - update / updates)
+
+
+def late_steps(decay: float, *, total: int, start: float, every: float, times: int) -> Factor:
+    """Return `steps` at the shares start, start + every, ... of `total` updates, `times` of them."""
+    # Shares are decimal fractions: 0.4 + 0.05 * i in binary could fall an update late.
+    return steps(decay, [math.ceil(round(total * (start + every * i), 6)) for i in range(times)])
+
+
+def warmup_inverse_sqrt(updates: int) -> Factor:
+    """Return a factor that rises linearly from 0 to 1 at update t = `updates`, then is sqrt(updates / t)."""
+    return lambda update: update / updates if update < updates else math.sqrt(updates / update)
+
+
+def warmup_cosine(warmup: int, total: int) -> Factor:
+    """Return a factor that rises linearly to 1 over `warmup` updates, then falls to 0 as half a cosine.
+
+    Update 0 has the factor 1/warmup already, so that it is not lost; 0 is reached at update `total`.
+    """
+
+    def factor(update: int) -> float:
+        if update < warmup:
+            return (update + 1) / warmup
+        return (1 + math.cos(math.pi * min(1.0, (update - warmup) / (total - warmup)))) / 2
+
+    return factor
+
+
 def product(*factors: Factor) -> Factor:
     """Return the factors multiplied, e.g. a warm-up followed by steps."""
     return lambda update: math.prod(factor(update) for factor in factors)

@@ -1,0 +1,171 @@
+"""Beam search over a batch of sentences on the model's device, without a loop over sentences or beams.
+
+A sentence keeps its `beams` likeliest open hypotheses. In each step these are continued with every word;
+the likeliest 2 * beams continuations hold at least `beams` that stay open. A continuation with the end mark
+that is among the first `beams` becomes complete and is scored. A sentence is done when `beams` hypotheses are
+complete (the early stop of fairseq; Ott et al. 2019) or its limit of words is reached, after which only the
+end mark may follow; its answer is the complete hypothesis of best score
+
+    log p(words) / ((5 + length) / 6) ** length_norm + coverage * sum over the source of log min(1, attention)
+
+(Wu et al. 2016, equation 14), where length counts the end mark and attention is summed over the steps.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+NORM_CONSTANT = 5.0  # words, of the length norm (Wu et al. 2016; TASKS, 4a and 4b)
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+class Translator(Protocol):
+    """What a model shows to the search; the first dimension of every tensor is the sentence."""
+
+    def encode(self, source: torch.Tensor, lengths: torch.Tensor) -> Tensors:
+        """Return what stays the same while a sentence is translated."""
+        ...
+
+    def begin(self, memory: Tensors, beams: int) -> Tensors:
+        """Return the state before the first word; the second dimension is the beam."""
+        ...
+
+    def step(
+        self, words: torch.Tensor, state: Tensors, memory: Tensors
+    ) -> tuple[torch.Tensor, Tensors, torch.Tensor | None]:
+        """Return logits [sentences, beams, vocabulary] after words [sentences, beams], the state after them,
+        and the attention [sentences, beams, s] if there is one, zero where the source has ended."""
+        ...
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search; one beam is greedy decoding."""
+
+    beams: int
+    length_norm: float
+    coverage: float
+    begin: int  # the word before the first one
+    end: int  # the end mark
+    padding: int  # fills what lies behind the end mark
+
+
+@dataclass
+class _Open:
+    """Sentences whose search goes on, with their hypotheses; [sentences, beams, ...] unless said."""
+
+    row: torch.Tensor  # [sentences], where in the batch they stand
+    limit: torch.Tensor  # [sentences], words
+    present: torch.Tensor  # [sentences, 1, s], where the source has words
+    words: torch.Tensor  # [sentences, beams, longest]
+    score: torch.Tensor  # log p
+    covered: torch.Tensor  # [sentences, beams, s], attention so far
+    complete: torch.Tensor  # [sentences], number of complete hypotheses
+    best_score: torch.Tensor  # [sentences], of the best complete hypothesis
+    best_words: torch.Tensor  # [sentences, longest]
+
+
+def translate(
+    model: Translator,
+    source: torch.Tensor,
+    lengths: torch.Tensor,
+    *,
+    limits: torch.Tensor,
+    search: Search,
+) -> torch.Tensor:
+    """Return the best translations, int64 [sentences, longest], each ended and then filled with padding.
+
+    source is int64 [sentences, s] and lengths [sentences], as the model takes them; limits, int64
+    [sentences], is the most words of each translation before its end mark.
+    """
+    memory = model.encode(source, lengths)
+    state = model.begin(memory, search.beams)
+    at = _first(source, lengths, limits, search)
+    answers = at.best_words.clone()
+    last = torch.full_like(at.words[:, :, 0], search.begin)
+    for length in range(at.words.shape[2]):
+        logits, state, attention = model.step(last, state, memory)
+        origin, last = _advance(at, logits, attention, length=length, search=search)
+        done = (at.complete >= search.beams) | (at.limit <= length)
+        going = (~done).nonzero().squeeze(1)  # the one moment of a step in which a GPU is waited for
+        if len(going) < len(done):
+            finished = done.nonzero().squeeze(1)
+            answers[at.row[finished]] = at.best_words[finished]
+            if len(going) == 0:
+                break
+            at = _Open(**{name: part[going] for name, part in vars(at).items()})
+            memory = tuple(part[going] for part in memory)
+            origin, last = origin[going], last[going]
+        state = tuple(_chosen(part, origin) for part in state)
+    return answers
+
+
+def _first(source: torch.Tensor, lengths: torch.Tensor, limits: torch.Tensor, search: Search) -> _Open:
+    """Return one hypothesis without words a sentence; the other beams are impossible."""
+    (sentences, width), device = source.shape, source.device
+    words = torch.full((sentences, search.beams, int(limits.max()) + 1), search.padding, device=device)
+    score = torch.full((sentences, search.beams), -math.inf, device=device)
+    score[:, 0] = 0.0
+    return _Open(
+        row=torch.arange(sentences, device=device),
+        limit=limits,
+        present=(torch.arange(width, device=device) < lengths[:, None])[:, None],
+        words=words,
+        score=score,
+        covered=torch.zeros(sentences, search.beams, width, device=device),
+        complete=torch.zeros(sentences, dtype=torch.int64, device=device),
+        best_score=score[:, 0] - math.inf,
+        best_words=words[:, 0],
+    )
+
+
+def _advance(
+    at: _Open,
+    logits: torch.Tensor,
+    attention: torch.Tensor | None,
+    *,
+    length: int,
+    search: Search,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Continue hypotheses of `length` words by one; return which went on as which and their new words.
+
+    origin [sentences, beams] are rows of tensors whose first two dimensions are made one.
+    """
+    sentences, beams, vocabulary = logits.shape
+    likely = logits.float().log_softmax(2)
+    others = torch.arange(vocabulary, device=logits.device) != search.end
+    likely.masked_fill_((at.limit <= length)[:, None, None] & others, -math.inf)
+    scores, places = (at.score[:, :, None] + likely).flatten(1).topk(2 * beams)
+    parents = places.div(vocabulary, rounding_mode="floor")
+    words = places - parents * vocabulary
+    ended = words == search.end
+
+    penalty = torch.zeros_like(at.score)
+    if attention is not None and search.coverage:
+        at.covered = at.covered + attention
+        seen = at.covered.clamp(torch.finfo(at.covered.dtype).tiny, 1.0).log()
+        penalty = search.coverage * seen.masked_fill(~at.present, 0.0).sum(2)
+    norm = ((NORM_CONSTANT + length + 1) / (NORM_CONSTANT + 1)) ** search.length_norm
+    final = (scores / norm + penalty.gather(1, parents)).masked_fill(~ended, -math.inf)[:, :beams]
+    at.complete = at.complete + final.isfinite().sum(1)
+    value, which = final.max(1)
+    better = value > at.best_score
+    best = at.words[torch.arange(sentences, device=words.device), parents.gather(1, which[:, None])[:, 0]]
+    best[:, length] = search.end
+    at.best_score = torch.where(better, value, at.best_score)
+    at.best_words = torch.where(better[:, None], best, at.best_words)
+
+    at.score, kept = scores.masked_fill(ended, -math.inf).topk(beams)
+    words, parents = words.gather(1, kept), parents.gather(1, kept)
+    origin = parents + beams * torch.arange(sentences, device=words.device)[:, None]
+    at.words, at.covered = _chosen(at.words, origin), _chosen(at.covered, origin)
+    at.words[:, :, length] = words
+    return origin, words
+
+
+def _chosen(part: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+    """Return the hypotheses `origin` [n, beams] of part [sentences, beams, ...], in one gather."""
+    return part.flatten(0, 1).index_select(0, origin.flatten()).unflatten(0, origin.shape)

@@ -1,0 +1,94 @@
+"""The Transformer (Vaswani et al. 2017) with normalisation before each part, as MLPerf Training v0.6 has it.
+
+Source, target and output share one embedding, and both stacks end in a normalisation of their own.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mlbench.tasks.transformer.layers import DecoderLayer, EncoderLayer, sinusoids
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder of `layers` layers each."""
+
+    def __init__(
+        self, vocabulary: int, *, width: int, inner: int, heads: int, layers: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        sizes = (width, inner, heads, dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(layers))
+        self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(layers))
+        self.encoder_norm = nn.LayerNorm(width)
+        self.decoder_norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Return logits [sentences, t, vocabulary] of the word after each of target [sentences, t].
+
+        source is [sentences, s], lengths [sentences]; all int64, padded at the end with any word. The
+        target needs no lengths: its padding comes after every word that could look at it.
+        """
+        present, *asked = self.encode(source, lengths)
+        x = self._embed(target)
+        for layer, pair in zip(self.decoder, _pairs(asked), strict=True):
+            x, _ = layer(x, pair, present=present)
+        return self._classify(x)
+
+    def encode(self, source: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return what the decoder attends to.
+
+        The first tensor, bool [sentences, 1, 1, s], is true where there are words; then come keys and values
+        [sentences, heads, s, width / heads] of every decoder layer, computed once a sentence.
+        """
+        place = torch.arange(source.shape[1], device=source.device)
+        present = (place < lengths[:, None])[:, None, None]
+        x = self._embed(source)
+        for layer in self.encoder:
+            x = layer(x, present)
+        x = self.encoder_norm(x)
+        memory = [present]
+        for layer in self.decoder:
+            assert isinstance(layer, DecoderLayer)
+            memory += layer.across.keys(x)
+        return tuple(memory)
+
+    def begin(self, memory: tuple[torch.Tensor, ...], beams: int) -> tuple[torch.Tensor, ...]:
+        """Return the state before the first word: every decoder layer's keys and values of no words."""
+        sentences, heads, _, size = memory[1].shape
+        empty = memory[1].new_zeros(sentences, beams, heads, 0, size)
+        return (empty,) * (2 * len(self.decoder))
+
+    def step(
+        self,
+        words: torch.Tensor,
+        state: tuple[torch.Tensor, ...],
+        memory: tuple[torch.Tensor, ...],
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], None]:
+        """Return logits [sentences, beams, vocabulary] after words [sentences, beams], and the state."""
+        present, *asked = memory
+        x = self._embed(words.reshape(-1, 1), first=state[0].shape[3])
+        seen = [part.flatten(0, 1) for part in state]
+        state = ()
+        for layer, pair, past in zip(self.decoder, _pairs(asked), _pairs(seen), strict=True):
+            x, past = layer(x, pair, present=present, past=past)
+            state += past
+        logits = self._classify(x).unflatten(0, words.shape).squeeze(2)
+        return logits, tuple(part.unflatten(0, words.shape) for part in state), None
+
+    def _embed(self, words: torch.Tensor, first: int = 0) -> torch.Tensor:
+        width = self.embedding.embedding_dim
+        places = sinusoids(words.shape[1], width, first=first, device=words.device)
+        return self.dropout(self.embedding(words) * math.sqrt(width) + places)
+
+    def _classify(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(self.decoder_norm(x), self.embedding.weight)
+
+
+def _pairs(parts: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(zip(parts[::2], parts[1::2], strict=True))

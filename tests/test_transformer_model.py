@@ -1,0 +1,165 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from mlbench.tasks.transformer.layers import (
+    CrossAttention,
+    DecoderLayer,
+    EncoderLayer,
+    SelfAttention,
+    sinusoids,
+)
+from mlbench.tasks.transformer.model import Transformer
+
+LENGTHS = torch.tensor([7, 3, 5])
+PRESENT = torch.arange(7) < LENGTHS[:, None]  # [sentences, s]
+
+
+def model(**sizes):
+    torch.manual_seed(1)
+    standard = {"width": 16, "inner": 24, "heads": 4, "layers": 2, "dropout": 0.0}
+    return Transformer(23, **standard | sizes)
+
+
+def sentences(longest=7, *, seed=2):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(4, 23, (3, longest), generator=generator)
+
+
+def test_the_official_model_has_the_originals_parameters():
+    with torch.device("meta"):
+        found = Transformer(33_712, width=1024, inner=4096, heads=16, layers=6, dropout=0.1)
+    assert sum(weight.numel() for weight in found.parameters()) == 210_808_832
+
+
+def torchs_attention(ours):
+    theirs = nn.MultiheadAttention(16, 4, bias=False, batch_first=True)
+    parts = [ours.inputs] if isinstance(ours, SelfAttention) else [ours.query, ours.memory]
+    theirs.in_proj_weight.data.copy_(torch.cat([part.weight for part in parts]))
+    theirs.out_proj.weight.data.copy_(ours.output.weight)
+    return theirs
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_to_itself_is_torchs(causal):
+    ours, x = SelfAttention(16, 4, 0.0), torch.randn(3, 7, 16)
+    hidden = torch.triu(torch.ones(7, 7, dtype=torch.bool), 1) if causal else None
+    expected, _ = torchs_attention(ours)(
+        x, x, x, attn_mask=hidden, key_padding_mask=None if causal else ~PRESENT, need_weights=False
+    )
+    found, _ = ours(x) if causal else ours(x, present=PRESENT[:, None, None])
+    torch.testing.assert_close(found, expected)
+
+
+def test_attention_to_the_source_is_torchs():
+    ours, x, memory = CrossAttention(16, 4, 0.0), torch.randn(3, 4, 16), torch.randn(3, 7, 16)
+    expected, _ = torchs_attention(ours)(x, memory, memory, key_padding_mask=~PRESENT, need_weights=False)
+    torch.testing.assert_close(ours(x, ours.keys(memory), PRESENT[:, None, None]), expected)
+
+
+def copy_layer(ours, theirs):
+    """Give torch's layer our weights, and zero biases where ours has none."""
+    attentions = [(ours.itself, theirs.self_attn)]
+    if hasattr(ours, "across"):
+        attentions.append((ours.across, theirs.multihead_attn))
+    for mine, other in attentions:
+        copy = torchs_attention(mine)
+        other.in_proj_weight.data.copy_(copy.in_proj_weight)
+        other.out_proj.weight.data.copy_(copy.out_proj.weight)
+        other.in_proj_bias.data.zero_()
+        other.out_proj.bias.data.zero_()
+    theirs.linear1.load_state_dict(ours.inner[0].state_dict())
+    theirs.linear2.load_state_dict(ours.inner[3].state_dict())
+    for number, norm in enumerate(ours.norms, start=1):
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+        getattr(theirs, f"norm{number}").load_state_dict(norm.state_dict())
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_an_encoder_layer_is_torchs(training):
+    ours = EncoderLayer(16, 24, 4, 0.0).train(training)
+    theirs = nn.TransformerEncoderLayer(16, 4, 24, 0.0, norm_first=True, batch_first=True).train(training)
+    copy_layer(ours, theirs)
+    x = torch.randn(3, 7, 16)
+    found, expected = ours(x, PRESENT[:, None, None]), theirs(x, src_key_padding_mask=~PRESENT)
+    torch.testing.assert_close(found[PRESENT], expected[PRESENT])
+
+
+def test_a_decoder_layer_is_torchs():
+    ours = DecoderLayer(16, 24, 4, 0.0)
+    theirs = nn.TransformerDecoderLayer(16, 4, 24, 0.0, norm_first=True, batch_first=True)
+    copy_layer(ours, theirs)
+    x, memory = torch.randn(3, 5, 16), torch.randn(3, 7, 16)
+    expected = theirs(
+        x,
+        memory,
+        tgt_mask=nn.Transformer.generate_square_subsequent_mask(5),
+        tgt_is_causal=True,
+        memory_key_padding_mask=~PRESENT,
+    )
+    found, _ = ours(x, ours.across.keys(memory), present=PRESENT[:, None, None])
+    torch.testing.assert_close(found, expected)
+
+
+def test_places_are_sines_and_cosines_of_geometric_wavelengths():
+    found = sinusoids(50, 8)
+    for place in (0, 1, 49):
+        for channel in range(4):
+            angle = place / 10_000 ** (channel / 3)
+            assert found[place, channel].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert found[place, 4 + channel].item() == pytest.approx(math.cos(angle), abs=1e-5)
+    torch.testing.assert_close(sinusoids(3, 8, first=20), found[20:23])
+
+
+def test_one_embedding_reads_both_languages_and_writes_the_target():
+    ours = model()
+    names = [name for name, weight in ours.named_parameters() if 23 in weight.shape]
+    assert names == ["embedding.weight"]
+    x = torch.randn(2, 3, 16)
+    expected = ours.decoder_norm(x) @ ours.embedding.weight.t()
+    torch.testing.assert_close(ours._classify(x), expected)
+
+
+def test_padding_changes_nothing():
+    ours, source, target = model(), sentences(), sentences(4, seed=3)
+    found = ours(source, LENGTHS, target)
+    other = source.clone()
+    other[~PRESENT] = 1
+    torch.testing.assert_close(ours(other, LENGTHS, target), found)
+    longer = torch.cat([source, sentences(5, seed=4)], 1)
+    torch.testing.assert_close(ours(longer, LENGTHS, target), found)
+    for row, length in enumerate(LENGTHS.tolist()):
+        one = slice(row, row + 1)
+        torch.testing.assert_close(ours(source[one, :length], LENGTHS[one], target[one]), found[one])
+
+
+def test_a_word_does_not_see_the_words_behind_it():
+    ours, source, target = model(), sentences(), sentences(6, seed=3)
+    other = target.clone()
+    other[:, 3:] = 4
+    first, second = ours(source, LENGTHS, target), ours(source, LENGTHS, other)
+    torch.testing.assert_close(first[:, :3], second[:, :3])
+    assert not torch.allclose(first[:, 3:], second[:, 3:])
+
+
+def test_steps_of_the_search_are_the_training_pass():
+    ours, source = model().eval(), sentences()
+    targets = [sentences(6, seed=seed) for seed in (3, 4)]
+    with torch.no_grad():
+        memory = ours.encode(source, LENGTHS)
+        state = ours.begin(memory, 2)
+        for place in range(6):
+            words = torch.stack([target[:, place] for target in targets], 1)
+            logits, state, _ = ours.step(words, state, memory)
+            for beam, target in enumerate(targets):
+                whole = ours(source, LENGTHS, target[:, : place + 1])
+                torch.testing.assert_close(logits[:, beam], whole[:, -1])
+
+
+def test_every_weight_gets_a_gradient():
+    ours = model(dropout=0.1)
+    ours(sentences(), LENGTHS, sentences(4, seed=3)).logsumexp(2).sum().backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in ours.parameters())
