@@ -5,10 +5,11 @@ anything else gets plain lines. Drawing happens in one thread of the driver, sel
 workers beside it nothing that could be measured (docs/performance.md).
 """
 
+import os
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,8 @@ QUIET_S = 10  # s of silence after which plain lines show that the run is alive
 
 def print_help() -> None:
     """Print what `--help` teaches."""
-    sys.stdout.write(help.text())
+    with _readers_may_leave():
+        _print(Console(), help.text())
 
 
 def show_card(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:
@@ -45,14 +47,24 @@ def reused(record: Record, experiment: Experiment) -> None:
     _show(record, footer.stored(record, folder=folder, tracking_uri=experiment.store))
 
 
-def _show(record: Record, below: footer.Lines, *, console: Console | None = None) -> None:
-    console = console or Console()
-    if console.is_terminal and not console.options.ascii_only:
-        console.print(card.panel(record, width=console.width))
-    else:
-        _print(console, card.plain(record))
-    for label, text in below:
-        _print(console, f"{label + ':' if label else '':16}{text}")
+def _show(record: Record, below: footer.Lines) -> None:
+    console = Console()
+    lines = [f"{label + ':' if label else '':16}{text}" for label, text in below]
+    with _readers_may_leave():
+        if console.is_terminal and not console.options.ascii_only:
+            console.print(card.panel(record, width=console.width))
+        else:
+            lines.insert(0, card.plain(record))
+        _print(console, "\n".join(lines))
+
+
+@contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    """Let stdout be a pipe whose reader, e.g. head, has seen enough; as in Python's note on SIGPIPE."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print(console: Console, text: str) -> None:

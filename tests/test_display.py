@@ -1,5 +1,4 @@
 import io
-import json
 import os
 import pty
 import re
@@ -183,7 +182,7 @@ def test_a_real_terminal_gets_the_panel_with_unbroken_lines_below():
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "PYTHONUTF8": "1"}
     ended = subprocess.run(
         [sys.executable, "-c", program],
-        input=json.dumps(record().model_dump(mode="json")).encode(),
+        input=record().model_dump_json().encode(),
         stdout=theirs,
         env=environment,
         timeout=60,
@@ -199,6 +198,32 @@ def test_a_real_terminal_gets_the_panel_with_unbroken_lines_below():
     assert "GOAL REACHED: top1_accuracy 95.28 %" in plain
     assert "/long/" + 90 * "x" + "\n" in plain
     assert "python -m mlbench.results sync\n" in plain
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "print_help()",
+        "show_card(record, folder=Path('/r'), where='4f2a', tracking_uri='http://mlflow:5000')",
+    ],
+)
+def test_a_reader_that_has_seen_enough_gets_no_traceback(call):
+    program = (
+        "import sys; from pathlib import Path; from mlbench import display; "
+        "from mlbench.record import Record; "
+        f"record = Record.model_validate_json(sys.stdin.read()); display.{call}"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        input=record().model_dump_json().encode(),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def _read(descriptor):
