@@ -1,0 +1,99 @@
+"""A run without workers: the events that a driver and its controller write, with numbers chosen here."""
+
+from pathlib import Path
+from typing import Any
+
+from mlbench import config, events
+from mlbench.conclude import conclude
+from mlbench.record import Record
+from mlbench.tracker import PHASES
+
+BEGUN = 1_700_000_000.0  # s since 1970, when the command started
+STARTED = BEGUN + 10.0  # the first touch of data
+EPOCH_S = 4.0  # s between two validations
+UPDATES = 20  # updates between two validations
+BATCH_S = {phase: 0.25 * (index + 1) / 7 for index, phase in enumerate(PHASES)}  # s an epoch, of rank 0
+
+
+class Run:
+    """A run on two workers in a folder of its own; rank 1 takes twice as long in every phase."""
+
+    def __init__(self, output_root: Path, *words: str, seed: int = 7, name: str = "run") -> None:
+        root = f"output_root={output_root}"
+        self.experiment = config.compose(["task=logreg", "workers=2", root, *words])
+        self.folder = output_root / f"{name}-{seed:x}"
+        self.folder.mkdir(parents=True)
+        self.log = self.folder / events.NAME
+        self.validations: list[dict[str, Any]] = []
+        self.start = {
+            "command": " ".join(["python -m mlbench.run", *words]),
+            "experiment": self.experiment.plain(),
+            "seed": seed,
+            "begun": BEGUN,
+            "key": config.key(self.experiment),
+            "deviations": [],
+            "run_id": self.folder.name,
+            "warnings": [],
+        }
+        events.append(self.log, "run_configuration", self.start)
+
+    def validate(self, value: float, *, system: list[dict[str, Any]] | None = None) -> None:
+        """Append the next validation, as the controller does."""
+        epoch = len(self.validations) + 1
+        target = self.experiment.target
+        validation = {
+            "epoch": float(epoch),
+            "update": UPDATES * epoch,
+            "elapsed": EPOCH_S * epoch,
+            "wall": STARTED + EPOCH_S * epoch,
+            "train_loss": 1.0 / epoch,
+            "metrics": {self.experiment.task.metric: value, "loss": 2.0 / epoch},
+            "goal_reached": target is not None and target.reached(value),
+        }
+        self.validations.append(validation)
+        segments = [segment(1.0), segment(2.0)]
+        metadata: dict[str, Any] = {"started_at": STARTED, "segments": segments}
+        if system is not None:
+            metadata["system"] = system
+        events.append(self.log, "validation", validation, **metadata)
+
+    def end(self, status: str, *, error: str | None = None) -> Record:
+        """Conclude the run as the driver does: record, then `run_stop`."""
+        back = status in ("goal_reached", "goal_not_reached", "completed", "diverged")
+        elapsed = self.validations[-1]["elapsed"] if self.validations else 0.0
+        returned = {
+            "status": status,
+            "validations": self.validations,
+            "segments": [[segment(factor) for _ in self.validations] for factor in (1.0, 2.0)],
+            "started_at": STARTED,
+            "time_to_accuracy": elapsed if status == "goal_reached" else None,
+            "unit": "rows",
+        }
+        measured = {
+            "status": None if back else status,
+            "error": error,
+            "ended": STARTED + elapsed + 1.0,
+            "stamps": {"connect_begin": BEGUN + 1.0, "connect_end": BEGUN + 5.0},
+            "returned": returned if back else None,
+        }
+        log = events.read(self.log)
+        record = conclude(self.experiment, start=self.start, measured=measured, log=log)
+        record.save(self.folder)
+        events.append(self.log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
+        return record
+
+
+def segment(factor: float) -> dict[str, Any]:
+    """Return what one rank measured between two validations, `factor` times as slow as rank 0."""
+    return {
+        "phases": {phase: factor * seconds for phase, seconds in BATCH_S.items()},
+        "overlapped_communication": factor * 0.05,
+        "outside": {"validation": 0.5},
+        "batches": UPDATES,
+        "samples": UPDATES * 100,
+    }
+
+
+def sample(wall: float, *, node: str | None = None) -> dict[str, Any]:
+    """Return one system sample."""
+    return {"wall": wall, "node": node, "cpu_utilization_percentage": 50.0}
