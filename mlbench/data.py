@@ -7,7 +7,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -15,6 +14,7 @@ from rich.table import Table
 from mlbench import config, tasks
 from mlbench.errors import UserError
 from mlbench.tasks.common import arrow
+from mlbench.units import with_prefix
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def list_datasets(words: Sequence[str]) -> None:
     """Print a table of the tasks' data sets."""
-    table = Table(box=box.SIMPLE)
+    table = Table(box=None)
     for heading in ("task", "scale", "data set", "prepared", "on disk", "download", "licence"):
         table.add_column(heading, justify="right" if heading in ("on disk", "download") else "left")
     for task in config.choices("task"):
@@ -83,6 +83,9 @@ def prepare(words: Sequence[str]) -> None:
     """Make the data set of the composed experiment, showing progress, and print what it is."""
     experiment = config.compose(words)
     task = tasks.load(experiment.task.name)
+    if _offers(experiment.task.name) is None:
+        print(f"task {experiment.task.name} needs no data set")
+        return
     with _shown() as progress:
         folder = task.prepare(experiment.task, experiment.data_root, progress=progress)
     print(_summary(folder, arrow.read_manifest(folder)))
@@ -113,22 +116,39 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 
 
 def _described(experiment: config.Experiment) -> list[str]:
+    """Return what the table says of a task's data set: what is there, else what the task promises."""
     task = experiment.task
-    module = f"mlbench.tasks.{task.name}.data"
-    if find_spec(module) is None:
-        return [task.dataset, "not needed", "-", "-", "-"]
-    offer = import_module(module).DATASETS[task.dataset]
+    offers = _offers(task.name)
+    if offers is None:
+        return ["-"] * 5
+    offer = offers.get(task.dataset)
+    download = with_prefix(offer.download, "B") if offer and offer.download is not None else "?"
     folder = experiment.data_root / task.dataset
-    state = "yes" if (folder / arrow.MANIFEST).is_file() else "no"
-    download = "?" if offer.download is None else _bytes(offer.download)
-    return [task.dataset, state, _bytes(offer.prepared), download, offer.manifest["licence"]]
+    size, licence = (with_prefix(offer.prepared, "B"), offer.manifest["licence"]) if offer else ("?", "?")
+    state = "no"
+    if (folder / arrow.MANIFEST).is_file():
+        try:
+            manifest = arrow.read_manifest(folder)
+        except UserError:
+            state = "damaged"
+        else:
+            state, size, licence = "yes", with_prefix(_size(manifest), "B"), manifest["licence"]
+    return [task.dataset, state, size, download, licence]
+
+
+def _offers(task: str) -> dict[str, arrow.Offer] | None:
+    """Return what the task's data module says of its data sets; None for a task without data."""
+    name = f"mlbench.tasks.{task}.data"
+    return getattr(import_module(name), "DATASETS", {}) if find_spec(name) else None
 
 
 def _summary(folder: Path, manifest: dict) -> str:
-    splits = manifest["splits"].items()
-    rows = ", ".join(f"{name} {split['rows']:,} rows" for name, split in splits)
-    size = sum(split["bytes"] for _, split in splits)
-    return f"{folder}: {rows}, {_bytes(size)}, manifest {arrow.manifest_hash(folder)}"
+    rows = ", ".join(f"{name} {split['rows']:,} rows" for name, split in manifest["splits"].items())
+    return f"{folder}: {rows}, {with_prefix(_size(manifest), 'B')}, manifest {arrow.manifest_hash(folder)}"
+
+
+def _size(manifest: dict) -> int:
+    return sum(split["bytes"] for split in manifest["splits"].values())
 
 
 @contextmanager
@@ -168,18 +188,8 @@ def _lines() -> arrow.Progress:
 
 def _amount(done: int, total: int | None, unit: str) -> str:
     if unit == "bytes":
-        return f"{_bytes(done)} of {_bytes(total)}" if total else _bytes(done)
+        return f"{with_prefix(done, 'B')} of {with_prefix(total, 'B')}" if total else with_prefix(done, "B")
     return f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}"
-
-
-def _bytes(count: int) -> str:
-    """Return bytes with three digits and an SI prefix."""
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"
 
 
 if __name__ == "__main__":
