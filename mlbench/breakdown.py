@@ -5,6 +5,8 @@ import math
 from mlbench import units
 from mlbench.record import Record, Spread
 
+SHOWN_S = 1e-3  # s; shorter parts of the start-up are left out
+
 
 def lines(record: Record) -> list[tuple[str, str | None]]:
     """Return label and text of each; the text is None where nothing was measured."""
@@ -61,7 +63,10 @@ def _where_time_went(record: Record) -> str | None:
 
 
 def _startup(record: Record) -> str | None:
-    parts = [f"{name.replace('_', ' ')} {units.duration(s)}" for name, s in record.startup.items() if s > 0]
+    seconds = dict(record.startup)
+    if record.startup_time is not None:
+        seconds["rest"] = record.startup_time - math.fsum(seconds.values())
+    parts = [f"{name.replace('_', ' ')} {units.duration(s)}" for name, s in seconds.items() if s > SHOWN_S]
     if not parts:
         return None
     if record.startup_time is None:

@@ -37,6 +37,11 @@ def test_start_up_is_shown_by_its_parts():
     )
 
 
+def test_start_up_whose_parts_are_not_all_known_says_what_is_left():
+    parts = said(startup={"command": 1.2, "cluster": 5.4, "imports": 1e-4})["start-up"]
+    assert parts.endswith(": command 1.2 s, cluster 5.4 s, rest 6.1 s")
+
+
 def test_phases_show_their_range_only_where_ranks_differ():
     text = said()["phases"]
     assert "data wait 1.0 % (0.5 to 1.5)" in text

@@ -58,6 +58,17 @@ def test_a_run_without_a_goal_says_so():
     assert text.startswith("COMPLETED: epoch 2 of 20, best top1_accuracy 95.28 %; no goal was asked")
 
 
+def test_a_task_that_measures_without_training_has_a_card():
+    plain = experiment().plain()
+    task = {
+        name: plain["task"][name] for name in ("name", "recipe", "metric", "unit", "direction", "budget_s")
+    }
+    values = plain | {"task": task | {"goals": None}}
+    text = said(nothing_measured(status="completed", experiment=values, goal=None, table=[{"bytes": 4}] * 85))
+    assert text.startswith("COMPLETED: 85 rows measured what ")
+    assert "epoch" not in text
+
+
 @pytest.mark.parametrize("status", [s for s in STATUSES if s not in ("goal_reached", "completed")])
 def test_a_run_that_did_not_end_well_says_what_to_do_second(status):
     found = record(status=status, error="it broke", time_to_accuracy=None)
