@@ -171,6 +171,8 @@ def _shown() -> Iterator[arrow.Progress]:
             bars.update(running[step], completed=done, total=total, amount=_amount(done, total, unit))
 
         yield show
+        for bar in bars.tasks:  # what had no known end is at its end now
+            bars.update(bar.id, total=bar.completed)
 
 
 def _lines() -> arrow.Progress:

@@ -308,6 +308,13 @@ def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".set.lock"]
 
 
+def test_a_root_that_cannot_hold_data_sets_is_an_error_of_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="cannot prepare the data set .*file/set: .*exists") as error:
+        made(tmp_path / "file" / "set")
+    assert "data_root" in error.value.hint
+
+
 # Checking
 
 

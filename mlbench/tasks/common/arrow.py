@@ -88,27 +88,17 @@ def write_dataset(
     process leaves nothing half, and of several that start at once one writes while the others wait.
     """
     wanted = {"format": FORMAT, **manifest}
-    if _holds(folder, wanted):
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft_folder = folder.with_name(f".{folder.name}.draft")
-    with FileLock(folder.with_name(f".{folder.name}.lock")):
-        if _holds(folder, wanted):
-            return folder
-        shutil.rmtree(draft_folder, ignore_errors=True)  # what a killed process left
-        draft_folder.mkdir()
+    if not _holds(folder, wanted):
         try:
-            draft = Draft(draft_folder, progress)
-            fill(draft)
-            _seal(draft, wanted)
-            _replace(draft_folder, folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_name(f".{folder.name}.lock")):
+                if not _holds(folder, wanted):  # another process may have made it meanwhile
+                    _make(folder, fill, wanted, progress)
         except OSError as error:
             raise UserError(
                 f"cannot prepare the data set {folder}: {error}",
                 hint="see that there is space and access, or choose another data_root=PATH",
             ) from error
-        finally:
-            shutil.rmtree(draft_folder, ignore_errors=True)
     return folder
 
 
@@ -217,6 +207,21 @@ def _holds(folder: Path, wanted: Mapping[str, Any]) -> bool:
         return False  # another format, or damaged: made anew
     plain = json.loads(json.dumps(wanted))
     return all(found.get(name) == value for name, value in plain.items())
+
+
+def _make(
+    folder: Path, fill: Callable[[Draft], object], wanted: Mapping[str, Any], progress: Progress | None
+) -> None:
+    draft_folder = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft_folder, ignore_errors=True)  # what a killed process left
+    draft_folder.mkdir()
+    try:
+        draft = Draft(draft_folder, progress)
+        fill(draft)
+        _seal(draft, wanted)
+        _replace(draft_folder, folder)
+    finally:
+        shutil.rmtree(draft_folder, ignore_errors=True)
 
 
 def _seal(draft: Draft, wanted: Mapping[str, Any]) -> None:
