@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,12 +48,14 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     try:
         name, given = _parse(arguments)
-        return COMMANDS[name].run(given)
+        code = COMMANDS[name].run(given)
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"mlbench: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
-    except BrokenPipeError:  # `... | head` has read enough
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader, e.g. head, has seen enough (Python's note on SIGPIPE)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 

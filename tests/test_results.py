@@ -1,7 +1,10 @@
 """What `python -m mlbench.results` prints, on folders that runs left."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from mlbench import events, record, results
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+
+REPOSITORY = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -49,6 +54,15 @@ def test_a_damaged_record_is_named_and_the_others_listed(root: Path, capsys: Any
     shown = capsys.readouterr()
     assert str(broken) in shown.err
     assert len(shown.out.splitlines()) == 2
+
+
+def test_a_reader_of_the_table_may_leave_early(root: Path) -> None:
+    command = [sys.executable, "-m", "mlbench.results", "list", f"output_root={root}"]
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as nobody_listens:
+        ended = subprocess.run(command, stdout=nobody_listens, stderr=subprocess.PIPE, cwd=REPOSITORY)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_list_of_nothing_says_so(tmp_path: Path, capsys: Any) -> None:
