@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlbench.errors import UserError
@@ -85,6 +85,7 @@ def test_any_arrow_reader_understands_the_files(tmp_path):
 NUMBERS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(
     rows=st.lists(st.tuples(NUMBERS, st.binary(max_size=6), st.text(max_size=4)), min_size=1, max_size=9),
     cuts=st.lists(st.integers(0, 9), max_size=3),

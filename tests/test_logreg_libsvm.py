@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
@@ -60,6 +60,7 @@ def test_all_that_the_format_allows_is_read(tmp_path, pack):
     assert found.values.tolist() == [0.5, -0.001, 0.25, 4, 100, 1]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(
     rows=st.lists(
         st.tuples(
@@ -114,6 +115,7 @@ def number(word: bytes) -> float:
     return float(word)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(
     lines=st.lists(
         st.lists(st.text("0123 :.-+eE#n\t\r\0x", max_size=6).map(str.encode), max_size=4).map(b" ".join),

@@ -33,11 +33,6 @@ def crop(images: Tensor, top: Tensor, left: Tensor, mirrored: Tensor) -> Tensor:
     return padded[each, channel, down[:, None, :, None], across[:, None, None, :]]
 
 
-def augment(images: Tensor, *, flip: bool, generator: Generator) -> Tensor:
-    """Return `images` [n, c, h, w] padded by 4, cropped at random to their size, and half mirrored."""
-    return crop(images, *draw(len(images), flip=flip, generator=generator))
-
-
 def normalise(images: Tensor, *, mean: Tensor, std: Tensor) -> Tensor:
     """Return uint8 images [n, 3, h, w] as float32 with mean 0 and deviation 1 a channel."""
     scale = 1 / (255 * std.to(images.device))
