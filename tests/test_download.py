@@ -201,9 +201,10 @@ def test_a_busy_server_is_asked_again_but_not_one_without_the_file(tmp_path):
 
 
 def test_when_no_mirror_helps_each_is_named_with_its_reason(tmp_path):
-    with serve(wrong=b"no") as mirror, pytest.raises(UserError) as error:
+    with serve(wrong=b"no") as mirror:
         urls = [dead_mirror(), mirror.url + "missing", mirror.url + "wrong", "nonsense"]
-        download(urls, tmp_path / "file", sha256=SHA256)
+        with pytest.raises(UserError) as error:
+            download(urls, tmp_path / "file", sha256=SHA256)
     for part in (*urls, "refused", "404", "SHA256", "unknown url type"):
         assert part in error.value.message
     assert str(tmp_path / "file") in error.value.hint
