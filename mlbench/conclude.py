@@ -56,7 +56,12 @@ def conclude(
         mlbench=mlbench.__version__,
         experiment=experiment.plain(),
         deviations=start["deviations"],
-        official=experiment.official and status == "goal_reached" and not caveats,
+        official=(
+            experiment.official
+            and experiment.goal == "official"
+            and status == "goal_reached"
+            and not caveats
+        ),
         status=status,
         goal=str(experiment.target) if experiment.target else None,
         error=measured["error"],
@@ -88,7 +93,7 @@ def conclude(
         cost=vars(found) if found else None,
         validations=validations,
         segments=spread_segments(per_rank),
-        restarts=[e["value"] for e in log if e["key"] == "worker_failure"],
+        restarts=_restarts(log, status),
         nodes=nodes,
         software=provenance.software(),
         data_manifest=returned.get("data_manifest"),
@@ -137,6 +142,12 @@ def _startup(start: dict[str, Any], measured: dict[str, Any], returned: dict[str
         parts["data_opening"] -= compiled
         parts["compilation"] = compiled
     return parts
+
+
+def _restarts(log: list[dict[str, Any]], status: str) -> list[dict[str, Any]]:
+    """Return the failures that the run went on after; the last of a failed run ended it."""
+    failures = [event["value"] for event in log if event["key"] == "worker_failure"]
+    return failures[:-1] if status == "failed" else failures
 
 
 def _caveats(experiment: Experiment, measured: dict[str, Any], nodes: list[dict[str, Any]]) -> list[str]:

@@ -19,6 +19,7 @@ from mlbench import tasks
 from mlbench.division import Deviation, deviations
 from mlbench.errors import UserError
 from mlbench.goal import Direction, Goal
+from mlbench.provenance import without_credentials
 
 CONF = Path(__file__).parent.parent / "conf"
 GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division")
@@ -174,8 +175,11 @@ class Experiment(Model):
         return self.division.name == "closed" and self.scale == "official"
 
     def plain(self) -> dict[str, Any]:
-        """Return the values as JSON types."""
-        return self.model_dump(mode="json", serialize_as_any=True)
+        """Return the values as JSON types, without credentials: they go into logs and results."""
+        values = self.model_dump(mode="json", serialize_as_any=True)
+        if self.tracking_uri is not None:
+            values["tracking_uri"] = without_credentials(self.tracking_uri)
+        return values
 
 
 def key(experiment: Experiment) -> str:

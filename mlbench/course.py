@@ -43,7 +43,6 @@ class Course:
         task = experiment.task
         self.experiment = experiment
         self.epochs = task.epochs if isinstance(task, TrainingConfig) else None
-        self.batch_size = task.batch_size if isinstance(task, TrainingConfig) else None
         self.seed = seed
         self.begun = begun
         self.doing = STARTING
@@ -53,6 +52,7 @@ class Course:
         self.update = 0
         self.values: list[tuple[float, float]] = []
         self._now = now
+        self._samples_each: float | None = None  # rank 0's samples an update
         self._losses: dict[int, float] = {}
         self._seen: deque[tuple[float, int]] = deque()  # (wall, update), latest last
         self._first_sign: tuple[float, float] | None = None  # wall, epoch
@@ -82,6 +82,8 @@ class Course:
         if sign["update"] < self.update:  # went back to a checkpoint
             self._seen.clear()
         self.epoch, self.update = sign["epoch"], sign["update"]
+        self._touched = sign.get("started_at", self._touched)
+        self._samples_each = sign["samples"] / max(1, sign["update"]) if "samples" in sign else None
         self._first_sign = self._first_sign or (now, self.epoch)
         self._see(now)
 
@@ -152,9 +154,9 @@ class Course:
     def samples_per_s(self) -> float | None:
         """The rate of all workers together."""
         rate = self.updates_per_s
-        if rate is None or self.batch_size is None:
+        if rate is None or self._samples_each is None:
             return None
-        return rate * self.batch_size * self.experiment.workers
+        return rate * self._samples_each * self.experiment.workers
 
     @property
     def remaining(self) -> float | None:

@@ -114,6 +114,7 @@ class _Run:
         self.tracker = worker.tracker
         self.scaler = parts.scaler or torch.amp.GradScaler(worker.device.type, enabled=False)
         self.update = 0
+        self.samples = 0  # of this rank since it started, for signs of life
         self.best: float | None = None
         self.validations: list[dict[str, Any]] = []
         self.segments: list[Segment] = []
@@ -161,11 +162,20 @@ class _Run:
         parts.optimizer.zero_grad()
         tracker.mark("optimizer")
         self.update += 1
+        self.samples += samples
         self.loss_count += 1
         if self.update % CHECK_UPDATES == 0:
             self.stop_if_diverged()
         if tracker.due():
-            self.worker.progress({"epoch": position, "update": self.update, "loss": self.mean_loss()})
+            self.worker.progress(
+                {
+                    "epoch": position,
+                    "update": self.update,
+                    "loss": self.mean_loss(),
+                    "samples": self.samples,
+                    "started_at": tracker.started_at,
+                }
+            )
         tracker.end_batch(samples)
 
     def precision(self) -> Any:
@@ -186,6 +196,8 @@ class _Run:
         """Validate on all workers and report; return whether the goal was reached."""
         tracker, parts = self.tracker, self.parts
         self.stop_if_diverged()
+        if self.worker.rank == 0:
+            self.worker.progress({"doing": "validating"})
         with tracker.outside("validation"):
             self.model.eval()
             plain = sync.unwrap(self.model)

@@ -38,7 +38,7 @@ class Connection:
 
 
 def sign(epoch: float, update: int, *, loss: float = 1.5, rank: int = 0) -> dict[str, Any]:
-    return {"rank": rank, "epoch": epoch, "update": update, "loss": loss}
+    return {"rank": rank, "epoch": epoch, "update": update, "loss": loss, "samples": 32 * update}
 
 
 def validation(

@@ -40,7 +40,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
 
     from mlbench.flops import training_flops
     from mlbench.tasks.common import sampling
-    from mlbench.tasks.resnet20.augment import augment, normalise
+    from mlbench.tasks.resnet20.augment import crop, draw, normalise
     from mlbench.tasks.resnet20.model import resnet
     from mlbench.training import Parts, train
 
@@ -68,12 +68,14 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         rows = sampling.shuffled_rows(
             len(labels), batch=config.batch_size, epoch=epoch, worker=worker
         )
-        # Every rank draws its own crops; the rows themselves come from a stream common to all.
-        crops = worker.generator(epoch, 1 + worker.rank)
+        # Drawn for the whole global batch on every rank, so an image's crop does not depend on k.
+        crops = worker.generator(epoch, 1)
+        width = config.batch_size * worker.world_size
+        own = slice(worker.rank * config.batch_size, (worker.rank + 1) * config.batch_size)
 
         def fetch(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            batch = augment(images[chosen], flip=found.flip, generator=crops)
-            return normalised(batch), labels[chosen]
+            drawn = (each[own] for each in draw(width, flip=found.flip, generator=crops))
+            return normalised(crop(images[chosen], *drawn)), labels[chosen]
 
         return sampling.RowUpdates(rows, fetch)
 

@@ -1,0 +1,109 @@
+"""THE CONTRACT of a task, for every task there is; a new task is found by its YAML."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import mini_worker, run_ranks
+
+from mlbench import tasks, training
+from mlbench.config import TrainingConfig, choices, compose
+from mlbench.training import Outcome, Parts
+from mlbench.worker import Worker
+
+TASKS = choices("task")
+TRAINED = [name for name in TASKS if compose([f"task={name}"]).target is not None]
+
+
+def stub(parts: Parts, worker: Worker) -> Outcome:
+    """Two updates in evaluation mode (no dropout, no batch statistics), one validation."""
+    parts.model.eval()
+    losses, seen = [], []
+    for update, micro_batches in zip(range(2), parts.updates(0), strict=False):
+        parts.before_update(update)
+        total = 0.0
+        for batch in micro_batches:
+            seen += [tensor.clone() for tensor in _tensors(batch)]
+            loss = parts.loss(parts.forward(parts.model, batch), batch)
+            loss.backward()
+            total += loss.item()
+        losses.append(total)
+    with torch.no_grad():
+        metrics = parts.validate(parts.model)
+    return Outcome("completed", validations=[{"losses": losses, "seen": seen, "metrics": metrics}])
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    if hasattr(batch, "__dict__"):
+        batch = list(vars(batch).values())
+    parts = batch.values() if isinstance(batch, dict) else batch
+    return [t for part in parts if not isinstance(part, (int, float, str)) for t in _tensors(part)]
+
+
+def observe(worker: Worker, names: list[str], root: Path, half: bool) -> dict[str, Any]:
+    """Run every task with the stub; `half` halves the batch a worker."""
+    training.train = stub
+    seen = {}
+    for name in names:
+        words = [f"task={name}", "goal=none", "division=open"]
+        task = compose(words).task
+        if half and "batch_size" in type(task).model_fields and isinstance(task, TrainingConfig):
+            task = compose([*words, f"task.batch_size={task.batch_size // 2}"]).task
+        seen[name] = tasks.load(name).run(task, mini_worker(worker, root)).validations[0]
+    return seen
+
+
+@pytest.fixture(scope="module")
+def alone(data_root: Path) -> dict[str, Any]:
+    return run_ranks(observe, 1, TRAINED, data_root, False)[0]
+
+
+@pytest.fixture(scope="module")
+def pair(data_root: Path) -> list[dict[str, Any]]:
+    return run_ranks(observe, 2, TRAINED, data_root, True)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_prepare_makes_the_data_once(name: str, data_root: Path) -> None:
+    task = compose([f"task={name}"]).task
+    folder = tasks.load(name).prepare(task, data_root)
+    before = {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
+    assert tasks.load(name).prepare(task, data_root) == folder
+    assert {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_two_updates_give_a_finite_loss_and_validation_the_goals_metric(name: str, alone: dict) -> None:
+    assert len(alone[name]["losses"]) == 2 and all(map(math.isfinite, alone[name]["losses"]))
+    assert math.isfinite(alone[name]["metrics"][compose([f"task={name}"]).task.metric])
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_one_and_two_workers_with_equal_global_batch_agree(name: str, alone: dict, pair: list) -> None:
+    both = [sum(losses) / 2 for losses in zip(*(rank[name]["losses"] for rank in pair), strict=True)]
+    assert both == pytest.approx(alone[name]["losses"], rel=1e-4)
+    for rank in pair:
+        assert rank[name]["metrics"] == pytest.approx(alone[name]["metrics"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_ranks_train_on_different_data(name: str, pair: list) -> None:
+    first, second = (rank[name]["seen"][0] for rank in pair)
+    assert first.shape != second.shape or not torch.equal(first, second)
+
+
+def test_the_same_seed_gives_the_same_loss(data_root: Path, alone: dict) -> None:
+    (again,) = run_ranks(observe, 1, TRAINED, data_root, False)
+    for name in TRAINED:
+        assert again[name]["losses"] == alone[name]["losses"]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_explains_itself(name: str) -> None:
+    page = (Path(tasks.__file__).parent / name / "README.md").read_text()
+    for word in ("licence", "goal", "MLBench"):
+        assert word.lower() in page.lower()
