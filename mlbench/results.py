@@ -107,7 +107,7 @@ def _list(given: Given) -> int:
         print(f"no finished run below {given.output_root}", file=sys.stderr)
         return 0
     rows = [[_cell(value) for value in _summary(one).values()] for one in found]
-    print(_table([name.replace("_", " ") for name in _summary(found[0])], rows))
+    print(_table([_heading(name) for name in _summary(found[0])], rows))
     return 0
 
 
@@ -180,6 +180,10 @@ def _summary(one: Record) -> dict[str, Any]:
         "epochs": one.epochs,
         "samples_per_s": one.samples_per_s,
     }
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", " ") + (" / s" if name == "time_to_accuracy" else "")
 
 
 def _cell(value: Any) -> str:

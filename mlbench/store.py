@@ -30,6 +30,7 @@ from mlbench.recover import recover
 
 POLL_S = 1.0  # s between two looks at the log
 RETRY_S = (1.0, 30.0)  # s, the first and the longest pause after the store refused
+LAST_ATTEMPTS = 3  # once the log is complete; what fails then is left to `sync`
 OUTCOMES = ("uploaded", "present", "running", "failed")  # of `sync`, for one run
 LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
 
@@ -62,8 +63,8 @@ class Mirror(threading.Thread):
     def run(self) -> None:
         """Follow the log until the run has ended and all is written."""
         _yield_to_others()
-        pause = RETRY_S[0]
-        while not self._given_up.is_set():
+        pause, last_attempts = RETRY_S[0], LAST_ATTEMPTS
+        while not self._given_up.is_set() and last_attempts:
             ending = self._ending.is_set()
             try:
                 self._transfer.advance()
@@ -73,12 +74,16 @@ class Mirror(threading.Thread):
                 self._ending.wait(POLL_S)
             except Exception as error:  # whatever MLflow and what lies below it raise
                 self.error = without_credentials(str(error))
-                (self._given_up if ending else self._ending).wait(pause)
-                pause = min(2 * pause, RETRY_S[1])
+                if ending:
+                    last_attempts -= 1
+                    self._given_up.wait(RETRY_S[0])
+                else:
+                    self._ending.wait(pause)
+                    pause = min(2 * pause, RETRY_S[1])
         os.close(self._lock)
 
     def finish(self, *, wait: float) -> str | None:
-        """Return MLflow's id of the run once all is written; None if that takes longer than `wait` s.
+        """Return MLflow's id of the run once all is written; None if the store refuses or `wait` s are over.
 
         Call it after the log's last event.
         """
