@@ -6,7 +6,8 @@ from typing import Any
 
 from mlbench import tracker
 
-INTERVAL_S = 5.0  # s between samples; one costs about a millisecond of one CPU
+FIRST_S = 1.0  # s to the first sample; each pause is twice the one before until the interval is reached
+INTERVAL_S = 5.0  # s between samples
 MOST_SAMPLES = 120  # kept between two validations, then half of them and half as many from there on
 MEGA = 1e6  # bytes; MLflow's megabytes are decimal
 
@@ -49,7 +50,9 @@ class Sampler:
         return samples
 
     def _run(self) -> None:
-        while not self._ending.wait(self._interval_s):
+        pause = FIRST_S
+        while not self._ending.wait(min(pause, self._interval_s)):
+            pause *= 2
             sample = self.sample()
             with self._lock:
                 self._samples.append(sample)
