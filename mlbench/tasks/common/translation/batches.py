@@ -2,8 +2,8 @@
 
 Sentences are shuffled, sorted by length, and cut into units: the micro-batches of a worker when there are
 few workers. An update is a fixed number of units. With k workers each takes its share of an update's units;
-where the units do not go round, ranks share units, row by row. So the sentences of an update, and with them the
-sum of its gradients, do not depend on k, and every rank has the same number of micro-batches.
+where the units do not go round, ranks share units, row by row. So the sentences of an update, and with them
+the sum of its gradients, do not depend on k, and every rank has the same number of micro-batches.
 
 - A budget of sentences: units have equally many sentences, and an update is made of neighbours in length, so
   that ranks which work side by side need equally long (as in Vaswani et al. 2017's tensor2tensor).
@@ -20,12 +20,11 @@ import numpy as np
 import torch
 
 from mlbench.errors import UserError
+from mlbench.tasks.common.translation.columns import columns
 from mlbench.tasks.common.translation.data import Pairs
-from mlbench.tasks.common.translation.subwords import BOS, EOS, PAD
 from mlbench.worker import Worker
 
 ROWS = 8  # a unit's sentences are a multiple of this under a budget of tokens: what tensor cores want
-RESIDENT = 2 << 30  # bytes; sub-words of at most this size are kept on the GPU, chosen 2026-11-21
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class MicroBatch:
 
     - source [n, s]: sub-words and EOS; source_lengths [n] counts them, and stays in the host's memory.
     - target [n, t + 1]: BOS, sub-words, EOS.
-    - target_tokens: of this micro-batch, each EOS included and no BOS; update_...: of all ranks' micro-batches
-      of this update together, to divide by.
+    - target_tokens: of this micro-batch, each EOS included and no BOS; update_...: of all ranks'
+      micro-batches of this update together, to divide by.
     """
 
     source: torch.Tensor
@@ -88,17 +87,17 @@ class BucketedUpdates:
     """Makes the updates of an epoch; to be called with the epoch's number, as `Parts.updates` is.
 
     Sentences with a side of more than `longest` sub-words, or an empty one, are left out. Of the others every
-    one comes once an epoch, but for a rest of less than one update and one unit: whole units drawn at random,
-    and the few of the shortest sentences that fill no unit. Raises UserError if there is less than one update,
-    or if units are too small for every rank to have a sentence of each.
+    one comes once an epoch, but for a rest of less than one update and one unit: whole units drawn at
+    random, and the few of the shortest sentences that fill no unit. Raises UserError if there is less than
+    one update, or if units are too small for every rank to have a sentence of each.
 
     - padding: share of the positions of both sides' matrices that hold no sub-word, BOS or EOS.
     """
 
     def __init__(self, pairs: Pairs, budget: Budget, *, longest: int, worker: Worker) -> None:
         self.worker, self.budget = worker, budget
-        self.columns = Columns(pairs, worker.device)
-        source, target = self.columns.source.lengths, self.columns.target.lengths
+        self.source, self.target = columns(pairs, worker.device)
+        source, target = self.source.lengths, self.target.lengths
         fits = (np.minimum(source, target) > 0) & (np.maximum(source, target) <= longest)
         self.rows = np.flatnonzero(fits)
         self.keys = _keys(source[self.rows] + 1, target[self.rows] + 1)
@@ -173,9 +172,9 @@ class Epoch:
             rows = self.order[places]
             made.append(
                 MicroBatch(
-                    source=plan.columns.source.gather(rows, int(source.max())),
+                    source=plan.source.gather(rows, int(source.max())),
                     source_lengths=torch.from_numpy(source),
-                    target=plan.columns.target.gather(rows, int(target.max()) + 1, begin=True),
+                    target=plan.target.gather(rows, int(target.max()) + 1, begin=True),
                     source_tokens=int(source.sum()),
                     target_tokens=int(target.sum()),
                     update_sentences=sentences,
@@ -200,56 +199,16 @@ class TestBatch:
 def test_batches(pairs: Pairs, *, sentences: int, longest: int, worker: Worker) -> Iterator[TestBatch]:
     """Yield this rank's share of all test sentences, the longest first, `sentences` at a time.
 
-    Every sentence belongs to one rank. What is longer than `longest` sub-words is cut there, not left out: the
-    score is of the whole test set.
+    Every sentence belongs to one rank. What is longer than `longest` sub-words is cut there, not left out:
+    the score is of the whole test set.
     """
-    column = Columns(pairs, worker.device).source
+    column, _ = columns(pairs, worker.device)
     lengths = np.minimum(column.lengths, longest) + 1
     own = np.argsort(-lengths, kind="stable")[worker.rank :: worker.world_size]
     for begin in range(0, len(own), sentences):
         rows = own[begin : begin + sentences]
         source = column.gather(rows, int(lengths[rows].max()), longest=longest)
         yield TestBatch(rows.tolist(), source, torch.from_numpy(lengths[rows]))
-
-
-class Columns:
-    """Both sides of the pairs, ready to gather from; on the device where they are small enough."""
-
-    def __init__(self, pairs: Pairs, device: torch.device) -> None:
-        small = pairs.sources.nbytes + pairs.targets.nbytes <= RESIDENT
-        self.source = Column(pairs.sources, pairs.source_offsets, device, resident=small)
-        self.target = Column(pairs.targets, pairs.target_offsets, device, resident=small)
-
-
-class Column:
-    """Sentences of one language: lengths [sentences] int64, without BOS and EOS."""
-
-    def __init__(
-        self, values: np.ndarray, offsets: np.ndarray, device: torch.device, *, resident: bool
-    ) -> None:
-        self.lengths = np.diff(offsets)
-        self.device = device
-        place = device if resident else torch.device("cpu")
-        # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.
-        self.values = torch.from_dlpack(values).to(place)
-        self.offsets = torch.from_dlpack(offsets).to(place)
-
-    def gather(
-        self, rows: np.ndarray, width: int, *, begin: bool = False, longest: int | None = None
-    ) -> torch.Tensor:
-        """Return sentences as [rows, width] int64 with EOS, padded, after BOS if `begin`."""
-        at = torch.from_numpy(rows).to(self.values.device)
-        start = self.offsets[at][:, None]
-        length = self.offsets[at + 1][:, None] - start
-        if longest is not None:
-            length = length.clamp(max=longest)
-        place = torch.arange(width, device=at.device) - int(begin)
-        inside = place < length
-        found = self.values[torch.where(inside, start + place.clamp(min=0), 0)].long()
-        found = torch.where(inside, found, torch.where(place == length, EOS, PAD))
-        if begin:
-            found[:, 0] = BOS
-        return found.to(self.device, non_blocking=True)
 
 
 def _keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:

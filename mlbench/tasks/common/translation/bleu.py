@@ -13,8 +13,8 @@ class Bleu(NamedTuple):
 
     - score: lower-cased, tokenizer `intl`, as `signature` says in sacreBLEU's way.
     - tokenised: what the original Transformer task reports, sacreBLEU's `raw_corpus_bleu` of the lower-cased
-      sentences, split by mteval-v14's rules. These are the rules of `intl` too, so the counts are the same; the
-      scores part only where no n-gram of some length matches, which the two smooth differently.
+      sentences, split by mteval-v14's rules. These are the rules of `intl` too, so the counts are the same;
+      the scores part only where no n-gram of some length matches, which the two smooth differently.
     """
 
     score: float

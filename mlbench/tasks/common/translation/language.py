@@ -1,10 +1,10 @@
 """A phrasebook: English sentences and their one German translation, made by a small grammar.
 
-It has what makes translation hard, so that a model must learn more than a dictionary: case, gender and number
-agree across a noun phrase and beyond it (a relative pronoun, an "it" far from its noun); verbs go to the end of
-subordinate clauses and infinitives and participles to the end of main ones; prefixes split off; a fronted
-adverb or clause turns subject and verb round; receivers stand before what they receive; two English nouns
-become one German word. The German is a function of the English, so a translation is right or wrong.
+It has what makes translation hard, so that a model must learn more than a dictionary: case, gender and
+number agree across a noun phrase and beyond it (a relative pronoun, an "it" far from its noun); verbs go to
+the end of subordinate clauses, and infinitives and participles to the end of main ones; prefixes split off;
+a fronted adverb or clause turns subject and verb round; receivers stand before what they receive; two English
+nouns become one German word. The German is a function of the English: a translation is right or wrong.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,8 +61,14 @@ class Speaker:
     def sentence(self) -> tuple[str, str]:
         """Return an English sentence and its translation."""
         kinds: list[Callable[[], tuple[str, str]]] = [
-            self.main, self.fronted_time, self.then_clause, self.clause_first, self.saying, self.two, self.about_it,
-        ]  # fmt: skip
+            self.main,
+            self.fronted_time,
+            self.then_clause,
+            self.clause_first,
+            self.saying,
+            self.two,
+            self.about_it,
+        ]
         english, german = self.pick(kinds)()
         return _written(english), _written(german)
 
@@ -102,9 +108,10 @@ class Speaker:
         many = subject.gender == "p"
         inner = self.phrase(person=True, relative=0.2)
         predicate = self.predicate(inner)
+        says, sagt = (verb.do, verb.tun) if many else (verb.does, verb.tut)
         return (
-            f"{subject.english} {verb.do if many else verb.does} that {inner.english} {predicate.english}",
-            f"{subject.german['nom']} {verb.tun if many else verb.tut} , dass {_subordinate(inner, predicate)}",
+            f"{subject.english} {says} that {inner.english} {predicate.english}",
+            f"{subject.german['nom']} {sagt} , dass {_subordinate(inner, predicate)}",
         )
 
     def two(self) -> tuple[str, str]:
@@ -131,7 +138,10 @@ class Speaker:
         english, german = self.entry(words.CONJUNCTIONS)
         subject = self.phrase(person=True)
         predicate = self.predicate(subject)
-        return f"{english} {subject.english} {predicate.english}", f"{german} {_subordinate(subject, predicate)}"
+        return (
+            f"{english} {subject.english} {predicate.english}",
+            f"{german} {_subordinate(subject, predicate)}",
+        )
 
     def phrase(self, *, person: bool, relative: float = 0.0) -> Phrase:
         """Return a noun phrase, with a relative clause at the probability `relative`."""
@@ -148,7 +158,7 @@ class Speaker:
         return self.pick(["my", "our", "no", *words.NUMBERS] if many else ["a", "a", "my", "our", "no"])
 
     def with_relative(self, phrase: Phrase, *, person: bool) -> Phrase:
-        """Add "who sees it" or "that they see"; the pronoun agrees with the noun, its case with the clause."""
+        """Add "who sees it" or "that they see"; the pronoun agrees with its noun and its clause."""
         if person and self.chance(0.6):
             predicate = self.predicate(phrase)
             english = f"who {predicate.english}"
@@ -179,7 +189,9 @@ class Speaker:
         thing = self.phrase(person=person, relative=0.0 if verb.particle else relative)
         return self.with_verb(verb, subject, [thing], place=0.0 if "," in thing.german["acc"] else 0.2)
 
-    def with_verb(self, verb: Verb, subject: Phrase, objects: list[Phrase], *, place: float = 0.0) -> Predicate:
+    def with_verb(
+        self, verb: Verb, subject: Phrase, objects: list[Phrase], *, place: float = 0.0
+    ) -> Predicate:
         """Put a verb into the present, the perfect or behind a modal, with its objects."""
         many = subject.gender == "p"
         often = self.entry(words.FREQUENCIES) if self.chance(0.2) else ("", "")
@@ -213,18 +225,14 @@ class Speaker:
         return f"{english} {phrase.english}", f"{german} {phrase.german['dat']}"
 
 
-def corpus(*, train: int, test: int, seed: int) -> dict[str, tuple[list[str], list[str]]]:
-    """Return `train` and `test` pairs of lines; no English sentence comes twice."""
+def corpus(count: int, *, seed: int) -> list[tuple[str, str]]:
+    """Return `count` pairs of lines; no English sentence comes twice."""
     speaker, pairs = Speaker(seed), dict[str, str]()
-    while len(pairs) < train + test:
+    while len(pairs) < count:
         english, german = speaker.sentence()
         if SHORTEST <= len(english.split()) <= LONGEST:
             pairs[english] = german
-    sides = list(pairs), list(pairs.values())
-    return {
-        "train": (sides[0][test:], sides[1][test:]),
-        "test": (sides[0][:test], sides[1][:test]),
-    }
+    return list(pairs.items())
 
 
 SHORTEST, LONGEST = 4, 25  # English words
@@ -268,7 +276,9 @@ def _declined(noun: Noun, determiner: str, adjective: tuple[str, str], *, many: 
         if many and case == "dat" and not word.endswith("n"):
             word += "n"
         forms[case] = f"{article} {described} {word}"
-    english = f"{_article(determiner, adjective[0] or noun.one)} {adjective[0]} {noun.many if many else noun.one}"
+    english = (
+        f"{_article(determiner, adjective[0] or noun.one)} {adjective[0]} {noun.many if many else noun.one}"
+    )
     return Phrase(english, forms, gender)
 
 

@@ -1,9 +1,9 @@
 """Sub-words: byte-pair encoding over both languages together (Sennrich et al. 2016), learnt and applied.
 
-The `tokenizers` library merges the same pairs as the original subword-nmt, in Rust and on all cores; a piece
-that ends a word carries `</w>`. Two things are done here so that one text gives one vocabulary everywhere: the
-alphabet is spelt out in order (the library numbers word-final letters in hash order), and the result is built
-anew from vocabulary and merges, so that no text is taken for a special token.
+The `tokenizers` library merges as the original subword-nmt does, in Rust and on all cores; a piece that ends
+a word carries `</w>`. Two things are done here so that one text gives one vocabulary everywhere: the alphabet
+is spelt out in order (the library numbers word-final letters in hash order), and the result is built anew
+from vocabulary and merges, so that no text is taken for a special token.
 """
 
 import json
@@ -76,10 +76,11 @@ def learn(files: Sequence[Path], letters: Letters, size: Size) -> Tokenizer:
         raise UserError("there is no training sentence left to learn sub-words from", hint="give other files")
     finals = sorted(letter + SUFFIX for letter in letters.finals & set(alphabet))
     start = [*SPECIALS, *alphabet, *finals]
+    wanted = len(start) + (size.merges or 0) if size.pieces is None else max(size.pieces, len(start))
     learner = Tokenizer(models.BPE(end_of_word_suffix=SUFFIX))
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
-        vocab_size=len(start) + size.merges if size.pieces is None else max(size.pieces, len(start)),
+        vocab_size=wanted,
         special_tokens=start,  # not special: this is how to give them numbers in this order
         limit_alphabet=len(alphabet),
         end_of_word_suffix=SUFFIX,
@@ -98,6 +99,12 @@ def tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Toke
     )
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return made
+
+
+def pieces(made: Tokenizer) -> list[str]:
+    """Return the vocabulary in the order of its numbers."""
+    numbers = made.get_vocab()
+    return sorted(numbers, key=lambda piece: numbers[piece])
 
 
 def encode(made: Tokenizer, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

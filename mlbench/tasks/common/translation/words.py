@@ -1,4 +1,4 @@
-"""The words of the phrasebook: what the English is, and all that German inflection asks of its translation."""
+"""The words of the phrasebook: the English, and all that German inflection asks of its translation."""
 
 from typing import NamedTuple
 
@@ -126,7 +126,9 @@ INTRANSITIVE = (
     Verb("laughs", "laugh", "laughed", "lacht", "lachen", "gelacht", case=""),
     Verb("waits", "wait", "waited", "wartet", "warten", "gewartet", case=""),
     Verb("gets up", "get up", "got up", "steht", "stehen", "gestanden", "auf", "", auxiliary="sein"),
-    Verb("comes back", "come back", "come back", "kommt", "kommen", "gekommen", "zurück", "", auxiliary="sein"),
+    Verb(
+        "comes back", "come back", "come back", "kommt", "kommen", "gekommen", "zurück", "", auxiliary="sein"
+    ),
     Verb("goes out", "go out", "gone out", "geht", "gehen", "gegangen", "aus", "", auxiliary="sein"),
 )
 DITRANSITIVE = (  # the thing, then "to" the person; in German the person, then the thing
