@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import mlbench
-from mlbench import cost, provenance, tracker
+from mlbench import cost, tracker
 from mlbench.config import Experiment
 from mlbench.goal import better
 from mlbench.record import Record, Spread
@@ -57,10 +57,7 @@ def conclude(
         experiment=experiment.plain(),
         deviations=start["deviations"],
         official=(
-            experiment.official
-            and experiment.goal == "official"
-            and status == "goal_reached"
-            and not caveats
+            experiment.official and experiment.goal == "official" and status == "goal_reached" and not caveats
         ),
         status=status,
         goal=str(experiment.target) if experiment.target else None,
@@ -95,7 +92,7 @@ def conclude(
         segments=spread_segments(per_rank),
         restarts=_restarts(log, status),
         nodes=nodes,
-        software=provenance.software(),
+        software=start.get("software", {}),
         data_manifest=returned.get("data_manifest"),
         table=returned.get("table", []),
         ray=measured.get("ray", {}),

@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -27,6 +28,8 @@ from mlbench.clusters import Connection
 from mlbench.config import Experiment
 from mlbench.errors import UserError
 from mlbench.progress import Sender
+from mlbench.system import Sampler
+from mlbench.tasks.common import arrow
 
 POLL_S = 0.2  # s between two looks at the workers' signs of life
 MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
@@ -114,12 +117,26 @@ def on_worker(told: dict[str, Any]) -> dict[str, Any]:
         task.prepare(experiment.task, experiment.data_root)
     worker.barrier()
     try:
-        outcome = task.run(experiment.task, worker)
+        with Sampler(node=_node(worker.world_size)) if worker.local_rank == 0 else nullcontext() as sampler:
+            if sampler:
+                worker.system = sampler.take
+            outcome = task.run(experiment.task, worker)
     except UserError:
         raise
     except Exception as error:
         raise _with_missing_rank(error, worker) from error
-    return _measurements(outcome, worker, entered=entered, threads=assignment.threads)
+    measurements = _measurements(outcome, worker, entered=entered, threads=assignment.threads)
+    folder = task.prepare(experiment.task, experiment.data_root)
+    has_data = (folder / arrow.MANIFEST).exists()
+    return measurements | {"data_manifest": arrow.manifest_hash(folder) if has_data else None}
+
+
+def _node(world_size: int) -> str | None:
+    """Return this node's name in the system metrics; None where the run has one node."""
+    import ray.train
+
+    context = ray.train.get_context()
+    return None if context.get_local_world_size() == world_size else f"node_{context.get_node_rank()}"
 
 
 def _worker(assignment: Assignment) -> Any:

@@ -51,21 +51,28 @@ class EventWriter(UserCallback):
     def __init__(self, path: Path) -> None:
         self.path = str(path.absolute())
         self.restarts = 0
+        self.started = False
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-        """Write one validation with every rank's segment."""
+        """Write each validation with every rank's segment, and the nodes' samples."""
         ranks = sorted(metrics, key=lambda m: m["rank"])
         path = Path(self.path)
-        if ranks[0]["validation"] is None:
-            events.append(path, "run_start", ranks[0]["started_at"], kind="INTERVAL_START")
-            return
-        events.append(
-            path,
-            "validation",
-            ranks[0]["validation"],
-            started_at=ranks[0]["started_at"],
-            segments=[m["segment"] for m in ranks],
-        )
+        started_at = ranks[0]["started_at"]
+        system = [sample for message in ranks for sample in message["system"]]
+        if not self.started:
+            self.started = True
+            events.append(path, "run_start", started_at, kind="INTERVAL_START")
+        for parts in zip(*(message["parts"] for message in ranks), strict=True):
+            segments = [part["segment"] for part in parts]
+            events.append(
+                path,
+                "validation",
+                parts[0]["validation"],
+                started_at=started_at,
+                segments=segments,
+                system=system,
+            )
+            system = []
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Write which ranks failed; Ray decides whether the run goes on."""

@@ -45,6 +45,4 @@ def _concluded(folder: Path, log: list[dict[str, Any]]) -> Record:
         "stamps": {},
         "returned": None,
     }
-    concluded = conclude(experiment, start=start, measured=measured, log=log)
-    # The versions installed now need not be those that ran.
-    return concluded.model_copy(update={"software": start.get("software", {})})
+    return conclude(experiment, start=start, measured=measured, log=log)

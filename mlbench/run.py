@@ -24,6 +24,7 @@ from mlbench.record import Record
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
+STORE_WAIT_REFUSED_S = 5  # s, likewise where somebody wants out
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
 
 
@@ -75,15 +76,21 @@ def execute(
     log = folder / events.NAME
     start = {"command": command, "experiment": experiment.plain(), "seed": seed, "begun": begun}
     start |= {"key": config.key(experiment), "deviations": list(deviations), "run_id": folder.name}
-    start |= {"warnings": provenance.warnings(before_run=True)}
+    start |= {"warnings": provenance.warnings(before_run=True), "software": provenance.software()}
     events.append(log, "run_configuration", start)
     mirror = store.Mirror(folder, experiment.store)
     mirror.start()
-    measured = _measure(experiment, seed=seed, begun=begun, folder=folder)
+    try:
+        measured = _measure(experiment, seed=seed, begun=begun, folder=folder)
+    except UserError as error:
+        events.append(log, "run_refused", str(error))
+        events.append(log, "run_stop", {"status": "failed"}, kind="INTERVAL_END")
+        mirror.finish(wait=STORE_WAIT_REFUSED_S)
+        raise
     result = conclude(experiment, start=start, measured=measured, log=events.read(log))
     result.save(folder)
     events.append(log, "run_stop", {"status": result.status}, kind="INTERVAL_END")
-    where = mirror.finish(wait=STORE_WAIT_S)
+    where = mirror.finish(wait=STORE_WAIT_S if result.status != "interrupted" else STORE_WAIT_REFUSED_S)
     display.show_card(result, folder=folder, where=where, tracking_uri=experiment.store)
     return result
 

@@ -21,6 +21,7 @@ from mlbench.tracker import Segment
 from mlbench.worker import Worker
 
 CHECK_UPDATES = 500  # updates between two looks at a loss that is no longer finite
+REPORT_S = 2.0  # s; a report waits for all ranks and the controller (about 50 ms), so short epochs share one
 
 
 class Updates(Protocol):
@@ -94,16 +95,19 @@ def train(parts: Parts, worker: Worker) -> Outcome:
     worker.barrier()
     tracker.start(started_at=worker.resume["started_at"] if worker.resume else None)
     if worker.keep_checkpoints and not worker.resume:
-        run.report(None, 0)  # a start to go back to, and the moment at which the clock began
+        run.report(epoch=0)  # a start to go back to, and the moment at which the clock began
+    status = "goal_not_reached" if worker.goal else "completed"
+    epoch = first_epoch
     try:
         for epoch in range(first_epoch, parts.epochs):
             if run.epoch(epoch):
-                return run.outcome("goal_reached")
+                status = "goal_reached"
+                break
     except _Diverged:
-        run.validations.append(run.validation(epoch + 1, {}))
-        run.report(run.validations[-1], epoch + 1)
-        return run.outcome("diverged")
-    return run.outcome("goal_not_reached" if worker.goal else "completed")
+        run.keep(run.validation(epoch + 1, {}))
+        status = "diverged"
+    run.report()
+    return run.outcome(status)
 
 
 class _Run:
@@ -118,6 +122,8 @@ class _Run:
         self.best: float | None = None
         self.validations: list[dict[str, Any]] = []
         self.segments: list[Segment] = []
+        self.unreported: list[dict[str, Any]] = []
+        self.reported_at = 0.0  # on rank 0's clock, so that all ranks decide alike
         self.loss_sum = torch.zeros((), device=worker.device)
         self.loss_count = 0
 
@@ -213,17 +219,19 @@ class _Run:
             if better(value, self.best, goal.direction):
                 self.best = value
         validation["goal_reached"] = reached
-        self.validations.append(validation)
+        self.keep(validation)
         parts.after_validation({**metrics, "train_loss": validation["train_loss"]})
         if not all(map(math.isfinite, metrics.values())):
             raise _Diverged
-        self.report(validation, position if last else None)
+        if not reached and validation["elapsed"] - self.reported_at >= REPORT_S:
+            self.report(epoch=round(position) if last else None)
         return reached
 
     def validation(self, position: float, metrics: dict[str, float]) -> dict[str, Any]:
         """Return a validation's record; its time is taken first, before any further communication."""
         elapsed = self.tracker.elapsed()
-        loss, count = self.worker.sum([self.loss_sum.item(), self.loss_count]).tolist()
+        first = elapsed if self.worker.rank == 0 else 0.0
+        loss, count, elapsed = self.worker.sum([self.loss_sum.item(), self.loss_count, first]).tolist()
         self.loss_sum.zero_()
         self.loss_count = 0
         return {
@@ -235,19 +243,25 @@ class _Run:
             "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
         }
 
-    def report(self, validation: dict[str, Any] | None, epoch: float | None) -> None:
-        """Send a validation and, where checkpoints are kept and an epoch is complete, the state."""
+    def keep(self, validation: dict[str, Any]) -> None:
+        """Keep a validation and what was measured up to it, for the outcome and the next report."""
         segment = self.tracker.take()
         self.segments.append(segment)
-        state = None
-        if self.worker.keep_checkpoints and epoch is not None:
-            state = self.state(int(epoch))
+        self.validations.append(validation)
+        plain = {name: value for name, value in vars(segment).items() if name != "batch_s"}
+        self.unreported.append({"validation": validation, "segment": plain})
+
+    def report(self, *, epoch: int | None = None) -> None:
+        """Send what was not sent yet and, where checkpoints are kept and `epoch` is complete, the state."""
         message = {
             "started_at": self.tracker.started_at,
             "rank": self.worker.rank,
-            "validation": validation,
-            "segment": {k: v for k, v in vars(segment).items() if k != "batch_s"},
+            "parts": self.unreported,
+            "system": self.worker.system(),
         }
+        self.unreported = []
+        self.reported_at = self.validations[-1]["elapsed"] if self.validations else 0.0
+        state = self.state(epoch) if self.worker.keep_checkpoints and epoch is not None else None
         with self.tracker.outside("report"):
             self.worker.report(message, state)
 

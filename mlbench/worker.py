@@ -23,7 +23,7 @@ def _discard(_: dict[str, Any], __: dict[str, Any] | None = None) -> None:
 class Worker:
     """A rank, its device, and its lines to the outside.
 
-    - report: takes a validation (JSON types) and, where checkpoints are kept, the state to resume from.
+    - report: takes validations (JSON types) and, where checkpoints are kept, the state to resume from.
       Every rank calls it at the same point; it may wait for the others.
     - progress: takes a sign of life (JSON types); never waits, may get lost.
     - resume: the state of the last checkpoint after a restart, else None.
@@ -45,6 +45,7 @@ class Worker:
     resume: dict[str, Any] | None = None
     control: dist.ProcessGroup | None = None
     startup: dict[str, float] = field(default_factory=dict)  # s, parts that this process measured
+    system: Callable[[], list[dict[str, Any]]] = list  # this node's samples since the last call
 
     def sum(self, values: list[float] | torch.Tensor) -> torch.Tensor:
         """Return the sum over all workers in float64; the exact way to a global metric."""
