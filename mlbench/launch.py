@@ -29,7 +29,6 @@ from mlbench.config import Experiment
 from mlbench.errors import UserError
 from mlbench.progress import Sender
 from mlbench.system import Sampler
-from mlbench.tasks.common import arrow
 
 POLL_S = 0.2  # s between two looks at the workers' signs of life
 MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
@@ -108,6 +107,8 @@ def _fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[s
 
 def on_worker(told: dict[str, Any]) -> dict[str, Any]:
     """Run the task on this worker; every rank returns, Ray keeps rank 0's value."""
+    from mlbench.tasks.common import arrow
+
     entered = tracker.wall()
     assignment: Assignment = told["assignment"]
     experiment = assignment.experiment

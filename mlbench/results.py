@@ -113,7 +113,7 @@ def _list(given: Given) -> int:
 
 def _show(given: Given) -> int:
     """Print one run's result card, or its whole record as JSON."""
-    from mlbench import card, footer
+    from mlbench.terminal import card, footer
 
     folder = _folder(given.output_root, given.operands[0])
     found = record.load(folder / "record.json")

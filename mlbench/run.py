@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mlbench import clusters, config, display, events, provenance, store, tasks, tracker
+from mlbench import clusters, config, events, provenance, store, tasks, terminal, tracker
 from mlbench.conclude import conclude
 from mlbench.config import Experiment
 from mlbench.errors import UserError
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     begun = tracker.process_start()
     if any(word in ("-h", "--help") for word in arguments):
-        display.print_help()
+        terminal.print_help()
         return 0
     try:
         experiment = config.compose(arguments)
@@ -61,7 +61,7 @@ def execute(
     if experiment.seed is not None and not experiment.rerun:
         found = store.find_finished(experiment)
         if found is not None:
-            display.reused(found, experiment)
+            terminal.reused(found, experiment)
             return found
     seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
     experiment = experiment.model_copy(
@@ -91,7 +91,7 @@ def execute(
     result.save(folder)
     events.append(log, "run_stop", {"status": result.status}, kind="INTERVAL_END")
     where = mirror.finish(wait=STORE_WAIT_S if result.status != "interrupted" else STORE_WAIT_REFUSED_S)
-    display.show_card(result, folder=folder, where=where, tracking_uri=experiment.store)
+    terminal.show_card(result, folder=folder, where=where, tracking_uri=experiment.store)
     return result
 
 
@@ -127,7 +127,7 @@ def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -
     stamps = {"connect_begin": tracker.wall()}
     ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps, "returned": None}
     try:
-        with display.Progress(experiment, seed, begun=begun) as progress:
+        with terminal.Progress(experiment, seed, begun=begun) as progress:
             progress.say(f"starting Ray ({experiment.cluster.name})")
             # ray.init replaces signal handlers, so ours come after it.
             with clusters.connect(experiment) as connection, _interruptible():

@@ -18,6 +18,16 @@ os.environ.update(
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.fixture(autouse=True)
+def _gpu(request: pytest.FixtureRequest) -> None:
+    """Skip what needs a GPU where there is none."""
+    if request.node.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which prepared mini data sets are shared by all tests."""

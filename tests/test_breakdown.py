@@ -1,7 +1,7 @@
 from records import nothing_measured, record
 
-from mlbench import breakdown
 from mlbench.record import Spread
+from mlbench.terminal import breakdown
 
 
 def said(**changes):

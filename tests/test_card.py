@@ -5,8 +5,9 @@ from records import nothing_measured, record
 from rich.console import Console
 from scripted import experiment
 
-from mlbench import card, cost
+from mlbench import cost
 from mlbench.record import STATUSES
+from mlbench.terminal import card
 
 HARDWARE = "hardware=gcp_n1_t4"
 

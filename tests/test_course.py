@@ -1,7 +1,7 @@
 import pytest
 from scripted import BEGUN, Clock, Connection, experiment, failure, sign, validation
 
-from mlbench.course import CALIBRATING, RESTARTING, TRAINING, WAITING, Course
+from mlbench.terminal.course import CALIBRATING, RESTARTING, TRAINING, WAITING, Course
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from driven import EPOCH_S, Run
 from matplotlib.figure import Figure
 
-from mlbench import curves
 from mlbench.record import Record
+from mlbench.store import curves
 
 WIDE, HIGH = 768, 432  # pixels
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from records import record
 
-from mlbench import footer
+from mlbench.terminal import footer
 
 FOLDER = Path("/results/a run")
 

@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 from scripted import BEGUN, Clock, Connection, experiment, failure, sign, validation
 
-from mlbench import frame
-from mlbench.course import Course
+from mlbench.terminal import frame
+from mlbench.terminal.course import Course
 
 
 def made(*words):

@@ -3,7 +3,8 @@ import sys
 
 import pytest
 
-from mlbench import config, help
+from mlbench import config
+from mlbench.terminal import help
 
 
 def test_every_group_and_choice_is_listed_with_the_default_marked():

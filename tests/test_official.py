@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from driven import Run
 
-from mlbench.official import official_result
+from mlbench.store.official import official_result
 
 PART = r"\d+(?:\.\d+)? seconds"
 # As in all published downloads of MLBench, e.g. 80% Top 1 Validation Accuracy reached in 106.912 seconds, ...

@@ -18,7 +18,8 @@ import pytest
 import yaml
 from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
 
-from mlbench import config, entries, events, record, store
+from mlbench import config, events, record, store
+from mlbench.store import entries
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")

@@ -217,6 +217,7 @@ def test_accumulated_micro_batches_are_one_update() -> None:
 
 def test_a_checkpoint_continues_to_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "REPORT_S", 0.0)
+
     def run(epochs: int, resume: dict[str, Any] | None, states: list[dict[str, Any]]) -> Any:
         def keep(message: dict[str, Any], state: dict[str, Any] | None) -> None:
             if state:

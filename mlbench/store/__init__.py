@@ -1,0 +1,243 @@
+"""MLflow, written from the event log and never in its way.
+
+The log is the truth. While a run goes on, a thread of the driver follows it and writes what is new to
+MLflow; what it cannot write stays in the log, and `sync` writes it later. Both write the same entries from
+the same events, so it does not matter who comes first or is killed half-way.
+"""
+
+import fcntl
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from mlbench import events, record
+from mlbench.config import Experiment, key
+from mlbench.errors import UserError
+from mlbench.provenance import without_credentials
+from mlbench.record import FINISHED, Record
+from mlbench.store import curves, entries
+from mlbench.store.ledger import Ledger, open_ledger
+from mlbench.store.official import official_result
+from mlbench.store.recover import recover
+
+POLL_S = 1.0  # s between two looks at the log
+RETRY_S = (1.0, 30.0)  # s, the first and the longest pause after the store refused
+LAST_ATTEMPTS = 3  # once the log is complete; what fails then is left to `sync`
+OUTCOMES = ("uploaded", "present", "running", "failed")  # of `sync`, for one run
+LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
+
+
+def find_finished(experiment: Experiment) -> Record | None:
+    """Return the record of a finished run with this experiment's key and seed, if the store has one."""
+    assert experiment.seed is not None
+    with suppress(Exception):  # a dead or unreadable store costs a repetition, not the run
+        ledger = open_ledger(experiment.store, artifacts=None)
+        if ledger is not None:
+            text = ledger.record_json(key=key(experiment), seed=experiment.seed, statuses=FINISHED)
+            return Record.model_validate_json(text) if text else None
+    return None
+
+
+class Mirror(threading.Thread):
+    """Writes a run to MLflow while it goes on; a store that is down or slow delays nothing but itself.
+
+    `error` tells why the last attempt failed, None after one that succeeded.
+    """
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        super().__init__(name="mlflow", daemon=True)
+        self.error: str | None = None
+        self._lock = _lock(folder)
+        self._transfer = _Transfer(folder, uri)
+        self._ending = threading.Event()  # the log will not grow any more
+        self._given_up = threading.Event()
+
+    def run(self) -> None:
+        """Follow the log until the run has ended and all is written."""
+        _yield_to_others()
+        pause, last_attempts = RETRY_S[0], LAST_ATTEMPTS
+        while not self._given_up.is_set() and last_attempts:
+            ending = self._ending.is_set()
+            try:
+                self._transfer.advance()
+                self.error, pause = None, RETRY_S[0]
+                if ending or self._transfer.complete:
+                    break
+                self._ending.wait(POLL_S)
+            except Exception as error:  # whatever MLflow and what lies below it raise
+                self.error = without_credentials(str(error))
+                if ending:
+                    last_attempts -= 1
+                    self._given_up.wait(RETRY_S[0])
+                else:
+                    self._ending.wait(pause)
+                    pause = min(2 * pause, RETRY_S[1])
+        os.close(self._lock)
+
+    def finish(self, *, wait: float) -> str | None:
+        """Return MLflow's id of the run once all is written; None if the store refuses or `wait` s are over.
+
+        Call it after the log's last event.
+        """
+        self._ending.set()
+        self.join(wait)
+        self._given_up.set()
+        return self._transfer.run if self._transfer.complete else None
+
+
+def default_uri(output_root: Path) -> str:
+    """Return the tracking URI of runs that name none."""
+    return f"sqlite:///{(output_root / 'mlflow.db').absolute()}"
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What became of one run folder."""
+
+    run_id: str
+    outcome: Literal["uploaded", "present", "running", "failed"]  # running: left to its driver
+    why: str = ""
+
+
+def sync(output_root: Path, uri: str | None) -> Iterator[Synced]:
+    """Bring every run below `output_root` into MLflow, one after the other, each exactly once.
+
+    `uri` None means each run's own store. A run whose driver still lives is left to it; one whose driver was
+    killed becomes `interrupted`. Raises UserError if a store does not answer.
+    """
+    complete: dict[str, set[str]] = {}
+    for log in sorted(output_root.glob(f"*/{events.NAME}")):
+        folder = log.parent
+        opening = next((e["value"] for e in events.read(log) if e["key"] == "run_configuration"), None)
+        if opening is None:
+            continue
+        place = uri or opening["experiment"]["tracking_uri"] or default_uri(output_root)
+        if place not in complete:
+            complete[place] = _complete(place)
+        if opening["run_id"] in complete[place]:
+            yield Synced(opening["run_id"], "present")
+        else:
+            yield _synced(folder, opening["run_id"], place)
+
+
+def _complete(uri: str) -> set[str]:
+    try:
+        ledger = open_ledger(uri, artifacts=None)
+        return ledger.complete() if ledger else set()
+    except Exception as error:  # whatever MLflow and what lies below it raise
+        reason = without_credentials(str(error)).splitlines()[0]
+        raise UserError(
+            f"the MLflow store {without_credentials(uri)} does not answer: {reason}",
+            hint="start it, or name another with tracking_uri=",
+        ) from error
+
+
+def _synced(folder: Path, run_id: str, uri: str) -> Synced:
+    try:
+        lock = _lock(folder)
+    except BlockingIOError:
+        return Synced(run_id, "running")
+    try:
+        log = events.read(folder / events.NAME)
+        if not any(event["key"] == "run_stop" for event in log):
+            recover(folder)
+        _Transfer(folder, uri).advance()
+    except Exception as error:  # one bad folder must not keep the others out
+        return Synced(run_id, "failed", without_credentials(str(error)).splitlines()[0])
+    finally:
+        os.close(lock)
+    return Synced(run_id, "uploaded")
+
+
+class _Transfer:
+    """One run on its way from its folder to a store."""
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.folder, self.uri = folder, uri
+        self.run: str | None = None  # MLflow's id
+        self.complete = False
+        self._follower = events.Follower(folder / events.NAME)
+        self._pending: list[dict[str, Any]] = []
+        self._ledger: Ledger | None = None
+
+    def advance(self) -> None:
+        """Write what the log has gained; raises what MLflow raises, and may then be called again."""
+        self._pending += self._follower.take()
+        if not self._pending:
+            return
+        if self._ledger is None:
+            self._ledger = open_ledger(self.uri, artifacts=self.folder.absolute().parent / "artifacts")
+            assert self._ledger is not None
+        ledger = self._ledger
+        for event in self._pending:
+            if event["key"] == "run_configuration" and self.run is None:
+                self.run = self._open(ledger, event["value"])
+        assert self.run is not None, "a log begins with run_configuration"
+        ledger.log(self.run, metrics=entries.series(self._pending))
+        if any(event["key"] == "run_stop" for event in self._pending):
+            self._close(ledger, self.run)
+            self.complete = True
+        self._pending.clear()
+
+    def _open(self, ledger: Ledger, start: dict[str, Any]) -> str:
+        tags = entries.opening_tags(start)
+        run = ledger.open_run(start["run_id"], name=entries.run_name(start), begun=start["begun"], tags=tags)
+        ledger.log(run, params=entries.params(start))
+        return run
+
+    def _close(self, ledger: Ledger, run: str) -> None:
+        found = record.load(self.folder / "record.json")
+        ended = datetime.fromisoformat(found.ended_at).timestamp()
+        ledger.log(
+            run,
+            metrics=entries.closing_metrics(found, ended=ended),
+            tags=entries.closing_tags(found),
+        )
+        with _files(self.folder, found) as files:
+            ledger.close_run(run, folder=files, status=found.status, ended=ended)
+
+
+@contextmanager
+def _files(folder: Path, found: Record) -> Iterator[Path]:
+    """Yield a folder with the run's files for MLflow, none of which holds a password."""
+    with tempfile.TemporaryDirectory() as name:
+        files = Path(name)
+        clean = Record.model_validate(entries.cleaned(found.model_dump(mode="json")))
+        clean.save(files)
+        (files / "config.yaml").write_text(yaml.safe_dump(clean.experiment, sort_keys=False))
+        log = [json.dumps(entries.cleaned(event)) + "\n" for event in events.read(folder / events.NAME)]
+        (files / events.NAME).write_text("".join(log))
+        line = official_result(clean)
+        if line is not None:
+            (files / "official_result.txt").write_text(line + "\n")
+        curves.draw(clean, files)
+        yield files
+
+
+def _lock(folder: Path) -> int:
+    """Take the run for this process until the descriptor is closed; the kernel frees it after a kill -9.
+
+    Raises BlockingIOError while another has it.
+    """
+    descriptor = os.open(folder / events.NAME, os.O_RDONLY | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _yield_to_others() -> None:
+    """Give this thread the lowest priority where the system has priorities of threads (Linux)."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)

@@ -1,0 +1,47 @@
+"""What stands below a result card: lines to copy, so they are printed without a frame and unbroken."""
+
+import shlex
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from mlbench.provenance import without_credentials
+from mlbench.record import FINISHED, Record
+
+Lines = list[tuple[str, str]]  # label and text
+
+
+def links(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> Lines:
+    """Return the command that repeats the run, its folder, and where MLflow has it.
+
+    `where` is the id of the MLflow run, None if MLflow could not be reached.
+    """
+    place = without_credentials(tracking_uri)
+    found = [("run again", again(record)), ("files", str(folder))]
+    if where is None:
+        found.append(("MLflow", f"{place} could not be reached; nothing is lost, this sends it there later:"))
+        return [*found, ("", "python -m mlbench.results sync")]
+    return [*found, ("MLflow run", where), *_opening(place)]
+
+
+def stored(record: Record, *, folder: Path, tracking_uri: str) -> Lines:
+    """Return `links` for a run of the past."""
+    found = [("run again", again(record)), ("files", str(folder))]
+    return [*found, *_opening(without_credentials(tracking_uri))]
+
+
+def again(record: Record) -> str:
+    """Return the command that repeats the run: as it was given, with the seed that was drawn."""
+    words = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "rerun="))]
+    words.append(f"seed={record.seed}")
+    if record.status in FINISHED:
+        words.append("rerun=true")  # else the stored result would be shown
+    return without_credentials(shlex.join(words))
+
+
+def _opening(uri: str) -> Lines:
+    """Return how to look at a store: a server by its address, a database by a server of one's own."""
+    if urlsplit(uri).scheme in ("http", "https"):
+        return [("MLflow UI", uri)]
+    if uri.startswith("databricks"):
+        return [("MLflow UI", f"the workspace behind {uri}")]
+    return [("MLflow UI", shlex.join(["mlflow", "ui", "--backend-store-uri", uri]))]
