@@ -1,9 +1,9 @@
 """Batches of sentences of similar length, the same global ones whatever the number of workers.
 
-Sentences are shuffled, sorted by length, and cut into units: the micro-batches of a worker when there are
-few workers. An update is a fixed number of units. With k workers each takes its share of an update's units;
-where the units do not go round, ranks share units, row by row. So the sentences of an update, and with them
-the sum of its gradients, do not depend on k, and every rank has the same number of micro-batches.
+Sentences are shuffled, sorted by length, and cut into units: the micro-batches of a worker, as long as they
+go round. An update is a fixed number of units. With k workers each takes its share of an update's units;
+where they do not go round, ranks share units, row by row. So the sentences of an update, and with them the
+sum of its gradients, do not depend on k, and every rank has the same number of micro-batches.
 
 - A budget of sentences: units have equally many sentences, and an update is made of neighbours in length, so
   that ranks which work side by side need equally long (as in Vaswani et al. 2017's tensor2tensor).
@@ -29,29 +29,29 @@ ROWS = 8  # a unit's sentences are a multiple of this under a budget of tokens: 
 
 @dataclass(frozen=True)
 class Budget:
-    """What an update of all workers together may hold, and a micro-batch of one worker at most.
+    """What an update of all workers together holds, and a micro-batch of one worker at most.
 
-    Padded tokens of a unit: sentences x the longest of their sides, EOS included.
+    Padded tokens of a unit: sentences x the longest of their sides, EOS included. An update depends on its
+    units, not on the micro-batch; by default there are as many units as make one the largest micro-batch.
+    Raises UserError unless equal units make up the update exactly.
     """
 
     kind: Literal["sentences", "tokens"]
     update: int
     micro_batch: int
+    units: int = 0
 
-    @property
-    def units(self) -> int:
-        """Units an update is made of; UserError unless equal ones make it up exactly."""
-        units = math.ceil(self.update / self.micro_batch)
+    def __post_init__(self) -> None:
+        units = self.units or math.ceil(self.update / self.micro_batch)
         if self.update % units:
             raise UserError(
-                f"an update of {self.update:,} {self.kind} cannot be made of equal micro-batches of at most "
-                f"{self.micro_batch:,}",
-                hint="choose a micro-batch that divides the update",
+                f"an update of {self.update:,} {self.kind} cannot be made of {units} equal units",
+                hint="choose micro-batches that divide the update",
             )
-        return units
+        object.__setattr__(self, "units", units)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MicroBatch:
     """Some sentences on the worker's device, int64, padded with PAD, the longest source first.
 
@@ -87,9 +87,9 @@ class BucketedUpdates:
     """Makes the updates of an epoch; to be called with the epoch's number, as `Parts.updates` is.
 
     Sentences with a side of more than `longest` sub-words, or an empty one, are left out. Of the others every
-    one comes once an epoch, but for a rest of less than one update and one unit: whole units drawn at
-    random, and the few of the shortest sentences that fill no unit. Raises UserError if there is less than
-    one update, or if units are too small for every rank to have a sentence of each.
+    one comes once an epoch, but for a rest of less than one update and one unit, drawn at random; under a
+    budget of tokens up to 7 of it are of the shortest. Raises UserError if there is less than one update, or
+    if units are too small for every rank to have a sentence in each micro-batch.
 
     - padding: share of the positions of both sides' matrices that hold no sub-word, BOS or EOS.
     """
@@ -100,58 +100,69 @@ class BucketedUpdates:
         source, target = self.source.lengths, self.target.lengths
         fits = (np.minimum(source, target) > 0) & (np.maximum(source, target) <= longest)
         self.rows = np.flatnonzero(fits)
-        self.keys = _keys(source[self.rows] + 1, target[self.rows] + 1)
-        # Equal keys are equal lengths: of each place in the sorted order the lengths are known for ever.
-        order = self.rows[np.argsort(self.keys, kind="stable")]
-        self.lengths = np.stack([source[order], target[order]]) + 1
-        self.starts = _cut(self.lengths.max(0), budget)
-        self._check()
-        first, last = self.starts[:-1], self.starts[1:]
-        self.sentences = last - first
-        self.target_tokens = np.add.reduceat(self.lengths[1][: last[-1]], first)
-        widest = np.maximum.reduceat(self.lengths[:, : last[-1]], first, axis=1)
-        self.padding = 1 - self.lengths[:, : last[-1]].sum() / (widest.sum(0) * self.sentences).sum()
+        self.lengths = np.stack([source, target])[:, self.rows] + 1  # with EOS
+        self.keys = _keys(*self.lengths)
+        in_order = self.lengths[:, np.argsort(self.keys, kind="stable")]
+        self.starts = _cut(in_order.max(0), budget)
+        if not len(self):
+            raise UserError(
+                f"{len(self.rows):,} sentence pairs are less than one update of "
+                f"{budget.update:,} {budget.kind}",
+                hint="give more text, or choose a smaller update in division=open",
+            )
+        self.sentences = np.diff(self.starts)
+        in_order = in_order[:, : self.starts[-1]]
+        widest = np.maximum.reduceat(in_order, self.starts[:-1], axis=1)
+        self.padding = float(1 - in_order.sum() / (widest.sum(0) * self.sentences).sum())
+        # Ranks fall into groups: a group takes every so manieth unit, and shares each row by row.
+        self.groups = math.gcd(budget.units, worker.world_size)
+        self.sharing = worker.world_size // self.groups
+        self.pieces = self._pieces(np.ones(1, int) if budget.kind == "sentences" else widest.max(0))
 
     def __len__(self) -> int:
         return (len(self.starts) - 1) // self.budget.units
 
     def __call__(self, epoch: int) -> "Epoch":
         generator = self.worker.generator(epoch)
-        shuffled = self._shuffled(len(self.rows), generator)
-        order = self.rows[shuffled[np.argsort(self.keys[shuffled], kind="stable")]]
+        rows = self._shuffled(len(self.rows), generator)
+        if self.budget.kind == "sentences":
+            rows = rows[: self.starts[-1]]
+        rows = rows[np.argsort(self.keys[rows], kind="stable")]
         units = self._shuffled(len(self.starts) - 1, generator)[: len(self) * self.budget.units]
         if self.budget.kind == "sentences":
             neighbours = np.sort(units).reshape(len(self), -1)
             units = neighbours[self._shuffled(len(self), generator)]
-        return Epoch(self, order, units.reshape(len(self), -1))
+        return Epoch(self, units.reshape(len(self), -1), self.rows[rows], self.lengths[:, rows])
 
     def _shuffled(self, count: int, generator: torch.Generator) -> np.ndarray:
         return torch.randperm(count, generator=generator, device=self.worker.device).cpu().numpy()
 
-    def _check(self) -> None:
-        units = len(self.starts) - 1
-        if units < self.budget.units:
-            raise UserError(
-                f"{len(self.rows):,} sentence pairs are less than one update of "
-                f"{self.budget.update:,} {self.budget.kind}",
-                hint="give more text, or choose a smaller update in division=open",
-            )
-        sharing = self.worker.world_size // math.gcd(self.budget.units, self.worker.world_size)
-        if np.diff(self.starts).min() < sharing:
-            raise UserError(
-                f"{self.worker.world_size} workers cannot share an update of {self.budget.update:,} "
-                f"{self.budget.kind}: some would get no sentence",
-                hint="use fewer workers",
-            )
+    def _pieces(self, cost: np.ndarray) -> int:
+        """Return into how many micro-batches a rank must cut its share of a unit; cost is a sentence's."""
+        pieces = 1
+        while pieces * self.sharing <= self.sentences.min():
+            rows = -(-self.sentences // (pieces * self.sharing))
+            if (rows * cost).max() <= self.budget.micro_batch:
+                return pieces
+            pieces += 1
+        raise UserError(
+            f"{self.worker.world_size} workers with micro-batches of {self.budget.micro_batch:,} "
+            f"{self.budget.kind} cannot share updates of {self.budget.update:,}: some would get no sentence",
+            hint="use fewer workers or larger micro-batches",
+        )
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch's updates of this rank: order [sentences] are rows by length, units [updates, units]."""
+    """One epoch's updates of this rank: units [updates, units] of sentences in the order of their lengths.
+
+    rows [sentences]: their numbers in the training split; lengths [2, sentences]: of both sides, with EOS.
+    """
 
     plan: BucketedUpdates
-    order: np.ndarray
     units: np.ndarray
+    rows: np.ndarray
+    lengths: np.ndarray
 
     def __len__(self) -> int:
         return len(self.units)
@@ -160,31 +171,31 @@ class Epoch:
         return map(self._update, self.units)
 
     def _update(self, units: np.ndarray) -> list[MicroBatch]:
-        plan, worker = self.plan, self.plan.worker
+        plan, starts = self.plan, self.plan.starts
         sentences = int(plan.sentences[units].sum())
-        target_tokens = int(plan.target_tokens[units].sum())
-        groups = math.gcd(len(units), worker.world_size)
-        part, group = divmod(worker.rank, groups)
+        target_tokens = sum(int(self.lengths[1, starts[u] : starts[u + 1]].sum()) for u in units)
+        share, group = divmod(plan.worker.rank, plan.groups)
+        stride = plan.sharing * plan.pieces
         made = []
-        for unit in units[group::groups]:
-            places = slice(plan.starts[unit] + part, plan.starts[unit + 1], worker.world_size // groups)
-            source, target = plan.lengths[:, places]
-            rows = self.order[places]
-            made.append(
-                MicroBatch(
-                    source=plan.source.gather(rows, int(source.max())),
-                    source_lengths=torch.from_numpy(source),
-                    target=plan.target.gather(rows, int(target.max()) + 1, begin=True),
-                    source_tokens=int(source.sum()),
-                    target_tokens=int(target.sum()),
-                    update_sentences=sentences,
-                    update_target_tokens=target_tokens,
+        for unit in units[group :: plan.groups]:
+            for piece in range(plan.pieces):
+                places = slice(starts[unit] + share * plan.pieces + piece, starts[unit + 1], stride)
+                rows, (source, target) = self.rows[places], self.lengths[:, places]
+                made.append(
+                    MicroBatch(
+                        source=plan.source.gather(rows, int(source.max())),
+                        source_lengths=torch.from_numpy(source),
+                        target=plan.target.gather(rows, int(target.max()) + 1, begin=True),
+                        source_tokens=int(source.sum()),
+                        target_tokens=int(target.sum()),
+                        update_sentences=sentences,
+                        update_target_tokens=target_tokens,
+                    )
                 )
-            )
         return made
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TestBatch:
     """Sentences to translate: `rows` are their numbers in the test split; the rest as in MicroBatch."""
 
@@ -232,7 +243,12 @@ def _cut(lengths: np.ndarray, budget: Budget) -> np.ndarray:
         ahead = lengths[starts[-1] : starts[-1] + most]
         padded = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)
         rows = int(np.searchsorted(padded, most, side="right")) // ROWS * ROWS
-        if not rows:
+        if not rows and len(ahead) < ROWS:
             break
+        if not rows:
+            raise UserError(
+                f"{most:,} padded tokens do not hold {ROWS} sentences of {ahead[0]}",
+                hint="choose larger micro-batches or a smaller length limit",
+            )
         starts.append(starts[-1] + rows)
     return np.array(starts)
