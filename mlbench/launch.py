@@ -74,13 +74,12 @@ class Fit(threading.Thread):
 
 def _fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[str, Any]:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
 
-    from mlbench.launch_hooks import EventWriter, TimedTorchConfig
+    from mlbench.launch_hooks import EventWriter, TimedTorchConfig, Trainer
 
     experiment = assignment.experiment
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
-    trainer = TorchTrainer(
+    trainer = Trainer(
         on_worker,
         train_loop_config={"assignment": assignment},
         torch_config=TimedTorchConfig(

@@ -6,11 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from ray.train import UserCallback
-from ray.train.torch import TorchConfig
+from ray.train.torch import TorchConfig, TorchTrainer
 
 from mlbench import events, tracker
 
 STAMPS = ("backend_begin", "imports_end", "group_end")
+
+
+# Ray Train's helpers that only cost us: an actor that asks the dashboard every second whether the controller
+# lives, and at the end waits 12 s for an answer (Ray removes our placement group itself when the driver
+# goes); and an actor for Ray Data, which we do not use. Each is a process of 1 CPU second.
+UNUSED_CALLBACKS = ("PlacementGroupCleanerCallback", "DatasetsCallback")
+
+
+class Trainer(TorchTrainer):
+    """Ray's TorchTrainer without the helpers that mlbench has no use for."""
+
+    def _create_default_callbacks(self) -> list[Any]:
+        created = super()._create_default_callbacks()
+        return [callback for callback in created if type(callback).__name__ not in UNUSED_CALLBACKS]
 
 
 @dataclass

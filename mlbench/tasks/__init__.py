@@ -4,7 +4,7 @@ A task is a module with three names, and `conf/task/NAME.yaml` with the values o
 
 - `Config`: a frozen `TaskConfig` with the task's own fields. It has no defaults; the YAML has them all.
 - `prepare(config, root) -> Path`: makes the data set below `root` once and returns its folder. Not timed.
-- `run(config, worker) -> Outcome`: trains (or measures) with `mlbench.training.train` and returns the outcome.
+- `run(config, worker) -> Outcome`: trains (or measures) with `mlbench.training.train`.
 
 The module itself must import quickly (no torch), because the driver only needs `Config` and `prepare`.
 """
