@@ -31,9 +31,9 @@ ROWS = 8  # a unit's sentences are a multiple of this under a budget of tokens: 
 class Budget:
     """What an update of all workers together holds, and a micro-batch of one worker at most.
 
-    Padded tokens of a unit: sentences x the longest of their sides, EOS included. An update depends on its
-    units, not on the micro-batch; by default there are as many units as make one the largest micro-batch.
-    Raises UserError unless equal units make up the update exactly.
+    Padded tokens of a unit: sentences x the longest of their sides, EOS included. Which sentences meet in an
+    update of tokens depends on the units it is made of; by default as many as make one the largest
+    micro-batch. Raises UserError unless equal units make up the update exactly.
     """
 
     kind: Literal["sentences", "tokens"]
@@ -87,9 +87,9 @@ class BucketedUpdates:
     """Makes the updates of an epoch; to be called with the epoch's number, as `Parts.updates` is.
 
     Sentences with a side of more than `longest` sub-words, or an empty one, are left out. Of the others every
-    one comes once an epoch, but for a rest of less than one update and one unit, drawn at random; under a
-    budget of tokens up to 7 of it are of the shortest. Raises UserError if there is less than one update, or
-    if units are too small for every rank to have a sentence in each micro-batch.
+    one comes once an epoch, but for a rest drawn at random: less than one update, and under a budget of
+    tokens up to 7 of the shortest besides. Raises UserError if there is less than one update, or if units are
+    too small for every rank to have a sentence in each micro-batch.
 
     - padding: share of the positions of both sides' matrices that hold no sub-word, BOS or EOS.
     """
@@ -127,12 +127,13 @@ class BucketedUpdates:
         rows = self._shuffled(len(self.rows), generator)
         if self.budget.kind == "sentences":
             rows = rows[: self.starts[-1]]
-        rows = rows[np.argsort(self.keys[rows], kind="stable")]
-        units = self._shuffled(len(self.starts) - 1, generator)[: len(self) * self.budget.units]
-        if self.budget.kind == "sentences":
-            neighbours = np.sort(units).reshape(len(self), -1)
+            neighbours = np.arange(len(self) * self.budget.units).reshape(len(self), -1)
             units = neighbours[self._shuffled(len(self), generator)]
-        return Epoch(self, units.reshape(len(self), -1), self.rows[rows], self.lengths[:, rows])
+        else:
+            units = self._shuffled(len(self.starts) - 1, generator)
+            units = units[: len(self) * self.budget.units].reshape(len(self), -1)
+        rows = rows[np.argsort(self.keys[rows], kind="stable")]
+        return Epoch(self, units, self.rows[rows], self.lengths[:, rows])
 
     def _shuffled(self, count: int, generator: torch.Generator) -> np.ndarray:
         return torch.randperm(count, generator=generator, device=self.worker.device).cpu().numpy()
@@ -237,7 +238,7 @@ def _cut(lengths: np.ndarray, budget: Budget) -> np.ndarray:
     """Return the boundaries of units [units + 1] in a sorted order of sentences with these lengths."""
     most = budget.update // budget.units
     if budget.kind == "sentences":
-        return np.arange(len(lengths) // most + 1) * most
+        return np.arange(len(lengths) // budget.update * budget.units + 1) * most
     starts = [0]
     while starts[-1] < len(lengths):
         ahead = lengths[starts[-1] : starts[-1] + most]
