@@ -9,6 +9,7 @@ import json
 import secrets
 import select
 import socket
+from contextlib import suppress
 from typing import Any
 
 MAX_BYTES = 8192  # bytes; a sign of life is a few hundred
@@ -47,12 +48,9 @@ class Sender:
     def __init__(self, address: tuple[str, int], *, token: str, rank: int) -> None:
         self._address = address
         self._stamp = {"token": token, "rank": rank}
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
 
     def __call__(self, sign: dict[str, Any]) -> None:
         """Send a sign of life; a full or broken network loses it."""
-        try:
-            self._socket.sendto(json.dumps({**sign, **self._stamp}).encode(), self._address)
-        except OSError:
-            return
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+            datagrams.setblocking(False)
+            datagrams.sendto(json.dumps({**sign, **self._stamp}).encode(), self._address)

@@ -1,0 +1,142 @@
+"""The command of the README end to end: Ray, real workers, the log, MLflow, the card."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Run
+from conftest import ROOT
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def command(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `python -m mlbench.run` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "mlbench.run", *words],
+        cwd=ROOT,
+        env=environment or os.environ,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def first(
+    kept_ray: dict[str, str], tmp_path_factory: pytest.TempPathFactory, data_root: Path
+) -> tuple[Run, str]:
+    """The default run, with a seed, in a module-wide folder."""
+    run = Run(kept_ray, tmp_path_factory.mktemp("runs"), data_root, "seed=1")
+    code, output = run.finish()
+    assert code == 0, output
+    return run, output
+
+
+def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Run, str]) -> None:
+    run, output = first
+    record = run.record()
+    assert record.status == "goal_reached" and record.best is not None and record.best >= 95
+    assert record.time_to_accuracy is not None and record.startup_time is not None
+    assert sum(record.startup.values()) == pytest.approx(record.startup_time)
+    assert record.wall > record.startup_time + record.time_to_accuracy
+    total = sum(spread.mean for spread in record.phases.values())
+    assert total < record.time_to_accuracy
+    assert 0 < record.phases["communication"].mean < total
+    assert len(record.nodes) == 1 and record.nodes[0]["calibration"]["cpu_gemm_flops_per_s"] > 1e9
+    assert record.data_manifest is not None and record.flops_per_sample
+    assert record.software["packages"]["torch"].startswith("2.")
+    assert record.cost is None and not record.official
+    told = " ".join(output.split())
+    for words in (
+        "GOAL REACHED",
+        "time to accuracy",
+        "start-up",
+        "exposed",
+        "not priced",
+        "mlflow ui",
+        "seed=1",
+    ):
+        assert words in told
+    assert "Traceback" not in output
+
+
+def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Run, str]) -> None:
+    from mlflow import MlflowClient
+    from mlflow.artifacts import list_artifacts
+
+    run, _ = first
+    client = MlflowClient(f"sqlite:///{run.output}/mlflow.db")
+    experiment = client.get_experiment_by_name("mlbench")
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED" and found.data.tags["status"] == "goal_reached"
+    assert found.data.metrics["time_to_accuracy"] == pytest.approx(run.record().time_to_accuracy)
+    history = client.get_metric_history(found.info.run_id, "validation/top1_accuracy")
+    walls = [validation["wall"] for validation in run.record().validations]
+    assert [point.timestamp / 1000 for point in history] == pytest.approx(walls, abs=0.002)
+    names = {Path(item.path).name for item in list_artifacts(artifact_uri=found.info.artifact_uri)}
+    assert {"config.yaml", "record.json", "record.parquet", "events.jsonl", "official_result.txt"} <= names
+
+
+def test_the_same_seed_is_not_measured_again(
+    first: tuple[Run, str], kept_ray: dict[str, str], data_root: Path
+) -> None:
+    run, _ = first
+    before = len(list(run.output.glob("*/record.json")))
+    again = Run(kept_ray, run.output, data_root, "seed=1")
+    code, output = again.finish()
+    assert code == 0 and run.folder.name in " ".join(output.split())
+    assert len(list(run.output.glob("*/record.json"))) == before
+
+
+def test_more_workers_than_cpus_run_and_are_marked(
+    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    run = Run(kept_ray, tmp_path, data_root, "task=logreg", "workers=8")
+    code, output = run.finish()
+    assert code == 0, output
+    record = run.record()
+    assert record.oversubscribed and record.workers == 8 and record.status == "goal_reached"
+    assert "oversubscribed" in output and "no speed-up" in " ".join(output.split())
+
+
+def test_a_cluster_that_is_too_small_refuses_and_says_what_fits(
+    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    address = subprocess.run(
+        [sys.executable, "-m", "mlbench.cluster", "status"],
+        cwd=ROOT, env=kept_ray, capture_output=True, text=True, check=True,
+    ).stdout.split()[-1]  # fmt: skip
+    environment = {**kept_ray, "RAY_ADDRESS": address}
+    done = command(
+        "cluster=attached", "workers=64", f"output_root={tmp_path}", f"data_root={data_root}",
+        environment=environment,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "workers=64 needs 64 CPUs" in done.stderr and "say workers=" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("wrokers=3",), "did you mean workers?"),
+        (("scale=official",), "python -m mlbench.data prepare task=resnet20 scale=official"),
+        (("output_root=/dev/null/x",), "/dev/null/x"),
+    ],
+)
+def test_mistakes_end_with_one_sentence_before_ray_starts(
+    words: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    done = command(*words, f"data_root={tmp_path}")
+    assert done.returncode == 2
+    assert told in done.stderr and "Traceback" not in done.stderr and "Ray" not in done.stdout
+
+
+def test_help_teaches() -> None:
+    done = command("--help")
+    assert done.returncode == 0
+    for word in ("resnet20", "logreg", "gloo", "scale", "division", "closed", "python -m mlbench.run task="):
+        assert word in done.stdout
