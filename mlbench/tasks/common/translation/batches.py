@@ -24,7 +24,9 @@ from mlbench.tasks.common.translation.columns import columns
 from mlbench.tasks.common.translation.data import Pairs
 from mlbench.worker import Worker
 
-ROWS = 8  # a unit's sentences are a multiple of this under a budget of tokens: what tensor cores want
+# Under a budget of tokens, chosen 2026-11-21: a unit has at least so many sentences that some ranks can share
+# it; where it has many, their number is a multiple of what tensor cores want of a matrix's sides.
+LEAST_ROWS, MANY_ROWS, ALIGNED = 8, 64, 8
 
 
 @dataclass(frozen=True)
@@ -243,13 +245,13 @@ def _cut(lengths: np.ndarray, budget: Budget) -> np.ndarray:
     while starts[-1] < len(lengths):
         ahead = lengths[starts[-1] : starts[-1] + most]
         padded = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)
-        rows = int(np.searchsorted(padded, most, side="right")) // ROWS * ROWS
-        if not rows and len(ahead) < ROWS:
-            break
-        if not rows:
+        rows = int(np.searchsorted(padded, most, side="right"))
+        if rows < LEAST_ROWS:
+            if len(ahead) < LEAST_ROWS:
+                break
             raise UserError(
-                f"{most:,} padded tokens do not hold {ROWS} sentences of {ahead[0]}",
+                f"{most:,} padded tokens do not hold {LEAST_ROWS} sentences of {ahead[0]}",
                 hint="choose larger micro-batches or a smaller length limit",
             )
-        starts.append(starts[-1] + rows)
+        starts.append(starts[-1] + (rows - rows % ALIGNED if rows >= MANY_ROWS else rows))
     return np.array(starts)

@@ -9,8 +9,9 @@ from vocabulary and merges, so that no text is taken for a special token.
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -112,11 +113,8 @@ def encode(made: Tokenizer, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarra
     encodings = made.encode_batch_fast(lines, add_special_tokens=False)
     lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    return np.fromiter(_ids(encodings), np.int32, int(offsets[-1])), offsets
-
-
-def _ids(encodings: list) -> Iterator[int]:
-    return (piece for encoding in encodings for piece in encoding.ids)
+    numbers = chain.from_iterable(encoding.ids for encoding in encodings)
+    return np.fromiter(numbers, np.int32, int(offsets[-1])), offsets
 
 
 def joined(pieces: Iterable[str]) -> list[str]:
