@@ -1,0 +1,67 @@
+"""Where each training image is cut and whether it is mirrored: drawn for whole batches at once.
+
+What an image gets depends on the seed, the epoch and the image alone, so it is the same whichever worker,
+whichever process and in whichever batch decodes it.
+"""
+
+import numpy as np
+
+ATTEMPTS = 10  # draws until a crop fits into the image, as in torchvision's RandomResizedCrop
+RATIO = (3 / 4, 4 / 3)  # width over height (Szegedy et al. 2015)
+DRAWS = 4 * ATTEMPTS + 1  # uniform numbers an image: area, ratio, top, left for each attempt; mirror
+
+
+def uniform(key: int, rows: np.ndarray, draws: int) -> np.ndarray:
+    """Return float64 [n, draws] in [0, 1): row i of the stream `key`, whichever rows are asked for.
+
+    SplitMix64 (Steele et al. 2014), which computes any element of its sequence directly.
+    """
+    with np.errstate(over="ignore"):
+        place = rows.astype(np.uint64)[:, None] * np.uint64(draws) + np.arange(1, draws + 1, dtype=np.uint64)
+        state = np.uint64(key) + place * np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return (state >> np.uint64(11)) * 2.0**-53
+
+
+def draw(
+    numbers: np.ndarray, heights: np.ndarray, widths: np.ndarray, *, smallest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return boxes int64 [n, 4] (left, top, right, bottom) and which images [n] are mirrored.
+
+    `numbers` are uniform [n, DRAWS], `heights` and `widths` [n] in pixels. A crop has `smallest` to all of
+    the image's area and a ratio in RATIO, uniform in area and in the ratio's logarithm. The first attempt
+    that fits is taken; if none does, the largest centred crop with a ratio in RATIO (torchvision's rules).
+    """
+    area, ratio, top, left = numbers[:, :-1].reshape(len(numbers), 4, ATTEMPTS).transpose(1, 0, 2)
+    area = (smallest + (1 - smallest) * area) * (heights * widths)[:, None]
+    low, high = np.log(RATIO)
+    ratio = np.exp(low + (high - low) * ratio)
+    wide = np.rint(np.sqrt(area * ratio)).astype(np.int64)
+    tall = np.rint(np.sqrt(area / ratio)).astype(np.int64)
+    fits = (wide > 0) & (wide <= widths[:, None]) & (tall > 0) & (tall <= heights[:, None])
+    first = fits.argmax(axis=1)
+    each = np.arange(len(numbers))
+    wide, tall = wide[each, first], tall[each, first]
+    left = np.floor(left[each, first] * (widths - wide + 1)).astype(np.int64)
+    top = np.floor(top[each, first] * (heights - tall + 1)).astype(np.int64)
+    found = fits.any(axis=1)
+    boxes = np.stack([left, top, left + wide, top + tall], axis=1)
+    boxes = np.where(found[:, None], boxes, _centred(heights, widths))
+    return boxes, numbers[:, -1] < 0.5
+
+
+def _centred(heights: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    ratio = widths / heights
+    tall = np.where(ratio < RATIO[0], np.rint(widths / RATIO[0]), heights).astype(np.int64)
+    wide = np.where(ratio > RATIO[1], np.rint(heights * RATIO[1]), widths).astype(np.int64)
+    left, top = (widths - wide) // 2, (heights - tall) // 2
+    return np.stack([left, top, left + wide, top + tall], axis=1)
+
+
+def shorter_side(height: int, width: int, size: int) -> tuple[int, int]:
+    """Return (width, height) of the image resized so that its shorter side is `size`, as torchvision does."""
+    if width <= height:
+        return size, int(size * height / width)
+    return int(size * width / height), size

@@ -1,0 +1,240 @@
+"""Encoded images for ResNet-50: ImageNet from class folders, a user's own folders, or generated shapes."""
+
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from mlbench.errors import UserError
+from mlbench.tasks.common import arrow
+from mlbench.tasks.common.arrow import Draft, Offer, Progress
+
+if TYPE_CHECKING:
+    from mlbench.tasks.resnet50.folders import Split
+
+SHARD = 40_000  # images a file, some 4.5 GB of ImageNet: what preparing needs on disk beside the result
+SPLITS = ("train", "val")
+
+
+@dataclass(frozen=True)
+class Images:
+    """The encoded images of a split, mapped from its files; labels, heights and widths int64 [n]."""
+
+    shards: list[tuple[np.ndarray, np.ndarray]]  # bytes, and where in them each image begins
+    begins: np.ndarray  # row of each shard's first image
+    labels: np.ndarray
+    heights: np.ndarray
+    widths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def encoded(self, row: int) -> bytes:
+        """Return the file that row `row` was."""
+        shard = int(np.searchsorted(self.begins, row, side="right")) - 1
+        values, starts = self.shards[shard]
+        place = row - self.begins[shard]
+        return values[starts[place] : starts[place + 1]].tobytes()
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Both splits, and the classes' names in the order of their labels."""
+
+    train: Images
+    val: Images
+    classes: list[str]
+
+
+def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
+    """Make the data set that `config` names unless it is there, and return its folder.
+
+    `config` has `dataset`, "imagenet" or "shapes", and `train_folder` and `val_folder`, which take its
+    place when they are given. ImageNet is looked for in `<root>/downloads/imagenet/{train,val}`.
+    """
+    if config.train_folder or config.val_folder:
+        return _prepare_folders(config.train_folder, config.val_folder, root, progress=progress)
+    if config.dataset == "shapes":
+        return arrow.write_dataset(root / "shapes", _fill_shapes, manifest=SHAPES, progress=progress)
+    assert config.dataset == "imagenet", config.dataset
+    source = root / "downloads" / "imagenet"
+    folders = {split: source / split for split in SPLITS}
+    fill = partial(_fill_folders, folders=folders, sizes=IMAGENET_IMAGES, progress=progress)
+    return arrow.write_dataset(root / "imagenet", fill, manifest=IMAGENET)
+
+
+def open_dataset(folder: Path) -> Dataset:
+    """Return the splits of a prepared data set; nothing is read until an image is asked for."""
+    manifest = arrow.read_manifest(folder)
+    train, val = (_open_split(folder, split, manifest) for split in SPLITS)
+    return Dataset(train, val, manifest["classes"])
+
+
+def _open_split(folder: Path, split: str, manifest: dict[str, Any]) -> Images:
+    names = sorted(name for name in manifest["splits"] if name.startswith(f"{split}-"))
+    tables = [arrow.read_split(folder, name) for name in names]
+    ends = np.cumsum([table.num_rows for table in tables])
+
+    def joined(column: str) -> np.ndarray:
+        return np.concatenate([arrow.column(table, column) for table in tables]).astype(np.int64)
+
+    return Images(
+        shards=[arrow.ragged(table, "image") for table in tables],
+        begins=np.concatenate([[0], ends[:-1]]),
+        labels=joined("label"),
+        heights=joined("height"),
+        widths=joined("width"),
+    )
+
+
+IMAGENET = {
+    "name": "imagenet",
+    "source": "ImageNet-1k, ILSVRC 2012 (Russakovsky et al. 2015), supplied as class folders",
+    "licence": "ImageNet's terms of access: research and education, no redistribution",
+}
+IMAGENET_CLASSES = 1000
+IMAGENET_IMAGES = {"train": 1_281_167, "val": 50_000}  # as the ILSVRC 2012 page counts them
+IMAGENET_BYTES = 145_000_000_000  # about; its archives of images have 137.8 and 6.3 GiB
+
+
+def _fill_folders(
+    draft: Draft, *, folders: dict[str, Path], sizes: dict[str, int] | None, progress: Progress | None
+) -> None:
+    """Copy class folders into the data set; `sizes` is what the splits must have, None if anything goes."""
+    from mlbench.tasks.resnet50 import folders as class_folders
+
+    splits = {split: class_folders.scan(folder) for split, folder in folders.items()}
+    _check(splits, sizes=sizes)
+    needed = sum(split.size for split in splits.values())
+    free = shutil.disk_usage(draft.folder).free
+    if needed > free:
+        raise UserError(
+            f"the images need {needed / 1e9:.1f} GB, {draft.folder.parent} has {free / 1e9:.1f} GB",
+            hint="choose another data_root=PATH",
+        )
+    kinds: Counter[str] = Counter()
+    for name, split in splits.items():
+        sums: list[bytes] = []
+        _write(draft, name, _batches(name, split, kinds, sums, progress or (lambda *_: None)))
+        digest = class_folders.digest(split, sums)
+        draft.inputs.append({"file": name, "files": len(sums), "bytes": split.size, "sha256": digest})
+    draft.notes |= {"classes": splits["train"].classes, "formats": dict(sorted(kinds.items()))}
+
+
+def _batches(
+    name: str, split: "Split", kinds: Counter[str], sums: list[bytes], progress: Progress
+) -> Iterator[pa.RecordBatch]:
+    """Yield the images of a split; count their formats in `kinds`, and put their SHA-256 into `sums`."""
+    from mlbench.tasks.resnet50 import folders as class_folders
+
+    done = 0
+    for images in class_folders.read(split):
+        sums.extend(image.sha256 for image in images)
+        kinds.update(image.kind for image in images)
+        yield _record_batch(images)
+        done += sum(len(image.data) for image in images)
+        progress(f"read {name}", done, split.size, "bytes")
+
+
+def _check(splits: "dict[str, Split]", *, sizes: dict[str, int] | None) -> None:
+    train, val = splits["train"], splits["val"]
+    different = sorted(set(train.classes) ^ set(val.classes))
+    if different:
+        raise UserError(
+            f"{train.folder} and {val.folder} have different classes, e.g. {different[0]}",
+            hint="each class needs a folder of the same name in both",
+        )
+    if sizes is None:
+        return
+    found = {name: len(split.files) for name, split in splits.items()} | {"classes": len(train.classes)}
+    wanted = sizes | {"classes": IMAGENET_CLASSES}
+    if found != wanted:
+        raise UserError(
+            f"{train.folder.parent} is not ImageNet-1k: it has {_counts(found)}, not {_counts(wanted)}",
+            hint="images of your own: task.train_folder=PATH task.val_folder=PATH division=open",
+        )
+
+
+def _counts(found: dict[str, int]) -> str:
+    return (
+        f"{found['train']:,} training and {found['val']:,} validation images in {found['classes']:,} classes"
+    )
+
+
+def _write(draft: Draft, split: str, batches: Iterator[pa.RecordBatch]) -> None:
+    """Write a split as files of about SHARD images, `<split>-0000` and on."""
+    for number, first in enumerate(batches):
+        limit = -(-SHARD // len(first))
+        shard = (batch for part in ((first,), islice(batches, limit - 1)) for batch in part)
+        draft.write(f"{split}-{number:04d}", shard)
+
+
+def _record_batch(images: list[Any]) -> pa.RecordBatch:
+    data = pa.array([image.data for image in images], pa.large_binary())
+    numbers = {
+        name: pa.array([getattr(image, name) for image in images], pa.int32())
+        for name in ("label", "height", "width")
+    }
+    return pa.record_batch({"image": data, **numbers})
+
+
+def _prepare_folders(train: Path | None, val: Path | None, root: Path, *, progress: Progress | None) -> Path:
+    """Make a data set of a user's class folders, in a folder of its own for each state of theirs."""
+    if train is None or val is None:
+        raise UserError(
+            "task.train_folder and task.val_folder go together",
+            hint="give both, or neither for the task's own data set",
+        )
+    state = []
+    for folder in (train, val):
+        if not folder.is_dir():
+            raise UserError(f"there is no folder {folder}", hint="give a folder of class folders")
+        parts = sorted(path for path in folder.iterdir() if path.is_dir())
+        # A folder's time changes with the files that it lists.
+        state.append((str(folder.absolute()), [(part.name, part.stat().st_mtime_ns) for part in parts]))
+    place = root / f"folders-{hashlib.sha256(repr(state).encode()).hexdigest()[:12]}"
+    manifest = {"name": "folders", "source": "the user's own images", "licence": "the user's own"}
+    own = {"train": train, "val": val}
+    fill = partial(_fill_folders, folders=own, sizes=None, progress=progress)
+    return arrow.write_dataset(place, fill, manifest=manifest)
+
+
+SHAPES = {
+    "name": "shapes",
+    "source": "generated by mlbench.tasks.resnet50.shapes",
+    "licence": "CC0-1.0",
+    "parameters": {
+        "train_images": 2_000,
+        "val_images": 500,
+        "smallest": 72,
+        "largest": 104,
+        "quality": 90,
+        "seed": 2012,  # the year of the challenge whose data these stand in for
+    },
+}
+
+
+def _fill_shapes(draft: Draft) -> None:
+    from mlbench.tasks.resnet50 import shapes
+
+    form = dict(SHAPES["parameters"])
+    counts = {"train": form.pop("train_images"), "val": form.pop("val_images")}
+    drawn = shapes.images(sum(counts.values()), **form)
+    for split, count in counts.items():
+        part = list(islice(drawn, count))
+        _write(draft, split, iter([_record_batch(part)]))
+    draft.notes["classes"] = shapes.CLASSES
+
+
+DATASETS = {
+    "imagenet": Offer(IMAGENET, download=0, prepared=IMAGENET_BYTES),
+    "shapes": Offer(SHAPES, download=0, prepared=9_000_000),  # about: JPEG bytes, which vary a little
+}
