@@ -149,7 +149,7 @@ def training_jobs(count: int, *, batch: int, micro: int, epoch: int, worker: Wor
     """Return this rank's micro-batches of an epoch: shuffled rows, crops that seed, epoch and row fix."""
     rows = sampling.shuffled_rows(count, batch=batch, epoch=epoch, worker=worker)
     key = worker.generator(epoch, 0).initial_seed()
-    return [Job("train", part, key) for part in rows.view(-1, micro).tolist()]
+    return [Job("train", part, key) for part in rows.reshape(-1, micro).tolist()]
 
 
 def validation_jobs(count: int, *, batch: int, worker: Worker) -> list[Job]:
