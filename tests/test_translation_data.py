@@ -86,6 +86,15 @@ def test_preparing_again_elsewhere_gives_the_same_bytes(folder: Path, tmp_path: 
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
+def test_the_list_of_data_sets_promises_what_is_prepared(folder: Path) -> None:
+    offer = data.DATASETS["phrasebook"]
+    manifest = arrow.read_manifest(folder)
+    assert offer.prepared == sum(split["bytes"] for split in manifest["splits"].values())
+    assert offer.manifest.items() <= manifest.items()
+    assert data.DATASETS["wmt16_en_de"].download == 657_632_379 + 918_311_367 + 75_178_032 + 38_654_961
+    assert data.DATASETS["wmt17_en_de"].manifest["parameters"]["pieces"] == 33_712
+
+
 # A user's own files
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from mlbench.tasks.common import arrow
-from mlbench.tasks.common.arrow import Draft, Progress
-from mlbench.tasks.common.translation import corpus
+from mlbench.tasks.common.arrow import Draft, Offer, Progress
+from mlbench.tasks.common.translation import corpus, wmt
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -67,6 +67,19 @@ class Dataset:
         return moses.detokenise(subwords.joined(kept), self.language)
 
 
+# WMT14's text, nearly the same, has 226 million words on both sides (Luong et al. 2015); each is at least one
+# sub-word of 4 bytes.
+WMT_BYTES = 4 * 226_000_000
+DATASETS = {
+    name: Offer(
+        corpus.MANIFESTS[name],
+        download=sum(archive.size or 0 for archive in (wmt.DEV, *(part.archive for part in parts))),
+        prepared=WMT_BYTES,
+    )
+    for name, parts in wmt.TRAINED_ON.items()
+} | {"phrasebook": Offer(corpus.MANIFESTS["phrasebook"], download=0, prepared=2_401_094)}
+
+
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder.
 
@@ -74,8 +87,9 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     `target`, and `train_files` and `test_files`: with train_files=/text/train, /text/train.en and
     /text/train.de are read instead of the data set's own text, and prepared by its rules.
     """
-    fill = partial(_fill, config=config, root=root, progress=progress or (lambda *_: None))
-    return arrow.write_dataset(root / corpus.folder(config), fill, manifest=corpus.manifest(config))
+    fill = partial(_fill, config=config, root=root)
+    folder = root / corpus.folder(config)
+    return arrow.write_dataset(folder, fill, manifest=corpus.manifest(config), progress=progress)
 
 
 def open_dataset(folder: Path) -> Dataset:
@@ -94,43 +108,38 @@ def _pairs(table: pa.Table) -> Pairs:
     return Pairs(*arrow.ragged(table, "source"), *arrow.ragged(table, "target"))
 
 
-def _fill(draft: Draft, *, config: Any, root: Path, progress: Progress) -> None:
+def _fill(draft: Draft, *, config: Any, root: Path) -> None:
     """Tokenise, clean, learn sub-words, and write both splits as columns of them."""
     from mlbench.tasks.common.translation import moses, subwords
 
     work = draft.folder / "work"
     work.mkdir()
-    text = corpus.text(config, draft, work, root=root, progress=progress)
+    text = corpus.text(config, draft, work, root=root)
     files = [work / "tokenised.source", work / "tokenised.target"]
-    letters, read, kept = subwords.Letters(), 0, 0
+    letters, read = subwords.Letters(), 0
     with files[0].open("w") as sources, files[1].open("w") as targets:
         for cleaned in moses.clean_all(text.train, text.rules):
             sources.writelines(line + "\n" for line in cleaned.sources)
             targets.writelines(line + "\n" for line in cleaned.targets)
             letters.merge(cleaned.letters)
-            read, kept = read + cleaned.read, kept + len(cleaned.sources)
-            progress("tokenise and clean", read, None, "rows")
-    progress("learn sub-words", 0, 1, "rows")
+            read += cleaned.read
+            draft.progress("tokenise and clean", read, None, "rows")
+    draft.progress("learn sub-words", 0, 1, "rows")
     made = subwords.learn(files, letters, text.size)
-    progress("learn sub-words", 1, 1, "rows")
+    draft.progress("learn sub-words", 1, 1, "rows")
     with files[0].open() as sources, files[1].open() as targets:
-        draft.write("train", _train(made, sources, targets, kept, progress))
+        draft.write("train", _train(made, sources, targets))
     draft.write("test", [_test(made, text)])
     draft.write("vocabulary", [pa.record_batch({"piece": pa.array(subwords.pieces(made))})])
     draft.notes["pairs_read"] = read
     shutil.rmtree(work)
 
 
-def _train(
-    made: "Tokenizer", sources: Iterator[str], targets: Iterator[str], total: int, progress: Progress
-) -> Iterator[pa.RecordBatch]:
-    done = 0
+def _train(made: "Tokenizer", sources: Iterator[str], targets: Iterator[str]) -> Iterator[pa.RecordBatch]:
     while lines := list(islice(sources, LINES)):
         yield pa.record_batch(
             {"source": _lists(made, lines), "target": _lists(made, list(islice(targets, LINES)))}
         )
-        done += len(lines)
-        progress("split into sub-words", done, total, "rows")
 
 
 def _test(made: "Tokenizer", text: corpus.Text) -> pa.RecordBatch:

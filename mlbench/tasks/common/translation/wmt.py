@@ -91,7 +91,7 @@ SIDES = ("en", "de")
 
 
 def text(
-    name: str, draft: Draft, work: Path, *, root: Path, progress: Progress
+    name: str, draft: Draft, work: Path, *, root: Path
 ) -> tuple[Iterator[tuple[str, str]], list[tuple[str, str]]]:
     """Return the training pairs of data set `name`, as a stream, and its test pairs.
 
@@ -100,9 +100,11 @@ def text(
     parts = TRAINED_ON[name]
     wanted = [(part.archive, [f"{part.stem}.{side}" for side in SIDES]) for part in parts]
     wanted.append((DEV, list(NEWSTEST_2014.values())))
-    fetched = [fetch(archive, root, progress=partial(_fetching, progress, archive)) for archive, _ in wanted]
+    fetched = [
+        fetch(archive, root, progress=partial(_fetching, draft.progress, archive)) for archive, _ in wanted
+    ]
     for number, (path, (_, names)) in enumerate(zip(fetched, wanted, strict=True)):
-        progress("unpack", number, len(wanted), "rows")
+        draft.progress("unpack", number, len(wanted), "rows")
         draft.add_input(path)
         unpack(path, names, work)
     train = (
