@@ -22,11 +22,11 @@ TINY = ["task=resnet50", "division=open", "goal=none", "task.blocks=[1,1,1,1]", 
 
 def train_on(worker: Worker, root: Path, words: list[str]) -> Any:
     """Train on a small ImageNet of 18 training and 9 validation images; return what came out."""
-    data.IMAGENET_IMAGES.update(train=18, val=9)
-    data.IMAGENET_CLASSES = 3
     worker.data_root, worker.seed = root, 1
-    outcome = tasks.load("resnet50").run(compose(words).task, worker)  # type: ignore[arg-type]
-    return outcome, worker.rank
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(data, "IMAGENET_IMAGES", {"train": 18, "val": 9})
+        small.setattr(data, "IMAGENET_CLASSES", 3)
+        return tasks.load("resnet50").run(compose(words).task, worker)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_class_folders_go_from_prepare_to_a_trained_model_on_two_workers(imagenet: Path) -> None:
     words = [*TINY, "scale=official", "task.batch_size=4", "task.micro_batch=2"]
-    (first, _), (second, _) = run_ranks(train_on, 2, imagenet, words)
+    first, second = run_ranks(train_on, 2, imagenet, words)
     assert first.status == "completed" and first.unit == "images"
     assert first.updates == 4  # 18 images fill two global batches of 8 an epoch
     assert sum(segment.samples for segment in first.segments) == 16
@@ -77,7 +77,7 @@ def test_the_full_model_trains_its_first_steps_on_official_data(imagenet: Path) 
     """All of the official model and its 224 x 224 crops, in batches that a small machine holds."""
     words = ["task=resnet50", "scale=official", "division=open", "goal=none"]
     words += ["task.batch_size=2", "task.epochs=2", "task.warmup=1"]
-    outcome, _ = train_on(Worker(), imagenet, words)
+    outcome = train_on(Worker(), imagenet, words)
     assert outcome.updates == 18 and outcome.status == "completed"
     losses = [validation["train_loss"] for validation in outcome.validations]
     assert all(0 < loss < 20 for loss in losses)
@@ -91,6 +91,6 @@ def test_the_full_model_trains_its_first_steps_on_official_data(imagenet: Path) 
 def test_it_trains_on_a_gpu_in_every_precision(imagenet: Path, precision: str) -> None:
     worker = Worker(device=torch.device("cuda", 0), tracker=Tracker("cuda"))
     words = [*TINY, "scale=official", "task.batch_size=8", f"task.precision={precision}", "task.loaders=2"]
-    outcome, _ = train_on(worker, imagenet, words)
+    outcome = train_on(worker, imagenet, words)
     assert outcome.updates == 4 and outcome.status == "completed"
     assert all(validation["train_loss"] > 0 for validation in outcome.validations)

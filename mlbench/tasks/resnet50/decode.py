@@ -5,6 +5,8 @@ brings libjpeg-turbo, and simplejpeg, the leaner binding of the same library, to
 time for decoding, cropping and resizing (2026-11-21), too little for one more dependency.
 """
 
+import math
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -40,28 +42,28 @@ class Pixels(NamedTuple):
     labels: Tensor
 
 
-class Decoder(torch.utils.data.Dataset):
-    """Decodes jobs; indexed by a job, as a DataLoader without batching asks for it."""
+class Decoder:
+    """Decodes, crops and resizes the images of a job."""
 
     def __init__(self, found: Dataset, *, crop: int, resize: int, smallest: float) -> None:
         self.splits = {"train": found.train, "val": found.val}
         self.crop, self.resize, self.smallest = crop, resize, smallest
 
-    def __getitem__(self, job: Job) -> Tensor:
-        split, rows = self.splits[job.split], np.asarray(job.rows, np.int64)
-        pixels = np.empty((len(rows), self.crop, self.crop, 3), np.uint8)
+    def decode(self, job: Job, pixels: np.ndarray) -> None:
+        """Write the job's images into `pixels`, uint8 [n, crop, crop, 3]."""
+        split = self.splits[job.split]
         if job.key is None:
             for place, row in enumerate(job.rows):
                 pixels[place] = self.centre(_opened(split.encoded(row)))
-        else:
-            numbers = crops.uniform(job.key, rows, crops.DRAWS)
-            heights, widths = split.heights[rows], split.widths[rows]
-            boxes, mirrored = crops.draw(numbers, heights, widths, smallest=self.smallest)
-            for place, (row, box) in enumerate(zip(job.rows, boxes.tolist(), strict=True)):
-                cut = _opened(split.encoded(row)).crop(box)
-                pixels[place] = np.asarray(cut.resize((self.crop, self.crop), Image.Resampling.BILINEAR))
-            pixels[mirrored] = pixels[mirrored, :, ::-1]
-        return torch.from_numpy(pixels)
+            return
+        rows = np.asarray(job.rows, np.int64)
+        numbers = crops.uniform(job.key, rows, crops.DRAWS)
+        heights, widths = split.heights[rows], split.widths[rows]
+        boxes, mirrored = crops.draw(numbers, heights, widths, smallest=self.smallest)
+        for place, (row, box) in enumerate(zip(job.rows, boxes.tolist(), strict=True)):
+            cut = _opened(split.encoded(row)).crop(box)
+            image = np.asarray(cut.resize((self.crop, self.crop), Image.Resampling.BILINEAR))
+            pixels[place] = image[:, ::-1] if mirrored[place] else image
 
     def centre(self, image: Image.Image) -> np.ndarray:
         """Return the centre crop of an image whose shorter side is brought to `resize` pixels."""
@@ -79,34 +81,37 @@ def _opened(encoded: bytes) -> Image.Image:
 class Loader:
     """Gives the batches of jobs in order, decoded ahead by `processes` that live until `close`.
 
-    With 0 processes a batch is decoded when it is asked for. The processes are forked, which shares the
-    mapped files and takes milliseconds; what they run, NumPy and Pillow, starts no threads. With `pin`
-    batches lie in page-locked memory, from which a GPU copies on its own.
+    Processes write into a ring of batches of `largest` images, in memory that they share with this one, and
+    only say which is done: handing over tensors costs a handshake each, ten times as long. They are forked,
+    which takes milliseconds, and run NumPy and Pillow alone, which start no threads. With 0 processes a
+    batch is decoded when it is asked for.
     """
 
-    def __init__(self, decoder: Decoder, *, processes: int, pin: bool = False) -> None:
+    def __init__(self, decoder: Decoder, *, processes: int, largest: int) -> None:
         self._decoder = decoder
-        self._jobs: list[Job] = []
+        self._jobs: list[tuple[int, Job]] = []
+        # One more than there can be under way: the one that was given last is still being read.
+        shape = (AHEAD * processes + 1, largest, decoder.crop, decoder.crop, 3)
+        self._ring = np.frombuffer(mmap.mmap(-1, math.prod(shape)), np.uint8).reshape(shape)
         self._loader: DataLoader | None = DataLoader(
-            decoder,
+            _Ring(decoder, self._ring),
             sampler=_Order(self._jobs),
             batch_size=None,  # a job is a whole batch
             num_workers=processes,
             prefetch_factor=AHEAD if processes else None,
             persistent_workers=processes > 0,
             multiprocessing_context="fork" if processes else None,
-            pin_memory=pin,
             generator=torch.Generator(),  # or every epoch would draw from the process's own
         )
         iter(self._loader)  # the processes start now, not at the first touch of data
 
     def batches(self, jobs: Sequence[Job]) -> Iterator[Pixels]:
-        """Yield the batch of each job; the jobs before must have been taken to the end."""
+        """Yield the batch of each job, images valid until the next is asked for."""
         assert self._loader is not None, "closed"
-        self._jobs[:] = jobs
+        self._jobs[:] = [(place % len(self._ring), job) for place, job in enumerate(jobs)]
         # Not one `next` more than there are jobs: it would be asked for after the next call of `batches`.
-        for job, images in zip(jobs, islice(iter(self._loader), len(jobs)), strict=True):
-            # Labels stay here: each tensor that a process hands over costs half a millisecond.
+        for job, place in zip(jobs, islice(iter(self._loader), len(jobs)), strict=True):
+            images = torch.from_numpy(self._ring[place, : len(job.rows)])
             yield Pixels(images, torch.from_numpy(self._decoder.splits[job.split].labels[job.rows]))
 
     def close(self) -> None:
@@ -114,13 +119,25 @@ class Loader:
         self._loader = None
 
 
+class _Ring(torch.utils.data.Dataset):
+    """Batches by their place in the ring and their job, as a DataLoader without batching asks for them."""
+
+    def __init__(self, decoder: Decoder, ring: np.ndarray) -> None:
+        self.decoder, self.ring = decoder, ring
+
+    def __getitem__(self, asked: tuple[int, Job]) -> int:
+        place, job = asked
+        self.decoder.decode(job, self.ring[place, : len(job.rows)])
+        return place
+
+
 class _Order:
     """The jobs as they are when an epoch begins, in the shape of a sampler."""
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: list[tuple[int, Job]]) -> None:
         self.jobs = jobs
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[tuple[int, Job]]:
         return iter(tuple(self.jobs))
 
     def __len__(self) -> int:
@@ -129,7 +146,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class Updates:
-    """One epoch of updates, each of `per_update` batches of the loader, moved by `on_device`."""
+    """One epoch of updates, each of `per_update` batches of the loader, copied by `on_device`."""
 
     loader: Loader
     jobs: list[Job]
