@@ -1,6 +1,7 @@
 """Real gloo processes for tests, without Ray."""
 
 import multiprocessing
+import pickle
 import socket
 import traceback
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def run_ranks(function: Callable[..., Any], workers: int, *arguments: Any) -> li
     while len(found) < workers:
         rank, answer, failure = answers.get(timeout=120)
         assert failure is None, failure
-        found[rank] = answer
+        found[rank] = pickle.loads(answer)
     for process in ranks:
         process.join(60)
     return [found[rank] for rank in range(workers)]
@@ -45,7 +46,8 @@ def _rank(answers: Any, rank: int, workers: int, port: int, function: Any, argum
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=workers)
         control = dist.new_group(backend="gloo")
         worker = Worker(rank=rank, world_size=workers, local_rank=rank, control=control)
-        answers.put((rank, function(worker, *arguments), None))
+        # By value: torch would leave its tensors in shared memory that ends with this process.
+        answers.put((rank, pickle.dumps(function(worker, *arguments)), None))
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:
