@@ -5,12 +5,16 @@ layer runs over the whole target at once; only LSTMs go step by step. The decode
 are time-major [time, sentences, hidden] around the LSTMs.
 """
 
+import math
+
 import torch
 from torch import nn
 
 from mlbench.tasks.gnmt.attention import AdditiveAttention
 
-SPREAD = 0.1  # weights start uniform in (-0.1, 0.1) (TASKS, 4a)
+SPREAD = (
+    3.2  # weights start uniform in +-3.2 / sqrt(hidden): +-0.1 at 1,024 (TASKS, 4a), alike sums at others
+)
 
 
 class Gnmt(nn.Module):
@@ -23,7 +27,7 @@ class Gnmt(nn.Module):
         self.decoder = Decoder(hidden, layers=layers, dropout=dropout)
         self.classifier = nn.Linear(hidden, vocabulary)
         for weight in (self.embedding.weight, self.classifier.weight, self.classifier.bias):
-            nn.init.uniform_(weight, -SPREAD, SPREAD)
+            _spread(weight, hidden)
 
     def forward(self, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return logits [sentences, t, vocabulary] of the word after each of target [sentences, t].
@@ -109,7 +113,7 @@ class Decoder(nn.Module):
     def __init__(self, hidden: int, *, layers: int, dropout: float) -> None:
         super().__init__()
         self.first = _lstm(hidden, hidden)
-        self.attention = AdditiveAttention(hidden, spread=SPREAD)
+        self.attention = AdditiveAttention(hidden, spread=SPREAD / math.sqrt(hidden))
         self.layers = nn.ModuleList(_lstm(2 * hidden, hidden) for _ in range(layers - 1))
         self.dropout = nn.Dropout(dropout)
 
@@ -136,8 +140,12 @@ def _lstm(inputs: int, hidden: int) -> nn.LSTM:
         if name.startswith("bias_hh"):
             nn.init.zeros_(weight)  # the two biases of a gate act as one
         else:
-            nn.init.uniform_(weight, -SPREAD, SPREAD)
+            _spread(weight, hidden)
     return layer
+
+
+def _spread(weight: torch.Tensor, hidden: int) -> None:
+    nn.init.uniform_(weight, -SPREAD / math.sqrt(hidden), SPREAD / math.sqrt(hidden))
 
 
 def _turn(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
