@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import run_ranks
 from rich.console import Console
@@ -178,6 +178,7 @@ def test_official_sizes_are_those_of_the_original_and_mini_stops_at_a_million() 
     assert short == [size for size in asked if size <= 1_000_000]
 
 
+@settings(deadline=None)
 @given(
     alpha=st.floats(1e-7, 1e-2),
     beta=st.floats(1e-12, 1e-7),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from ranks import run_ranks
@@ -215,6 +215,7 @@ def test_uniform_numbers_are_splitmix64() -> None:
     assert found.ravel().tolist() == [(number >> 11) / 2**53 for number in expected]
 
 
+@settings(deadline=None)
 @given(
     key=st.integers(0, 2**63 - 1),
     height=st.integers(1, 3000),

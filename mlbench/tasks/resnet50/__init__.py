@@ -90,10 +90,11 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     normalise = model.normaliser(config.crop, mean=MEAN, std=STD, device=worker.device)
 
     def on_device(pixels: decode.Pixels) -> tuple[torch.Tensor, torch.Tensor]:
+        if not cuda:
+            return pixels.images.clone(), pixels.labels
         # A GPU copies from page-locked memory on its own, while this process goes on.
-        images, labels = (each.pin_memory() for each in pixels) if cuda else pixels
-        images = normalise(images.to(worker.device, non_blocking=True))
-        return images, labels.to(worker.device, non_blocking=True)
+        images, labels = (each.pin_memory().to(worker.device, non_blocking=True) for each in pixels)
+        return images, labels
 
     def updates(epoch: int) -> decode.Updates:
         jobs = decode.training_jobs(len(found.train), batch=batch, micro=micro, epoch=epoch, worker=worker)
@@ -108,7 +109,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         jobs = decode.validation_jobs(len(found.val), batch=VALIDATION_BATCH, worker=worker)
         for images, labels in map(on_device, loader.batches(jobs)):
             with torch.autocast(worker.device.type, dtype=mixed.autocast, enabled=bool(mixed.autocast)):
-                logits = trained(images).double()  # the sum over all images then hides no rounding
+                logits = trained(normalise(images)).double()  # the sum over all images then hides no rounding
             ranked = logits.topk(min(5, len(found.classes))).indices == labels[:, None]
             totals[0] += F.cross_entropy(logits, labels, reduction="sum")
             totals[1] += ranked[:, 0].sum()
@@ -128,7 +129,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
                 optimizer=optimizer,
                 epochs=config.epochs,
                 updates=updates,
-                forward=lambda net, pixels: net(pixels[0]),
+                forward=lambda net, pixels: net(normalise(pixels[0])),
                 loss=loss,
                 validate=validate,
                 samples=lambda pixels: len(pixels[1]),
