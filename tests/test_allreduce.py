@@ -60,9 +60,10 @@ def test_every_collective_and_dtype_is_timed_and_every_element_is_right(workers:
                 row["bytes"] / row["p50_s"] * rates.factor(name, workers)
             )
     assert all(set(row) == set(rates.COLUMNS) for row in table)
-    places = [sign["epoch"] for sign in signs]
-    assert places == sorted(places) and places[0] == 0 and places[-1] < 1
-    assert signs[1]["text"] == "all_reduce float32 8 bytes"
+    doing = list(dict.fromkeys(sign["doing"] for sign in signs))
+    assert len(doing) == 15 and doing[0] == "timing all_reduce float32 (1 of 15)"
+    assert doing[-1] == "timing all_to_all bfloat16 (15 of 15)"
+    assert not answers[1][2], "one rank tells for all"
 
 
 def faulty(worker: Worker, words: list[str]) -> Any:
@@ -201,6 +202,11 @@ def test_the_fit_minimises_relative_errors_and_never_gives_negative_times() -> N
     assert falling[0] == pytest.approx(1.2) and falling[1] == 0
     steep = rates.fit([100, 200], [1.0, 4.0])  # a line through both meets 0 bytes below 0 s
     assert steep[0] == 0 and 0.01 < steep[1] < 0.02
+
+
+def test_long_messages_are_named_by_their_magnitude() -> None:
+    told = [rates.magnitude(size) for size in (999_999, 1_000_000, 9_999_999, 400_000_000)]
+    assert told == ["", *(f", messages from {megabytes} MB" for megabytes in (1, 1, 100))]
 
 
 @pytest.mark.parametrize(

@@ -61,12 +61,10 @@ def _rows(config: Config, worker: "Worker") -> Iterator[dict[str, Any]]:
     pairs = [(name, dtype) for dtype in config.dtypes for name in config.collectives]
     common = {"backend": dist.get_backend(), "device": worker.device.type, "workers": worker.world_size}
     base = values(max(sizes), worker)
-    measured, done, total = 0, 0, len(pairs) * sum(map(rates.effort, sizes))
-    for collective, dtype in pairs:
+    for number, (collective, dtype) in enumerate(pairs, start=1):
         pair = common | {"collective": collective, "dtype": dtype}
         reason = reason_to_skip(collective, getattr(torch, dtype), base, worker)
         if reason:
-            done += sum(map(rates.effort, sizes))
             yield rates.row("skipped", **pair, reason=reason)
             continue
         points = []
@@ -74,15 +72,14 @@ def _rows(config: Config, worker: "Worker") -> Iterator[dict[str, Any]]:
             exchange = Exchange.of(collective, getattr(torch, dtype), size, base=base, worker=worker)
             if points and exchange.elements == points[-1]["elements"]:
                 continue  # whole blocks made it the size before
-            if worker.tracker.due():
-                text = f"{collective} {dtype} {exchange.bytes:,} bytes"
-                worker.progress({"epoch": done / total, "update": measured, "loss": None, "text": text})
+            if worker.rank == 0 and worker.tracker.due():
+                doing = f"timing {collective} {dtype} ({number} of {len(pairs)})"
+                worker.progress({"doing": doing + rates.magnitude(exchange.bytes)})
             exchange.seconds(config.warmups, worker)
             seconds = exchange.seconds(config.repeats, worker)
             slowest = [max(repeat) for repeat in zip(*worker.gather(seconds), strict=True)]
             wrong = int(worker.sum([exchange.wrong()]).item())
             what = {"size": size, "elements": exchange.elements, "bytes": exchange.bytes}
             points.append(rates.times(slowest, wrong=wrong, **pair, **what, repeats=config.repeats))
-            measured, done = measured + 1, done + rates.effort(size)
         yield from points
         yield rates.fitted(points, **pair)

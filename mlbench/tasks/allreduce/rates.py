@@ -14,7 +14,6 @@ COLUMNS = (
     *("alpha_s", "beta_s_per_byte", "residual", "points"),
     *("wrong_elements", "reason"),
 )
-CALL_ELEMENTS = 10_000  # elements whose transfer costs about as much as a call; only for progress
 
 
 def sizes(points: int, largest: int) -> list[int]:
@@ -23,9 +22,10 @@ def sizes(points: int, largest: int) -> list[int]:
     return [int(size) for size in np.unique(asked) if size <= largest]
 
 
-def effort(size: int) -> int:
-    """Return roughly how long a size takes, in elements; for signs of progress."""
-    return size + CALL_ELEMENTS
+def magnitude(sent: int) -> str:
+    """Return words on a message that takes its time: which power of ten of megabytes it exceeds."""
+    megabytes = sent // 10**6
+    return f", messages from {10 ** (len(str(megabytes)) - 1)} MB" if megabytes else ""
 
 
 def factor(collective: str, workers: int) -> float:
