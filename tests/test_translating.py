@@ -101,6 +101,15 @@ def batch(*, sentences=4, source=7, target=6):
     )
 
 
+@pytest.mark.parametrize(("name", "kind"), [("gnmt", "sentences"), ("transformer", "tokens")])
+def test_a_cpu_cuts_micro_batches_smaller_but_not_updates(name, kind):
+    config: Any = compose([f"task={name}", "scale=official"]).task
+    gpu, cpu = (translating.update_budget(config, torch.device(kind)) for kind in ("cuda", "cpu"))
+    assert (gpu.kind, gpu.update, gpu.units) == (cpu.kind, cpu.update, cpu.units)
+    assert (gpu.kind, gpu.units, gpu.update / gpu.units) == (kind, 16, gpu.micro_batch)
+    assert cpu.micro_batch == {"gnmt": 128, "transformer": 2048}[name]
+
+
 @pytest.mark.parametrize(("name", "divisor"), [("gnmt", 16), ("transformer", 90)])
 def test_the_loss_is_a_share_of_the_updates_mean(name, divisor):
     """Over sentences for GNMT, over target tokens for the Transformer, of all workers together."""
