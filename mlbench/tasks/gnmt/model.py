@@ -6,15 +6,16 @@ are time-major [time, sentences, hidden] around the LSTMs.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from mlbench.tasks.gnmt.attention import AdditiveAttention
 
-SPREAD = (
-    3.2  # weights start uniform in +-3.2 / sqrt(hidden): +-0.1 at 1,024 (TASKS, 4a), alike sums at others
-)
+# Weights start uniform in +-SPREAD / sqrt(hidden): +-0.1 at 1,024 (TASKS, 4a), sums alike at other widths
+SPREAD = 3.2
+Attend = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # hidden to contexts and weights
 
 
 class Gnmt(nn.Module):
@@ -72,7 +73,8 @@ class Gnmt(nn.Module):
             contexts, weights = self.decoder.attention(queries, keys, contents, padded)
             return contexts.view(1, sentences * beams, -1), weights
 
-        cells = state[0].flatten(0, 1).permute(1, 2, 0, 3)  # [layers, 2, sentences * beams, hidden]
+        # [layers, 2, sentences * beams, hidden]; cuDNN takes no views with gaps
+        cells = state[0].flatten(0, 1).permute(1, 2, 0, 3).contiguous()
         embedded = self.embedding(words.reshape(1, -1))
         hidden, cells, weights = self.decoder(embedded, attend, cells)
         cells = cells.permute(2, 0, 1, 3).unflatten(0, (sentences, beams))
@@ -117,7 +119,9 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(_lstm(2 * hidden, hidden) for _ in range(layers - 1))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x, attend, cells):
+    def forward(
+        self, x: torch.Tensor, attend: Attend, cells: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return outputs [t, n, hidden], cells after the last word, and the attention's weights.
 
         x is [t, n, hidden]; attend gives contexts [t, n, hidden] and weights for the first layer's
