@@ -51,9 +51,9 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     normalised = partial(normalise, mean=found.mean.to(device), std=found.std.to(device))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
-        model = resnet(
-            config.depth, variant=config.variant, shortcut=config.shortcut, width=config.width
-        ).to(device)
+        model = resnet(config.depth, variant=config.variant, shortcut=config.shortcut, width=config.width).to(
+            device
+        )
     optimizer = torch.optim.SGD(
         model.parameters(),
         lr=config.rate,
@@ -65,9 +65,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     schedule = _schedule(config, optimizer, workers=worker.world_size, per_epoch=per_epoch)
 
     def updates(epoch: int) -> sampling.RowUpdates:
-        rows = sampling.shuffled_rows(
-            len(labels), batch=config.batch_size, epoch=epoch, worker=worker
-        )
+        rows = sampling.shuffled_rows(len(labels), batch=config.batch_size, epoch=epoch, worker=worker)
         # Drawn for the whole global batch on every rank, so an image's crop does not depend on k.
         crops = worker.generator(epoch, 1)
         width = config.batch_size * worker.world_size
