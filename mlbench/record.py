@@ -39,6 +39,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    source: str = "mlbench"  # "mlbench-published": read from a results archive of the original MLBench
     run_id: str
     key: str
     mlbench: str  # version
