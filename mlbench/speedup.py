@@ -1,0 +1,147 @@
+"""What repeated runs say: medians with bootstrap intervals, and ratios of two samples.
+
+A run that missed its goal enters as infinite time: it can only make a number worse, never drop out of it.
+docs/statistics.md tells why these statistics were chosen and how often their intervals cover the truth.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+LEVEL = 0.95  # of every interval unless another is asked for
+RESAMPLES = 10_000  # Efron and Tibshirani 1993, 14.3: 1,000 at least for the ends of a percentile interval
+FEWEST_OLYMPIC = 3  # values, so that one is left when the best and the worst are dropped
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The ends of a confidence interval, in the unit of the values; `high` may be infinite."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A quotient of two medians with its interval; None where the data do not tell.
+
+    `value` is None when both medians are infinite or both are 0, `low` and `high` are None when a sample has
+    one value.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def median(values: ArrayLike) -> Any:
+    """Return the median over the last axis: a float for one sample. Infinite values sort last."""
+    ordered = np.sort(np.asarray(values, dtype=float), axis=-1)
+    count = ordered.shape[-1]
+    if count == 0:
+        raise ValueError("the median of no value is not defined")
+    middle = (ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2
+    return float(middle) if middle.ndim == 0 else middle
+
+
+def olympic_mean(values: ArrayLike) -> float | None:
+    """Return the mean without the best and the worst value; None for fewer than three values.
+
+    MLPerf Training's rule (training_policies, "Results"): one run that missed its goal is dropped as the
+    worst, a second one makes the mean infinite.
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    if len(ordered) < FEWEST_OLYMPIC:
+        return None
+    return float(np.mean(ordered[1:-1]))
+
+
+def interval(
+    values: ArrayLike,
+    statistic: Callable[[Array], Any] = median,
+    *,
+    level: float = LEVEL,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Interval | None:
+    """Return the bootstrap interval of a statistic of one sample; None for one value: it tells no spread.
+
+    `statistic` reduces the last axis. The ends are percentiles of the resampled statistic, moved outwards as
+    Student's t asks for n values (expanded percentile interval, Hesterberg 2015, "What teachers should know
+    about the bootstrap"), so that small samples are not told too narrow. An interval never leaves the values'
+    range: below six values it is that whole range, and covers a median with probability 1 - 2^(1 - n) only.
+    """
+    sample = _sample(values)
+    if len(sample) < 2:
+        return None
+    drawn = statistic(_resampled(sample, np.random.default_rng(seed), resamples))
+    return _ends(drawn, drawn, tail=_expanded((1 - level) / 2, len(sample)))
+
+
+def ratio(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    level: float = LEVEL,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Ratio:
+    """Return median(a) / median(b) of two independent samples with the bootstrap percentile interval.
+
+    Both samples are resampled. A resample in which both medians are infinite tells nothing, so it counts as
+    0 at the lower end and as infinite at the upper one.
+    """
+    above, below = _sample(a), _sample(b)
+    value = float(_divide(median(above), median(below)))
+    value = None if math.isnan(value) else value
+    if len(above) < 2 or len(below) < 2:
+        return Ratio(value, None, None)
+    random = np.random.default_rng(seed)
+    drawn = _divide(
+        median(_resampled(above, random, resamples)), median(_resampled(below, random, resamples))
+    )
+    ends = _ends(
+        np.where(np.isnan(drawn), 0.0, drawn),
+        np.where(np.isnan(drawn), np.inf, drawn),
+        tail=(1 - level) / 2,
+    )
+    return Ratio(value, ends.low, ends.high)
+
+
+def _sample(values: ArrayLike) -> Array:
+    """Return the values in ascending order, so that an interval does not depend on theirs."""
+    sample = np.sort(np.asarray(values, dtype=float))
+    if sample.ndim != 1 or not len(sample) or np.isnan(sample).any():
+        raise ValueError(f"a sample is one or more numbers, given: {values}")
+    return sample
+
+
+def _resampled(sample: Array, random: np.random.Generator, resamples: int) -> Array:
+    return sample[random.integers(0, len(sample), size=(resamples, len(sample)))]
+
+
+def _divide(above: ArrayLike, below: ArrayLike) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.divide(above, below))
+
+
+def _ends(lower: Array, upper: Array, *, tail: float) -> Interval:
+    """Return the `tail` quantile of `lower` and the 1 - `tail` quantile of `upper`, both drawn values.
+
+    Without interpolation, because one between a finite and an infinite value is no number.
+    """
+    place = math.floor(tail * len(lower))
+    return Interval(float(np.sort(lower)[place]), float(np.sort(upper)[len(upper) - 1 - place]))
+
+
+def _expanded(tail: float, count: int) -> float:
+    """Return the tail probability that makes a percentile interval as wide as Student's t."""
+    from scipy.special import ndtr, stdtrit
+
+    return float(ndtr(math.sqrt(count / (count - 1)) * stdtrit(count - 1, tail)))
