@@ -31,7 +31,7 @@ def conclude(
     validations = returned.get("validations") or [event["value"] for event in logged]
     per_rank = returned.get("segments") or _by_rank(logged)
     started_at = returned.get("started_at") or _first_touch(log)
-    elapsed = validations[-1]["elapsed"] if validations else 0.0
+    elapsed = validations[-1]["elapsed"] if validations else returned.get("elapsed", 0.0)
     status = measured["status"] or returned["status"]
     numbers = _from_segments(per_rank, elapsed=elapsed, workers=experiment.workers)
     wall = measured["ended"] - start["begun"]
@@ -57,11 +57,14 @@ def conclude(
         experiment=experiment.plain(),
         deviations=start["deviations"],
         official=(
-            experiment.official and experiment.goal == "official" and status == "goal_reached" and not caveats
+            experiment.official
+            and status == ("goal_reached" if task.goals else "completed")
+            and experiment.goal == "official"
+            and not caveats
         ),
         status=status,
         goal=str(experiment.target) if experiment.target else None,
-        error=measured["error"],
+        error=measured["error"] or returned.get("error"),
         seed=start["seed"],
         workers=experiment.workers,
         oversubscribed=measured.get("oversubscribed", False),
@@ -85,6 +88,7 @@ def conclude(
         updates=validations[-1]["update"] if validations else 0,
         unit=returned.get("unit", "samples"),
         flops_per_sample=flops,
+        gradient_bytes=returned.get("gradient_bytes"),
         model_flops_per_s=flops * rate if flops and rate else None,
         mfu=_mfu(experiment, flops * rate) if flops and rate else None,
         cost=vars(found) if found else None,
@@ -174,9 +178,11 @@ def _best(validations: Segments, metric: str, direction: Any) -> float | None:
 
 
 def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
-    """Return model FLOP/s over the stated peak of all workers' shares; None where no peak is stated."""
+    """Return model FLOP/s over the workers' shares of the peak in the run's precision; None if unknown."""
     hardware = experiment.hardware
-    peak = hardware.peak.fp32 if hardware.peak else None
+    on_gpu = experiment.backend.device == "cuda"
+    precision = getattr(experiment.task, "precision", "fp32") if on_gpu else "fp32"
+    peak = getattr(hardware.peak, precision) if hardware.peak else None
     if peak is None:
         return None
     shares = experiment.workers if hardware.gpus else cost.nodes(hardware, experiment.workers)

@@ -24,7 +24,7 @@ from mlbench.provenance import without_credentials
 CONF = Path(__file__).parent.parent / "conf"
 GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division")
 # Where results lie and how they are shown; two runs that differ only here measure the same thing.
-NOT_IN_KEY = ("data_root", "output_root", "tracking_uri", "verbose", "rerun", "seed", "cluster")
+NOT_IN_KEY = ("data_root", "output_root", "tracking_uri", "study", "verbose", "rerun", "seed", "cluster")
 
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -152,6 +152,7 @@ class Experiment(Model):
     data_root: Path
     output_root: Path
     tracking_uri: str | None
+    study: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None
     verbose: bool
     rerun: bool
 

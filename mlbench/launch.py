@@ -143,9 +143,8 @@ def _worker(assignment: Assignment) -> Any:
     """Build this process's Worker from Ray's context and the process group that Ray has set up."""
     import ray.train
     import torch
-    import torch.distributed as dist
 
-    from mlbench.worker import Worker
+    from mlbench.worker import Worker, control_group
 
     experiment = assignment.experiment
     torch.set_num_threads(assignment.threads)
@@ -170,7 +169,7 @@ def _worker(assignment: Assignment) -> Any:
         progress=Sender(assignment.progress, token=assignment.token, rank=rank),
         keep_checkpoints=experiment.max_failures > 0,
         resume=_resume(),
-        control=dist.new_group(backend="gloo") if world_size > 1 else None,
+        control=control_group() if world_size > 1 else None,
     )
 
 
@@ -227,9 +226,10 @@ def _measurements(outcome: Any, worker: Any, *, entered: float, threads: int) ->
     segments = [vars(segment) for segment in outcome.segments]
     node = None
     if worker.local_rank == 0:
-        node = provenance.node() | {"ray_node_id": ray.get_runtime_context().get_node_id()}
-        node |= {"threads_per_worker": threads}
-        node |= {"calibration": calibrate.calibrate(node["usable_cpus"], clock=tracker.monotonic)}
+        node = provenance.node() | {"threads_per_worker": threads}
+        node["ray_node_id"] = ray.get_runtime_context().get_node_id()
+        usable: Any = node["usable_cpus"]
+        node["calibration"] = calibrate.calibrate(usable, clock=tracker.monotonic)
     worker.barrier()
     plain = {name: value for name, value in vars(outcome).items() if name != "segments"}
     return plain | {

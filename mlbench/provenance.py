@@ -41,7 +41,7 @@ PACKAGES = (
     "sacrebleu",
     "sacremoses",
     "scikit-learn",
-    "simplejpeg",
+    "scipy",
     "tokenizers",
     "torch",
     "torchvision",

@@ -76,6 +76,7 @@ class Record(BaseModel):
     outside: dict[str, Spread]
     batch_s: dict[str, float]  # p50, p95, p99 over batches and ranks
     flops_per_sample: float | None
+    gradient_bytes: int | None = None  # of one worker and update; None: nothing was trained
     model_flops_per_s: float | None
     mfu: float | None
     cost: dict[str, Any] | None
@@ -93,12 +94,14 @@ class Record(BaseModel):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        (folder / "record.json").write_text(self.model_dump_json(indent=2))
         row = {
             name: json.dumps(value) if isinstance(value, (dict, list)) else value
             for name, value in self.model_dump(mode="json").items()
         }
         pq.write_table(pa.Table.from_pylist([row]), folder / "record.parquet")
+        whole = folder / "record.json.part"  # who finds record.json finds all of it
+        whole.write_text(self.model_dump_json(indent=2))
+        whole.replace(folder / "record.json")
 
 
 def load(path: Path) -> Record:

@@ -6,15 +6,12 @@ or starts one, `launch` trains on the workers, and the record goes to the event 
 
 import secrets
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mlbench import clusters, config, events, provenance, store, tasks, terminal, tracker
+from mlbench import clusters, config, events, provenance, signals, store, tasks, terminal, tracker
 from mlbench.conclude import conclude
 from mlbench.config import Experiment
 from mlbench.errors import UserError
@@ -24,6 +21,8 @@ from mlbench.record import Record
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
+NO_DATASET = "none"  # of tasks that generate what they need
+OWN_DATA = ("train_file", "train_files", "train_folder")  # fields by which a user names data of their own
 STORE_WAIT_REFUSED_S = 5  # s, likewise where somebody wants out
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
 
@@ -31,6 +30,7 @@ STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves t
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     begun = tracker.process_start()
+    signals.end_with_parent()
     if any(word in ("-h", "--help") for word in arguments):
         terminal.print_help()
         return 0
@@ -70,7 +70,7 @@ def execute(
             "output_root": experiment.output_root.absolute(),
         }
     )
-    _check_data(experiment)
+    check_data(experiment)
     command = provenance.without_credentials(shlex.join(["python", "-m", "mlbench.run", *words]))
     folder = _folder(experiment, seed, begun)
     log = folder / events.NAME
@@ -95,12 +95,14 @@ def execute(
     return result
 
 
-def _check_data(experiment: Experiment) -> None:
+def check_data(experiment: Experiment) -> None:
     """Make small data now; ask for official data to be prepared, which can take hours."""
     if experiment.cluster.name != "local":
         return  # every node looks for itself
     task = experiment.task
-    given = getattr(task, "train_file", None)
+    if task.dataset == NO_DATASET:
+        return
+    given = any(getattr(task, field, None) for field in OWN_DATA)
     manifest = experiment.data_root / task.dataset / "manifest.json"
     if experiment.scale == "official" and not given and not manifest.exists():
         raise UserError(
@@ -130,7 +132,7 @@ def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -
         with terminal.Progress(experiment, seed, begun=begun) as progress:
             progress.say(f"starting Ray ({experiment.cluster.name})")
             # ray.init replaces signal handlers, so ours come after it.
-            with clusters.connect(experiment) as connection, _interruptible():
+            with clusters.connect(experiment) as connection, signals.interruptible():
                 stamps["connect_end"] = tracker.wall()
                 ended |= {
                     "oversubscribed": connection.oversubscribed,
@@ -161,24 +163,6 @@ def _watch(fit: Fit, receiver: Receiver, follower: events.Follower, progress: An
     for event in follower.take():
         progress.event(event)
     receiver.close()
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Make SIGTERM, and SIGINT even where a shell has it ignored, end the run as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,10 @@ def average_buffers(model: nn.Module) -> None:
         buffer.copy_(part.view_as(buffer))
 
 
-def _timed_all_reduce(tracker: Tracker, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _timed_all_reduce(
+    tracker: Tracker,
+    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+) -> torch.futures.Future[torch.Tensor]:
     """Average one bucket, as DDP does without a hook, and stamp when it left and when it arrived."""
     launch = tracker.launched()
     work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)

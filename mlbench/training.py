@@ -79,6 +79,8 @@ class Outcome:
     elapsed: float = 0.0  # s from the first touch of data to the end of the last validation
     unit: str = "samples"  # what `samples` counts: images, rows, tokens
     flops_per_sample: float | None = None
+    gradient_bytes: int | None = None  # what a worker contributes to an update's all-reduce
+    error: str | None = None  # why the status is `failed`
     table: list[dict[str, Any]] = field(default_factory=list)  # of tasks that measure without training
 
 
@@ -296,6 +298,7 @@ class _Run:
     def outcome(self, status: str) -> Outcome:
         """Return what was measured; the last report's own cost belongs to no segment."""
         elapsed = self.validations[-1]["elapsed"] if self.validations else self.tracker.elapsed()
+        plain = sync.unwrap(self.model)
         return Outcome(
             status=status,
             validations=self.validations,
@@ -303,4 +306,5 @@ class _Run:
             time_to_accuracy=elapsed if status == "goal_reached" else None,
             updates=self.update,
             elapsed=elapsed,
+            gradient_bytes=sum(p.numel() * p.element_size() for p in plain.parameters() if p.requires_grad),
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -76,6 +76,11 @@ class Worker:
         for number in numbers:
             state = _mix(state + number + 1)
         return torch.Generator(self.device).manual_seed(_mix(state) >> 1)
+
+
+def control_group() -> dist.ProcessGroup:
+    """Return a new gloo group of all ranks, for `Worker.control`; every rank must call this."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
 
 
 def _mix(state: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mlbench.worker import Worker
+from mlbench.worker import Worker, control_group
 
 
 def run_ranks(function: Callable[..., Any], workers: int, *arguments: Any) -> list[Any]:
@@ -44,8 +44,7 @@ def _rank(answers: Any, rank: int, workers: int, port: int, function: Any, argum
     try:
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=workers)
-        control = dist.new_group(backend="gloo")
-        worker = Worker(rank=rank, world_size=workers, local_rank=rank, control=control)
+        worker = Worker(rank=rank, world_size=workers, local_rank=rank, control=control_group())
         # By value: torch would leave its tensors in shared memory that ends with this process.
         answers.put((rank, pickle.dumps(function(worker, *arguments)), None))
         dist.barrier()

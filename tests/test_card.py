@@ -60,14 +60,16 @@ def test_a_run_without_a_goal_says_so():
 
 
 def test_a_task_that_measures_without_training_has_a_card():
-    plain = experiment().plain()
-    task = {
-        name: plain["task"][name] for name in ("name", "recipe", "metric", "unit", "direction", "budget_s")
-    }
-    values = plain | {"task": task | {"goals": None}}
+    values = experiment("task=allreduce").plain()
     text = said(nothing_measured(status="completed", experiment=values, goal=None, table=[{"bytes": 4}] * 85))
     assert text.startswith("COMPLETED: 85 rows measured what ")
     assert "epoch" not in text
+
+
+def test_what_a_task_noted_beside_its_goal_is_on_the_card():
+    rows = [{"kind": "bleu", "signature": "nrefs:1|case:lc"}, {"kind": "batches", "share_of_padding": 0.0625}]
+    text = said(record(table=rows))
+    assert "bleu signature nrefs:1|case:lc batches share of padding 0.0625" in text
 
 
 @pytest.mark.parametrize("status", [s for s in STATUSES if s not in ("goal_reached", "completed")])

@@ -85,7 +85,8 @@ def logreg_weights(worker: Worker, batch: int, root: Path) -> tuple[list[float],
 
     nn.Linear.__init__ = remember
     outcome = tasks.load("logreg").run(experiment.task, mini_worker(worker, root))
-    return kept[0].weight.flatten().tolist(), [v["metrics"] for v in outcome.validations]
+    weight: Any = kept[0].weight
+    return weight.flatten().tolist(), [v["metrics"] for v in outcome.validations]
 
 
 def test_logistic_regression_is_the_same_on_one_and_two_workers(data_root: Path) -> None:
@@ -115,8 +116,11 @@ def test_validation_counts_every_sample_once_whatever_the_number_of_workers(data
     one, *more = [run_ranks(validation_counts, k, names, data_root)[0] for k in (1, 2, 3)]
     for other in more:
         for here, there in zip(one, other, strict=True):
-            assert there.pop("loss") == pytest.approx(here["loss"], rel=1e-6)
-            assert there == {name: value for name, value in here.items() if name != "loss"}
+            assert there.keys() == here.keys()
+            for name, value in there.items():
+                # Counts divide alike on any number of workers; sums of losses may differ in the last bits.
+                exact = name not in ("loss", "perplexity")
+                assert value == (here[name] if exact else pytest.approx(here[name], rel=1e-6))
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 96, 1000])

@@ -29,9 +29,23 @@ class Connection:
 
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[Connection]:
-    """Connect by the cluster's name; what was started here is stopped at the end."""
+    """Join the cluster and see that the workers fit; what was started here is stopped at the end."""
+    with join(experiment) as host:
+        yield room_for(experiment, host=host)
+
+
+@contextmanager
+def join(experiment: Experiment) -> Iterator[str]:
+    """Make this process a driver of the cluster's Ray; yield the address at which workers reach it."""
     if experiment.cluster.name == "local":
         kept.secure()  # before the module below imports ray, which reads the mode only then
     module = import_module(f"mlbench.clusters.{experiment.cluster.name}")
-    with module.connect(experiment) as connection:
-        yield connection
+    with module.join(experiment) as host:
+        yield host
+
+
+def room_for(experiment: Experiment, *, host: str) -> Connection:
+    """Return what a worker reserves on the cluster that was joined; UserError where they do not fit."""
+    from mlbench.clusters import room
+
+    return room.reserve(experiment, host=host)

@@ -16,12 +16,15 @@ from mlbench import provenance
 from mlbench.errors import UserError
 
 # What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
-DRIVER_RESOURCE = {"mlbench_driver": 1}
+DRIVER_RESOURCE = {"mlbench_driver": 1.0}
+ADDRESS = "MLBENCH_RAY_ADDRESS"  # environment variable by which a sweep tells its runs
 STOP_S = 2  # s that Ray's processes have to end; the two servers do not end by themselves within 10 s (2.60)
 
 
 def address() -> str | None:
-    """Return the address of the Ray that `start` left running, or None."""
+    """Return the address of the Ray that a sweep keeps for its runs or `start` left running, or None."""
+    if ADDRESS in os.environ:
+        return os.environ[ADDRESS]
     kept = _note()
     return kept["address"] if kept else None
 

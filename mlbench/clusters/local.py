@@ -1,4 +1,4 @@
-"""Ray on this machine: the one that `python -m mlbench.cluster start` keeps, else one for this run.
+"""Ray on this machine: a sweep's, the one that `python -m mlbench.cluster start` keeps, else one for this run.
 
 A Ray that some other program started for itself is left alone: it would end with that program.
 """
@@ -13,17 +13,17 @@ from typing import Any
 import ray
 
 from mlbench import provenance
-from mlbench.clusters import Connection, kept, room
+from mlbench.clusters import kept
 from mlbench.config import Experiment
 
 LOOPBACK = "127.0.0.1"  # workers are on this machine, and so are their signs of life
 
 
 @contextmanager
-def connect(experiment: Experiment) -> Iterator[Connection]:
-    """Yield a local cluster; one that was started here is stopped at the end."""
+def join(experiment: Experiment) -> Iterator[str]:
+    """Yield the loopback address; a Ray that was started here is stopped at the end."""
     if ray.is_initialized():  # a sweep or a test keeps one connection for many runs
-        yield room.reserve(experiment, host=LOOPBACK)
+        yield LOOPBACK
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     options: dict[str, Any] = {
@@ -44,6 +44,6 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
             **options,
         )
     try:
-        yield room.reserve(experiment, host=LOOPBACK)
+        yield LOOPBACK
     finally:
         ray.shutdown()

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import yaml
 
-from mlbench import events, record
+from mlbench import events, record, tasks
 from mlbench.config import Experiment, key
 from mlbench.errors import UserError
 from mlbench.provenance import without_credentials
@@ -220,7 +220,23 @@ def _files(folder: Path, found: Record) -> Iterator[Path]:
         if line is not None:
             (files / "official_result.txt").write_text(line + "\n")
         curves.draw(clean, files)
+        _table(clean, files)
         yield files
+
+
+def _table(found: Record, files: Path) -> None:
+    """Write the task's table as Parquet, and as a figure where the task has one."""
+    if not found.table:
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(found.table), files / "table.parquet")
+    report = tasks.report(found.experiment["task"]["name"])
+    if report:
+        rate = found.experiment["hardware"]["network_gbit_per_s"]
+        drawn = report.figure(found.table, network_gbit_per_s=rate)
+        drawn.savefig(files / "table.png", dpi=curves.DOTS_PER_INCH)
 
 
 def _lock(folder: Path) -> int:

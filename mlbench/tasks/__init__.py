@@ -6,10 +6,14 @@ A task is a module with three names, and `conf/task/NAME.yaml` with the values o
 - `prepare(config, root) -> Path`: makes the data set below `root` once and returns its folder. Not timed.
 - `run(config, worker) -> Outcome`: trains (or measures) with `mlbench.training.train`.
 
+A task whose result is a table may have a module `report` with `figure(table, network_gbit_per_s=)` for
+MLflow and `terminal(table, network_gbit_per_s=)` for the result card; others are shown row by row.
+
 The module itself must import quickly (no torch), because the driver only needs `Config` and `prepare`.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 from mlbench.errors import UserError
@@ -27,3 +31,9 @@ def load(name: str) -> ModuleType:
     if missing:
         raise UserError(f"task {name!r} lacks {', '.join(missing)}", hint="see docs/adding-a-task.md")
     return module
+
+
+def report(name: str) -> ModuleType | None:
+    """Return the module that presents the task's table, or None if the task has none."""
+    module = f"mlbench.tasks.{name}.report"
+    return import_module(module) if find_spec(module) else None

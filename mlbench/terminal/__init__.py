@@ -16,13 +16,14 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.live import Live
 
-from mlbench import tracker, units
+from mlbench import tasks, tracker, units
 from mlbench.config import Experiment
 from mlbench.record import Record
 from mlbench.terminal import card, footer, frame, help
 from mlbench.terminal.course import TRAINING, Connected, Course
 
 REDRAW_S = 1.0  # s between two frames of the live screen; signs of life come no faster
+PIPE_WIDTH = 160  # columns of a table, where the output is not a terminal that has a width
 QUIET_S = 10  # s of silence after which plain lines show that the run is alive
 
 
@@ -50,6 +51,7 @@ def reused(record: Record, experiment: Experiment) -> None:
 
 def _show(record: Record, below: footer.Lines) -> None:
     console = Console()
+    _show_table(record, console)
     lines = [f"{label + ':' if label else '':16}{text}" for label, text in below]
     with _readers_may_leave():
         if console.is_terminal and not console.options.ascii_only:
@@ -57,6 +59,16 @@ def _show(record: Record, below: footer.Lines) -> None:
         else:
             lines.insert(0, card.plain(record))
         _print(console, "\n".join(lines))
+
+
+def _show_table(record: Record, console: Console) -> None:
+    """Print the table of a task that presents its own; no column of a file or pipe is cut."""
+    report = tasks.report(record.experiment["task"]["name"])
+    if report and record.table:
+        rate = record.experiment["hardware"]["network_gbit_per_s"]
+        wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
+        with _readers_may_leave():
+            wide.print(report.terminal(record.table, network_gbit_per_s=rate))
 
 
 @contextmanager

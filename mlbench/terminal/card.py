@@ -9,7 +9,7 @@ from rich import box
 from rich.panel import Panel
 from rich.text import Text
 
-from mlbench import units
+from mlbench import tasks, units
 from mlbench.goal import Goal
 from mlbench.record import Record
 from mlbench.terminal import breakdown
@@ -79,6 +79,7 @@ def rows(record: Record) -> Rows:
         ("what", _what(record)),
         *breakdown.lines(record),
         ("best in time", _best_in_time(record)),
+        *_facts(record),
         ("cost", _cost(record)),
         ("worker failures", _failures(record)),
         *(("deviation", _deviation(deviation)) for deviation in record.deviations),
@@ -200,6 +201,20 @@ def _failures(record: Record) -> str | None:
     return f"{len(record.restarts)}; {'; '.join(reasons)}" if reasons else None
 
 
+def _facts(record: Record) -> Rows:
+    """Return the rows of the task's table, unless a report of the task's own presents them."""
+    if tasks.report(record.experiment["task"]["name"]):
+        return []
+    return [(row["kind"].replace("_", " "), _fact(row)) for row in record.table]
+
+
+def _fact(row: dict[str, Any]) -> str:
+    values = ((name.replace("_", " "), value) for name, value in row.items() if name != "kind")
+    return ", ".join(
+        f"{name} {units.number(value) if isinstance(value, float) else value}" for name, value in values
+    )
+
+
 def _deviation(deviation: dict[str, Any]) -> str:
     return (
         f"{deviation['field']} is {deviation['given']}, the reference is {deviation['reference']} "
@@ -221,7 +236,9 @@ def _official(record: Record) -> str | None:
         )
         if value not in ("official", "closed")
     ]
-    if record.status != "goal_reached":
+    if record.experiment["goal"] != "official" and record.experiment["task"]["goals"]:
+        reasons = [*reasons, f"goal={record.experiment['goal']}"]
+    elif record.status == "goal_not_reached":
         reasons = [*reasons, "the goal was not reached"]
     if record.caveats:
         reasons = [*reasons, "see the caveats"]

@@ -76,7 +76,8 @@ class Course:
             return
         now = self._now()
         self.doing = TRAINING
-        self._losses[sign["rank"]] = sign["loss"]
+        if sign["loss"] is not None:
+            self._losses[sign["rank"]] = sign["loss"]
         if sign["rank"] != 0:
             return
         if sign["update"] < self.update:  # went back to a checkpoint

@@ -47,8 +47,14 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     worker.barrier()
     worker.tracker.start()
     table = list(_rows(config, worker))
-    wrong = any(row["wrong_elements"] for row in table)
-    return Outcome(status="failed" if wrong else "completed", table=table, elapsed=worker.tracker.elapsed())
+    wrong = [row for row in table if row["wrong_elements"]]
+    named = sorted({f"{row['collective']} {row['dtype']}" for row in wrong})
+    return Outcome(
+        status="failed" if wrong else "completed",
+        error=f"elements came out wrong in {', '.join(named)}" if wrong else None,
+        table=table,
+        elapsed=worker.tracker.elapsed(),
+    )
 
 
 def _rows(config: Config, worker: "Worker") -> Iterator[dict[str, Any]]:

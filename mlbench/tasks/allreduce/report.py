@@ -79,8 +79,10 @@ def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -
 
     groups, fits = lines(table), lines(table, "fit")
     shown = _shown(groups)
-    drawn = Table(box=box.SIMPLE, title="Median times by message size", title_justify="left")
-    for heading in ("backend", "collective", "dtype"):
+    origins = dict.fromkeys(f"{backend} {device} x{workers}" for backend, device, _, _, workers in groups)
+    title = "Median times by message size" + (f", {next(iter(origins))}" if len(origins) == 1 else "")
+    drawn = Table(box=box.SIMPLE, title=title, title_justify="left")
+    for heading in ("collective", "dtype") if len(origins) == 1 else ("backend", "collective", "dtype"):
         drawn.add_column(heading, no_wrap=True)
     headings = [f"~{units.with_prefix(size, 'B')}" for size in shown]
     headings += ["latency", "bandwidth", "residual", "best bus"]
@@ -95,7 +97,8 @@ def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -
         cells.append(units.with_prefix(best, "B/s"))
         if network_gbit_per_s:
             cells.append(units.percent(best / (network_gbit_per_s * GIGABIT)))
-        drawn.add_row(f"{backend} {device} x{workers}", collective, dtype, *cells)
+        named = (collective, dtype)
+        drawn.add_row(*named if len(origins) == 1 else (f"{backend} {device} x{workers}", *named), *cells)
     notes = dict.fromkeys(
         f"{'skipped' if row['kind'] == 'skipped' else 'wrong'}: {row['backend']} {row['device']} "
         f"{row['collective']} {row['dtype']}: {row['reason']}"

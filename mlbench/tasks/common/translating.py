@@ -104,7 +104,8 @@ def train_translator(
         worker,
     )
     outcome.unit = "tokens"
-    outcome.table = [{"bleu_signature": score.signature, "padding": plan.padding} for score in scores[-1:]]
+    signed = [{"kind": "bleu", "signature": score.signature} for score in scores[-1:]]
+    outcome.table = [*signed, {"kind": "batches", "share_of_padding": plan.padding}]
     source, target = (round(length) for length in plan.lengths.mean(1).tolist())
     outcome.flops_per_sample = pair_flops(network, source, target) / counted(source, target)
     return outcome
