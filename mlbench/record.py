@@ -107,3 +107,16 @@ class Record(BaseModel):
 def load(path: Path) -> Record:
     """Read a record.json."""
     return Record.model_validate_json(path.read_text())
+
+
+def find(output_root: Path, *, key: str, seed: int) -> list[Record]:
+    """Return the records with this key and seed, oldest first; a run folder's name ends in the seed."""
+    found = []
+    for path in sorted(output_root.glob(f"*-{seed:x}/record.json")):
+        try:
+            one = load(path)
+        except (OSError, ValueError):
+            continue  # damaged, or another version's, which has another key
+        if one.key == key and one.seed == seed:
+            found.append(one)
+    return found

@@ -1,4 +1,4 @@
-"""Ray on this machine: a sweep's, the one that `python -m mlbench.cluster start` keeps, else one for this run.
+"""Ray on this machine: a sweep's, or the one that `mlbench.cluster start` keeps, else one for this run.
 
 A Ray that some other program started for itself is left alone: it would end with that program.
 """

@@ -37,8 +37,15 @@ LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
 
 
 def find_finished(experiment: Experiment) -> Record | None:
-    """Return the record of a finished run with this experiment's key and seed, if the store has one."""
+    """Return the record of a finished run with this experiment's key and seed, if there is one.
+
+    The folders below output_root tell first: the store may be down, or behind.
+    """
     assert experiment.seed is not None
+    here = record.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
+    finished = [one for one in here if one.status in FINISHED]
+    if finished:
+        return finished[-1]
     with suppress(Exception):  # a dead or unreadable store costs a repetition, not the run
         ledger = open_ledger(experiment.store, artifacts=None)
         if ledger is not None:
