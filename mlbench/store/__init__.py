@@ -63,7 +63,7 @@ class Mirror(threading.Thread):
     def __init__(self, folder: Path, uri: str) -> None:
         super().__init__(name="mlflow", daemon=True)
         self.error: str | None = None
-        self._lock = _lock(folder)
+        self._lock = hold(folder)
         self._transfer = _Transfer(folder, uri)
         self._ending = threading.Event()  # the log will not grow any more
         self._given_up = threading.Event()
@@ -129,17 +129,25 @@ def sync(output_root: Path, uri: str | None) -> Iterator[Synced]:
             continue
         place = uri or opening["experiment"]["tracking_uri"] or default_uri(output_root)
         if place not in complete:
-            complete[place] = _complete(place)
+            complete[place] = complete_in(place)
         if opening["run_id"] in complete[place]:
             yield Synced(opening["run_id"], "present")
         else:
-            yield _synced(folder, opening["run_id"], place)
+            yield bring(folder, opening["run_id"], place)
 
 
-def _complete(uri: str) -> set[str]:
-    try:
+def complete_in(uri: str) -> set[str]:
+    """Return the ids of the runs that a store has in full, or had until a person deleted them there."""
+    with answering(uri):
         ledger = open_ledger(uri, artifacts=None)
         return ledger.complete() if ledger else set()
+
+
+@contextmanager
+def answering(uri: str) -> Iterator[None]:
+    """Turn what a store raises that is down into a UserError."""
+    try:
+        yield
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = without_credentials(str(error)).splitlines()[0]
         raise UserError(
@@ -148,9 +156,10 @@ def _complete(uri: str) -> set[str]:
         ) from error
 
 
-def _synced(folder: Path, run_id: str, uri: str) -> Synced:
+def bring(folder: Path, run_id: str, uri: str) -> Synced:
+    """Bring one run into MLflow, unless its driver still lives."""
     try:
-        lock = _lock(folder)
+        lock = hold(folder)
     except BlockingIOError:
         return Synced(run_id, "running")
     try:
@@ -246,7 +255,7 @@ def _table(found: Record, files: Path) -> None:
         drawn.savefig(files / "table.png", dpi=curves.DOTS_PER_INCH)
 
 
-def _lock(folder: Path) -> int:
+def hold(folder: Path) -> int:
     """Take the run for this process until the descriptor is closed; the kernel frees it after a kill -9.
 
     Raises BlockingIOError while another has it.

@@ -18,6 +18,7 @@ from mlbench.record import Record
 
 RUN_ID = "mlbench.run_id"  # tag: the run folder's name, by which a run is found again
 COMPLETE = "mlbench.complete"  # tag: "true" once everything has been written
+IMPORTED = "mlbench.imported"  # tag: "true" for a run that was read from a zip, and is never reused
 MLFLOW_STATUS = {"diverged": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}  # else FINISHED
 
 HEADLINES = (
@@ -90,6 +91,8 @@ def opening_tags(start: dict[str, Any]) -> dict[str, str]:
     return {
         RUN_ID: start["run_id"],
         "status": "running",
+        "source": start.get("source", "mlbench"),
+        **({IMPORTED: "true"} if "imported" in start else {}),
         "task": experiment["task"]["name"],
         "recipe": experiment["task"]["recipe"],
         **{group: experiment[group]["name"] for group in names},
@@ -152,8 +155,8 @@ def _validation(validation: dict[str, Any], metadata: dict[str, Any]) -> list[Me
     for name in ("epoch", "elapsed"):
         values[f"training/{name}"] = validation[name]
     values["training/loss"] = validation["train_loss"]
-    segments = metadata["segments"]
-    busy = max(math.fsum(segment["phases"].values()) for segment in segments)
+    segments = metadata["segments"]  # one a rank; none where another suite measured
+    busy = max((math.fsum(segment["phases"].values()) for segment in segments), default=0.0)
     if busy > 0:
         (spread,) = spread_segments([[segment] for segment in segments])
         values["training/samples_per_s"] = spread["samples"] / busy

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlbench.store.entries import COMPLETE, MLFLOW_STATUS, RUN_ID, Metric
+from mlbench.store.entries import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, Metric
 
 EXPERIMENT = "mlbench"
 # What MLflow accepts in one request and in one value (mlflow.utils.validation, 3.17, 2026).
@@ -47,11 +47,21 @@ class Ledger:
         runs = self._search(f"tags.`{COMPLETE}` = 'true'", deleted=True)
         return {run.data.tags[RUN_ID] for run in runs}
 
+    def delete(self, run_id: str) -> bool:
+        """Delete the runs of this mlbench run; MLflow keeps them as deleted until `mlflow gc`."""
+        found = list(self._search(f"tags.`{RUN_ID}` = '{run_id}'"))
+        for run in found:
+            self.client.delete_run(run.info.run_id)
+        return bool(found)
+
     def record_json(self, *, key: str, seed: int, statuses: Sequence[str]) -> str | None:
-        """Return the newest record of a complete run with this key, seed and one of the statuses."""
+        """Return the newest record of a complete run with this key, seed and one of the statuses.
+
+        Runs that were imported do not count: nobody knows here on what they were measured.
+        """
         query = f"tags.`key` = '{key}' AND tags.`seed` = '{seed}' AND tags.`{COMPLETE}` = 'true'"
         for run in self._search(query):
-            if run.data.tags["status"] in statuses:
+            if run.data.tags["status"] in statuses and IMPORTED not in run.data.tags:
                 with tempfile.TemporaryDirectory() as folder:
                     path = self.client.download_artifacts(run.info.run_id, "record.json", folder)
                     return Path(path).read_text()
