@@ -37,7 +37,7 @@ def caveats(
     )
     if device == "cuda":
         said.append(
-            "steps were timed without waiting for the GPU: how the time splits into phases is not to be trusted"
+            "steps were timed without waiting for the GPU: how time splits into phases is not to be trusted"
         )
     if workers == 1 and steps["agg"]:
         said.append("one worker communicates with nobody: its communication is other work, timed too late")

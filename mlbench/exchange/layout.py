@@ -1,7 +1,7 @@
 """How MLBench (2018-2021) named and wrote what its dashboard let one download.
 
-One file `result_<metric> @ <rank>.json` a metric and rank, a JSON list of {date, value, cumulative} with values
-as text; `<pod>_<resource>.json` a worker's resource; `official_result.txt`, one line, once a goal was reached.
+One file `result_<metric> @ <rank>.json` a metric and rank, a JSON list of {date, value, cumulative} with values as
+text; `<pod>_<resource>.json` a worker's resource; `official_result.txt`, one line, when a goal was reached.
 """
 
 import json
@@ -75,6 +75,11 @@ def parse(archive: Archive) -> Series:
     if not series:
         raise archive.refusal("it holds no result of MLBench, e.g. 'result_train_loss @ 0.json'")
     return series
+
+
+def is_layout(name: str) -> bool:
+    """Return whether a file is named as the original named its results."""
+    return bool(_RESULT.fullmatch(name) or _RESOURCE.fullmatch(name) or name == OFFICIAL)
 
 
 def _points(archive: Archive, name: str) -> list[Point]:

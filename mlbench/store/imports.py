@@ -50,7 +50,9 @@ def _write(record: Record, log: Sequence[dict[str, Any]], folder: Path) -> None:
         (made / events.NAME).write_text("".join(lines))
         made.rename(folder)
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}", hint="give another output_root") from error
+        raise UserError(
+            f"cannot write {folder}: {error.strerror}", hint="give another output_root"
+        ) from error
     with suppress(OSError):  # another import may be at work there
         staging.rmdir()
 
