@@ -102,6 +102,7 @@ def opening_tags(start: dict[str, Any]) -> dict[str, str]:
         "seed": str(start["seed"]),
         "key": start["key"],
         "command": without_credentials(start["command"]),
+        **({"study": experiment["study"]} if experiment.get("study") else {}),
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": "mlbench.run",  # the Source column shows only what follows the last slash
     }

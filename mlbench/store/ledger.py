@@ -40,16 +40,16 @@ class Ledger:
 
     def find(self, run_id: str) -> Any | None:
         """Return MLflow's run of the mlbench run with this id."""
-        return next(self._search(f"tags.`{RUN_ID}` = '{run_id}'"), None)
+        return next(self.search(f"tags.`{RUN_ID}` = '{run_id}'"), None)
 
     def complete(self) -> set[str]:
         """Return the ids of the mlbench runs that are here in full, or were until a person deleted them."""
-        runs = self._search(f"tags.`{COMPLETE}` = 'true'", deleted=True)
+        runs = self.search(f"tags.`{COMPLETE}` = 'true'", deleted=True)
         return {run.data.tags[RUN_ID] for run in runs}
 
     def delete(self, run_id: str) -> bool:
         """Delete the runs of this mlbench run; MLflow keeps them as deleted until `mlflow gc`."""
-        found = list(self._search(f"tags.`{RUN_ID}` = '{run_id}'"))
+        found = list(self.search(f"tags.`{RUN_ID}` = '{run_id}'"))
         for run in found:
             self.client.delete_run(run.info.run_id)
         return bool(found)
@@ -60,14 +60,15 @@ class Ledger:
         Runs that were imported do not count: nobody knows here on what they were measured.
         """
         query = f"tags.`key` = '{key}' AND tags.`seed` = '{seed}' AND tags.`{COMPLETE}` = 'true'"
-        for run in self._search(query):
+        for run in self.search(query):
             if run.data.tags["status"] in statuses and IMPORTED not in run.data.tags:
                 with tempfile.TemporaryDirectory() as folder:
                     path = self.client.download_artifacts(run.info.run_id, "record.json", folder)
                     return Path(path).read_text()
         return None
 
-    def _search(self, query: str, *, deleted: bool = False) -> Iterator[Any]:
+    def search(self, query: str, *, deleted: bool = False) -> Iterator[Any]:
+        """Yield MLflow's runs that the query finds, newest first."""
         from mlflow.entities import ViewType
 
         view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
