@@ -24,7 +24,7 @@ from mlbench.config import Experiment, key
 from mlbench.errors import UserError
 from mlbench.provenance import without_credentials
 from mlbench.record import FINISHED, Record
-from mlbench.store import curves, entries
+from mlbench.store import curves, entries, studies
 from mlbench.store.ledger import Ledger, open_ledger
 from mlbench.store.official import official_result
 from mlbench.store.recover import recover
@@ -206,6 +206,9 @@ class _Transfer:
 
     def _open(self, ledger: Ledger, start: dict[str, Any]) -> str:
         tags = entries.opening_tags(start)
+        name = start["experiment"].get("study")
+        if name:
+            tags[studies.PARENT] = studies.parent(ledger, self.folder.absolute().parent, name)
         run = ledger.open_run(start["run_id"], name=entries.run_name(start), begun=start["begun"], tags=tags)
         ledger.log(run, params=entries.params(start))
         return run
