@@ -1,7 +1,8 @@
 """How MLBench (2018-2021) named and wrote what its dashboard let one download.
 
-One file `result_<metric> @ <rank>.json` a metric and rank, a JSON list of {date, value, cumulative} with values as
-text; `<pod>_<resource>.json` a worker's resource; `official_result.txt`, one line, when a goal was reached.
+One file `result_<metric> @ <rank>.json` a metric and rank, a JSON list of {date, value, cumulative} with
+values as text; `<pod>_<resource>.json` a worker's resource; `official_result.txt`, one line, once a goal was
+reached.
 """
 
 import json

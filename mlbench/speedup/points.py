@@ -16,6 +16,7 @@ COMPUTE = (
     "backward",
     "optimizer",
 )  # what MLBench counted as compute
+OURS = "mlbench"  # the source of records that this suite measured
 TOLD = ("torch", "data", "machine")  # fields of a series that a run which ended early could not tell
 TIMED = ("goal_reached", "goal_not_reached", "completed")  # ended after whole epochs
 
@@ -91,7 +92,7 @@ class Point:
         """Why no speed-up may be taken from these runs; None if one may."""
         if self.oversubscribed:
             return "its workers shared CPUs (oversubscribed)"
-        if self.caveats:
+        if self.caveats and self.source == OURS:  # an archive's caveats say what its numbers are
             return self.caveats[0]
         return None if self.times else "its runs had no goal"
 
@@ -196,7 +197,7 @@ def _point(runs: list[Record]) -> Point:
         outside_per_epoch=estimate([_outside(run) / run.epochs for run in timed]),
         phases=_per_epoch(timed, lambda run: run.phases),
         outside=_per_epoch(timed, lambda run: run.outside),
-        exposed=estimate(_shares(runs, lambda run: _mean(run, "communication"))),
+        exposed=estimate([s for run in runs if (s := run.exposed_communication_share) is not None]),
         overlapped=estimate(
             _shares(runs, lambda run: run.overlapped_communication and run.overlapped_communication.mean)
         ),
