@@ -30,6 +30,11 @@ class Estimate:
     high: float | None
     n: int
 
+    def times(self, factor: float) -> "Estimate":
+        """Return the estimate in another unit."""
+        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        return Estimate(factor * self.value, low, high, n=self.n)
+
 
 @dataclass(frozen=True)
 class Point:

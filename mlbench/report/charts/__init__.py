@@ -1,0 +1,18 @@
+"""The charts of a study: from the points of one task, scale and goal to traces and words."""
+
+from mlbench.report.chart import Chart
+from mlbench.report.charts.course import convergence
+from mlbench.report.charts.price import cost
+from mlbench.report.charts.shares import communication, phases
+from mlbench.report.charts.speed import speedup, time_to_accuracy
+from mlbench.report.families import Group
+
+__all__ = ["NAMES", "charts"]
+
+DRAWN = (speedup, time_to_accuracy, phases, communication, cost, convergence)
+NAMES = tuple(draw.__name__ for draw in DRAWN)
+
+
+def charts(group: Group) -> list[Chart]:
+    """Return all charts of a group, also those that can only say why there is nothing to draw."""
+    return [draw(group) for draw in DRAWN]
