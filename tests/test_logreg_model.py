@@ -1,9 +1,17 @@
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from ranks import mini_worker
 from sklearn.linear_model import LogisticRegression
 
+from mlbench import tasks, training
+from mlbench.config import compose
+from mlbench.tasks.logreg import data
 from mlbench.tasks.logreg.model import correct, linear, loss
+from mlbench.worker import Worker
 
 L2 = 1e-3
 
@@ -90,3 +98,29 @@ def test_large_logits_stay_finite():
 def test_correct_counts_rows_by_the_sign_of_the_logit(dtype):
     logits = torch.tensor([[3.0], [-0.1], [0.0], [0.1], [-2.0]])
     assert correct(logits, torch.tensor([1, 0, 0, 0, 1]).to(dtype)).item() == 3
+
+
+def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: dict[str, Any] = {}
+    train = training.train
+
+    def remember(parts: training.Parts, worker: Worker) -> training.Outcome:
+        trained["model"] = parts.model
+        return train(parts, worker)
+
+    monkeypatch.setattr(training, "train", remember)
+    task = compose(["task=logreg", "goal=none"]).task
+    tasks.load("logreg").run(task, mini_worker(Worker(), data_root))
+    rows, _ = data.open_dataset(data_root / task.dataset)
+    features, labels = rows.features.double().numpy(), rows.labels.numpy()
+    l2 = vars(task)["l2"]
+    fitted = LogisticRegression(C=1 / (len(labels) * l2), fit_intercept=False, tol=1e-8, max_iter=10_000)
+
+    def objective(w: np.ndarray) -> float:
+        return float(np.logaddexp(0, -(2 * labels - 1) * (features @ w)).mean() + l2 / 2 * w @ w)
+
+    best = objective(fitted.fit(features, labels).coef_[0])
+    ours = objective(trained["model"].weight.detach().double().numpy()[0])
+    assert best <= ours <= best + 1e-3

@@ -73,7 +73,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
 
         def fetch(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             drawn = (each[own] for each in draw(width, flip=found.flip, generator=crops))
-            return normalised(crop(images[chosen], *drawn)), labels[chosen]
+            return normalised(crop(images.index_select(0, chosen), *drawn)), labels.index_select(0, chosen)
 
         return sampling.RowUpdates(rows, fetch)
 
