@@ -19,6 +19,7 @@ from typing import Any
 
 # Read by Ray Tune when it starts.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # no CSV, JSON and TensorBoard files
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the old output can be silenced
 os.environ.setdefault("TUNE_DISABLE_AUTO_INIT", "1")  # the sweep has joined Ray
 
 import ray
@@ -87,6 +88,9 @@ class Order(Searcher):
             lost = {"run_id": None, "status": "failed", "error": "Tune's actor died", "seconds": 0.0}
             events.append(self._log, ENDED, {"trial": trial.id} | lost, kind="INTERVAL_END")
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles it to restore a sweep; ours is restored from the study's folder
+
     def save(self, checkpoint_path: str) -> None: ...
 
     def restore(self, checkpoint_path: str) -> None: ...
@@ -144,7 +148,9 @@ def _fit(errand: Errand, order: Order, storage: str) -> None:
         resources |= kept.DRIVER_RESOURCE  # where two sweeps share a Ray, their trials take turns
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(perform, errand=errand), resources),
-        tune_config=tune.TuneConfig(search_alg=order, num_samples=-1, max_concurrent_trials=1),
+        tune_config=tune.TuneConfig(
+            search_alg=order, num_samples=-1, max_concurrent_trials=1, reuse_actors=True
+        ),
         run_config=tune.RunConfig(name="tune", storage_path=storage, verbose=0),
     )
     tuner.fit()

@@ -1,5 +1,6 @@
 """Where Ray runs: `connect` yields a cluster with room for the experiment, or says what would fit."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ class Connection:
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[Connection]:
     """Join the cluster and see that the workers fit; what was started here is stopped at the end."""
+    _secure(experiment)
+    import ray  # noqa: F401  (before the thread, so that no two threads import it at once)
+
+    # Half of Ray's start is waiting for its servers; the trainer's import (2 s) fits in there.
+    threading.Thread(target=import_module, args=("ray.train.torch",), daemon=True).start()
     with join(experiment) as host:
         yield room_for(experiment, host=host)
 
@@ -37,11 +43,15 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
 @contextmanager
 def join(experiment: Experiment) -> Iterator[str]:
     """Make this process a driver of the cluster's Ray; yield the address at which workers reach it."""
-    if experiment.cluster.name == "local":
-        kept.secure()  # before the module below imports ray, which reads the mode only then
+    _secure(experiment)
     module = import_module(f"mlbench.clusters.{experiment.cluster.name}")
     with module.join(experiment) as host:
         yield host
+
+
+def _secure(experiment: Experiment) -> None:
+    if experiment.cluster.name == "local":
+        kept.secure()  # before anything imports ray, which reads the mode only then
 
 
 def room_for(experiment: Experiment, *, host: str) -> Connection:

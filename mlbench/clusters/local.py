@@ -4,10 +4,8 @@ A Ray that some other program started for itself is left alone: it would end wit
 """
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import ray
@@ -30,8 +28,6 @@ def join(experiment: Experiment) -> Iterator[str]:
         "logging_level": "INFO" if experiment.verbose else "CRITICAL",
         "log_to_driver": experiment.verbose,
     }
-    # Half of Ray's start is waiting for its servers; the trainer's import (2 s) fits in there.
-    threading.Thread(target=import_module, args=("ray.train.torch",), daemon=True).start()
     address = kept.address()
     if address:
         ray.init(address=address, **options)

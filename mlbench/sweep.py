@@ -1,0 +1,371 @@
+"""A study of many runs: `python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5`.
+
+The way of a sweep: `main` reads the words, `measure` plans (study.py), validates every point, and has Ray
+Tune run what is missing (trials.py); then the report and the parent run in MLflow are written.
+"""
+
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlbench import clusters, config, events, provenance, run, signals, store, study, units
+from mlbench.budget import Budget
+from mlbench.clusters import kept
+from mlbench.config import Experiment
+from mlbench.errors import UserError
+from mlbench.record import FINISHED, Record
+from mlbench.request import Request, read
+from mlbench.store import studies
+from mlbench.study import Study, Trial
+from mlbench.terminal.tally import Tally
+
+EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+POLL_S = 0.5  # s between two looks at the study's log
+
+HELP = """\
+usage: python -m mlbench.sweep name=value[,value ...] ... [repeats=3]
+                               [study=NAME] [max_usd=USD]
+
+Measures every point of a grid several times, one run after the other in
+random order, and reports speed-up, cost and how sure that is.
+
+Examples
+  python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5
+      Four points, five fresh seeds each: twenty runs.
+  python -m mlbench.sweep task=logreg,resnet20 workers=1,2
+      Tasks, workers, backends, hardware, recipes: any field, any number of
+      them. Hydra's syntax: lists with commas, or range(1,9).
+  python -m mlbench.sweep task=resnet20 workers=1,2,4,8,16 repeats=5
+      The first study again, extended: only 16 workers are measured.
+  python -m mlbench.sweep task=resnet50 scale=official data_root=/data \\
+      workers=1,2,4 hardware=gcp_n1_t4 backend=nccl max_usd=50
+      Stops before the runs of this study have cost more than 50 USD.
+  python -m mlbench.sweep study=quick
+      A study of conf/study, or one that you began and named: the rest of it.
+
+Words of its own
+  repeats=3     Runs of every point, each with a fresh seed that is logged.
+                seed=1,2,3 gives the seeds instead.
+  study=NAME    The folder below output_root/studies; by default it is named
+                after what varies, so that the same command finds it again.
+  max_usd=USD   Limit for all runs of the study together, by the hardware's
+                price and how long runs of the same point took.
+                The first run of a task has no estimate and is always begun.
+  question=...  What the study asks; the first line of its report.
+All others are those of python -m mlbench.run.
+
+Stopping. Ctrl-C ends the run that is going on, as it ends a single run. The
+same command goes on where a sweep was stopped or killed, and repeats nothing
+that was finished. A run that failed is reported, does not stop the rest, and
+is tried again by the next call.
+
+Results. output_root/studies/NAME has the plan (study.yaml), the log of all
+attempts (trials.jsonl), what each run printed (logs) and the report. The
+runs are where single runs are; in MLflow they are children of the study.
+
+Exit codes. 0: all that was asked for is measured, whether or not goals were
+reached. 1: a run failed, did not fit on the cluster, or was not paid for.
+2: a mistake in the command, told before anything is run. 130: interrupted.
+"""
+
+
+@dataclass
+class Outcome:
+    """How a sweep ended; `unmeasured` has a sentence for every trial without a result."""
+
+    study: Study
+    folder: Path
+    records: list[Record] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        if self.interrupted:
+            return EXIT_INTERRUPTED
+        return EXIT_FAILED if self.unmeasured else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; return the exit code."""
+    if not arguments or any(word in ("-h", "--help") for word in arguments):
+        print(HELP, end="")
+        return 0
+    try:
+        outcome = measure(read(arguments))
+    except UserError as error:
+        print(f"mlbench: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("mlbench: interrupted; the same command goes on", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    for sentence in [*(f"not measured: {one}" for one in outcome.unmeasured), *outcome.notes]:
+        print(sentence, file=sys.stderr)
+    if outcome.interrupted:
+        print("mlbench: interrupted; the same command goes on", file=sys.stderr)
+    print(outcome.folder / study.REPORT if outcome.records else outcome.folder)
+    return outcome.exit_code
+
+
+def measure(request: Request) -> Outcome:
+    """Measure what the study lacks, then report; UserError lists every fault before anything runs."""
+    experiments, words = _composed(request)
+    sample = next(iter(experiments.values()), None) or config.compose(list(request.place.values()))
+    output_root = sample.output_root.absolute()
+    folder = study.folder(output_root, request.name)
+    with study.locked(folder):
+        plan = study.load(folder) or study.new(request.name, question=request.question)
+        for asked, line in request.grids:
+            some = {key: words[key] for key in words if words[key] in asked.points}
+            plan = study.extended(plan, some, asked=line, seeds=asked.seeds)
+        known = {point.key: _compose(point.words, request) for point in plan.points}
+        study.check_versions(plan, known)
+        wanted = experiments or known
+        _check(wanted, request)
+        study.save(plan, folder)
+        outcome = _measured(plan, wanted, known, request=request, folder=folder, output_root=output_root)
+        outcome.records = study.records(plan, output_root)
+        if not outcome.interrupted and outcome.records:
+            _report(plan, outcome.records, folder)
+            _to_mlflow(outcome, output_root=output_root, uri=sample.store)
+    return outcome
+
+
+def _measured(
+    plan: Study,
+    wanted: Mapping[str, Experiment],
+    known: Mapping[str, Experiment],
+    *,
+    request: Request,
+    folder: Path,
+    output_root: Path,
+) -> Outcome:
+    """Run the trials of the wanted points that have no finished run yet."""
+    outcome = Outcome(plan, folder)
+    asked = [trial for trial in study.trials(plan) if trial.point.key in wanted]
+    runs = {trial.id: _attempts(trial, known[trial.point.key], output_root) for trial in study.trials(plan)}
+    missing = [t for t in asked if not any(one.status in FINISHED for one in runs[t.id])]
+    budget = Budget(known, (one for some in runs.values() for one in some), max_usd=request.max_usd)
+    with Tally(total=len(asked), done=len(asked) - len(missing)) as tally:
+        tally.say(f"study {plan.name}: {plan.question}")
+        points = units.counted(len(wanted), "point")
+        tally.say(f"{points}, {units.counted(len(asked), 'run')}, {tally.done} of them finished")
+        tally.spent = budget.spent
+        if missing:
+            with _ray(wanted[missing[0].point.key], tally) as host:
+                missing = _fitting(missing, wanted, host=host, outcome=outcome, tally=tally)
+                _run(missing, budget, request=request, outcome=outcome, tally=tally, output_root=output_root)
+    return outcome
+
+
+class _Watch:
+    """Follows the study's log while Tune runs, and tells what happens."""
+
+    def __init__(self, missing: Sequence[Trial], budget: Budget, *, outcome: Outcome, tally: Tally) -> None:
+        self.left = {trial.id: trial for trial in missing}
+        self.budget, self.outcome, self.tally = budget, outcome, tally
+        self.refused = ""
+        self.lock = threading.Lock()  # Tune's thread looks as well
+        self.follower = events.Follower(outcome.folder / study.LOG)
+        self.follower.take()
+
+    def allowed(self, trial: Trial) -> bool:
+        """Say whether the money lasts for one more run; Tune's thread asks, after the last run was logged."""
+        self.look()
+        self.refused = self.budget.refusal(trial.point.key) or ""
+        return not self.refused
+
+    def look(self) -> None:
+        """Take in what the log has gained."""
+        with self.lock:
+            for event in self.follower.take():
+                trial = self.left.get(event["value"]["trial"])
+                if trial is None:
+                    continue
+                words = shlex.join(trial.words)
+                if event["key"] == "trial_started":
+                    self.tally.started(words)
+                else:
+                    del self.left[trial.id]
+                    self._ended(trial, words, event["value"])
+            self.tally.tick()
+
+    def _ended(self, trial: Trial, words: str, told: dict[str, Any]) -> None:
+        runs = study.attempts(trial, self.outcome.folder.parent.parent)
+        found = next((one for one in runs if one.run_id == told["run_id"]), None)
+        if found is not None:
+            self.budget.add(found, seconds=told["seconds"])
+        if told["status"] not in FINISHED:
+            error = units.last_line(told["error"] or "")
+            self.outcome.unmeasured.append(f"{words}: {told['status']}: {error}")
+        self.tally.spent = self.budget.spent
+        self.tally.left = self.budget.left([trial.point.key for trial in self.left.values()])
+        self.tally.ended(words, found, error=told["error"])
+
+
+def _run(
+    missing: Sequence[Trial],
+    budget: Budget,
+    *,
+    request: Request,
+    outcome: Outcome,
+    tally: Tally,
+    output_root: Path,
+) -> None:
+    """Let Tune run the trials; on Ctrl-C the running one ends as a single run does."""
+    import ray
+
+    from mlbench import trials
+
+    watch = _Watch(missing, budget, outcome=outcome, tally=tally)
+    place = {**request.place, "study": f"study={request.name}"}
+    address = ray.get_runtime_context().gcs_address
+    errand = trials.Errand(
+        trials={trial.id: trial for trial in missing},
+        place=tuple(place.values()),
+        folder=outcome.folder,
+        output_root=output_root,
+        directory=Path.cwd(),
+        environment={**os.environ, kept.ADDRESS: address, "RAY_ADDRESS": address},
+    )
+    order = trials.Order(missing, allowed=watch.allowed, log=outcome.folder / study.LOG)
+    tune = trials.Sweep(errand, order)
+    try:
+        with signals.interruptible():
+            tune.start()
+            while tune.is_alive():
+                tune.join(POLL_S)
+                watch.look()
+    except KeyboardInterrupt:
+        tally.say("stopping the run that is going on")
+        outcome.interrupted = True
+        tune.interrupt()
+    watch.look()
+    if tune.error is not None:
+        raise UserError(f"Ray Tune ended: {tune.error}", hint="the same command goes on") from tune.error
+    if watch.refused:
+        tally.say(f"stopped: {watch.refused}")
+        outcome.unmeasured += [f"{shlex.join(t.words)}: {watch.refused}" for t in watch.left.values()]
+
+
+@contextmanager
+def _ray(sample: Experiment, tally: Tally) -> Iterator[str]:
+    tally.say(f"starting Ray ({sample.cluster.name})")
+    with clusters.join(sample) as host:
+        yield host
+
+
+def _fitting(
+    missing: Sequence[Trial],
+    wanted: Mapping[str, Experiment],
+    *,
+    host: str,
+    outcome: Outcome,
+    tally: Tally,
+) -> list[Trial]:
+    """Return the trials that the cluster has room for; tell of the others, and of those that must share."""
+    fits: dict[str, bool] = {}
+    for point in {trial.point.key: trial.point for trial in missing}.values():
+        words = shlex.join(point.words)
+        try:
+            room = clusters.room_for(wanted[point.key], host=host)
+        except UserError as error:
+            fits[point.key] = False
+            tally.say(f"refused: {words}: {error}")
+            outcome.unmeasured.append(f"{words}: {error}")
+            continue
+        fits[point.key] = True
+        if room.oversubscribed:
+            tally.say(f"oversubscribed: {words}: it runs, and is kept out of every speed-up")
+    return [trial for trial in missing if fits[trial.point.key]]
+
+
+def _composed(request: Request) -> tuple[dict[str, Experiment], dict[str, tuple[str, ...]]]:
+    """Compose every point of the grids; return experiments and words by key, or every fault at once."""
+    experiments: dict[str, Experiment] = {}
+    words: dict[str, tuple[str, ...]] = {}
+    faults: dict[str, str] = {}  # by their text: a fault of all points is told once
+    for asked, _ in request.grids:
+        for point in asked.points:
+            try:
+                experiment = _compose(point, request)
+            except UserError as error:
+                faults.setdefault(error.message, f"{shlex.join(point)}: {error}")
+                continue
+            key = config.key(experiment)
+            experiments[key] = experiment
+            words.setdefault(key, point)
+    if faults:
+        raise UserError("\n         ".join(faults.values()))
+    return experiments, words
+
+
+def _compose(words: Sequence[str], request: Request) -> Experiment:
+    return config.compose([*words, *request.place.values(), f"study={request.name}"])
+
+
+def _check(wanted: Mapping[str, Experiment], request: Request) -> None:
+    """Make small data and refuse what would fail in every run, before the first."""
+    if not wanted:
+        raise UserError(f"study {request.name} has no points", hint="say what it measures")
+    if request.max_usd is not None:
+        free = {one.hardware.name for one in wanted.values() if one.hardware.price is None}
+        if free:
+            raise UserError(
+                f"max_usd= needs a price, hardware={', '.join(sorted(free))} has none",
+                hint="choose hardware with a price, or leave max_usd out",
+            )
+    if any(one.rerun for one in wanted.values()):
+        raise UserError("a study measures a seed once", hint="raise repeats= instead of rerun=true")
+    checked = set()
+    for one in wanted.values():
+        data = (one.task.name, one.task.dataset, one.scale)
+        if data not in checked:
+            checked.add(data)
+            run.check_data(one)
+
+
+def _attempts(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:
+    """Return the runs of a trial, wherever they are known.
+
+    What a killed sweep left half-done is concluded first. A run that only the MLflow store has, because it
+    was measured elsewhere with this seed, is brought here.
+    """
+    for log in output_root.glob(f"*-{trial.seed:x}/{events.NAME}"):
+        if not (log.parent / "record.json").exists():
+            store.bring(log.parent, log.parent.name, experiment.store)
+    found = study.attempts(trial, output_root)
+    if found or not experiment.tracking_uri:
+        return found
+    elsewhere = store.find_finished(experiment.model_copy(update={"seed": trial.seed}))
+    if elsewhere is not None:
+        folder = output_root / elsewhere.run_id
+        folder.mkdir(parents=True, exist_ok=True)
+        elsewhere.save(folder)
+        return [elsewhere]
+    return []
+
+
+def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
+    """Write figures, tables and the page."""
+
+
+def _to_mlflow(outcome: Outcome, *, output_root: Path, uri: str) -> None:
+    """Write the parent run; a store that does not answer loses nothing and fails nothing."""
+    status = "FAILED" if outcome.unmeasured else "FINISHED"
+    try:
+        studies.write(outcome.study, outcome.records, output_root=output_root, uri=uri, status=status)
+    except Exception as error:  # whatever MLflow and what lies below it raise
+        reason = provenance.without_credentials(str(error)).splitlines()[0]
+        outcome.notes.append(f"MLflow could not be reached ({reason}): python -m mlbench.results sync")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
