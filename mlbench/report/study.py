@@ -1,0 +1,27 @@
+"""What a report says about a study beside its numbers."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run that a study asked for; `why` says what became of it where no record does."""
+
+    words: str  # e.g. "task=logreg workers=2"
+    key: str
+    seed: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class StudyText:
+    """A study in words.
+
+    - commands: command lines that make it again, in their order.
+    - planned: all runs that were asked for, so that those without a record are told.
+    """
+
+    title: str
+    question: str
+    commands: tuple[str, ...]
+    planned: tuple[Planned, ...] = ()
