@@ -1,54 +1,58 @@
-"""Runs of the past: `python -m mlbench.results list | show RUN | sync`, on the folders below output_root."""
+"""Runs of the past: `python -m mlbench.results list`, show, compare, export, import, plot, delete or sync.
 
-import argparse
+Every command is one function here; what it does is in mlbench.selection, comparison, exchange, report and
+store, how it looks in mlbench.terminal.
+"""
+
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlbench import events, record, store, units
+from mlbench import comparison, record, selection, store
 from mlbench.errors import UserError
 from mlbench.record import Record
+from mlbench.store import folders
+from mlbench.terminal import manual, tables
 
 EXIT_USER_ERROR = 2
 SETTINGS = {"output_root": "runs"}  # name=value words of every command, with their defaults
+OPTIONS = {"--json": "", "--yes": "delete", "--fail-if-slower": "compare"}  # and the one command that has it
 
 
 @dataclass(frozen=True)
 class Command:
-    """One word after `python -m mlbench.results`.
-
-    - operands: how the words that are not settings are called in the help, e.g. ("RUN",).
-    - settings: name=value words beside those of every command, with their defaults.
-    """
+    """One word after `python -m mlbench.results`; `settings` are name=value words beside SETTINGS."""
 
     run: Callable[["Given"], int]
-    about: str
-    operands: tuple[str, ...] = ()
-    settings: dict[str, str] | None = None
+    settings: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Given:
     """What the user wrote after the command."""
 
-    operands: list[str]
+    words: list[str]
     settings: dict[str, str]
-    json: bool
+    options: dict[str, str]
 
     @property
     def output_root(self) -> Path:
         return Path(self.settings["output_root"])
 
+    @property
+    def json(self) -> bool:
+        return "--json" in self.options
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     try:
-        name, given = _parse(arguments)
-        code = COMMANDS[name].run(given)
+        code = _run(list(arguments))
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -59,55 +63,51 @@ def main(arguments: Sequence[str]) -> int:
         return 0
 
 
-def _parse(arguments: Sequence[str]) -> tuple[str, Given]:
-    """Read the command, its settings and its operands; raise UserError with a sentence a mistake."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mlbench.results",
-        description=(__doc__ or "").split(":")[0] + ".",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Settings are written name=value, as for mlbench.run: "
-        + ", ".join(f"{name}={default}" for name, default in SETTINGS.items()),
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        usage = [*command.operands, *(f"[{setting}=...]" for setting in SETTINGS | (command.settings or {}))]
-        one = commands.add_parser(
-            name,
-            help=command.about,
-            description=command.about,
-            usage=f"python -m mlbench.results {name} {' '.join(usage)} [--json]",
-        )
-        one.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-        one.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    read = parser.parse_args(arguments)
-    command = COMMANDS[read.command]
-    settings = SETTINGS | (command.settings or {})
-    operands = []
-    for word in read.words:
-        setting, equals, value = word.partition("=")
-        if not equals:
-            operands.append(word)
-        elif setting in settings:
-            settings[setting] = value
+def _run(arguments: list[str]) -> int:
+    asked = [word for word in arguments if word in ("-h", "--help")]
+    name = next((word for word in arguments if not word.startswith("-")), None)
+    if name is None or (name not in COMMANDS and asked):
+        print(manual.RESULTS, end="")
+        return 0 if asked else EXIT_USER_ERROR
+    if name not in COMMANDS:
+        raise UserError(f"{name!r} is not a command", hint=f"say {', '.join(COMMANDS)} or --help")
+    if asked:
+        print(manual.COMMANDS[name], end="")
+        return 0
+    arguments.remove(name)
+    return COMMANDS[name].run(_parse(name, arguments))
+
+
+def _parse(name: str, arguments: list[str]) -> Given:
+    """Tell words, settings and options apart; UserError with a sentence for an option that is none."""
+    given = Given([], SETTINGS | COMMANDS[name].settings, {})
+    left = iter(arguments)
+    for word in left:
+        option, _, value = word.partition("=")
+        setting, equals, text = word.partition("=")
+        if word.startswith("-"):
+            if OPTIONS.get(option, name if option in OPTIONS else None) not in ("", name):
+                raise UserError(f"{name} has no option {option}", hint=f"{name} --help")
+            if option == "--fail-if-slower":
+                value = value or next(left, "")
+            given.options[option] = value
+        elif equals and setting in given.settings:
+            given.settings[setting] = text
         else:
-            raise UserError(f"{setting} is unknown", hint=f"choose from {', '.join(settings)}")
-    if len(operands) != len(command.operands):
-        wanted = " ".join(command.operands) or "no further word"
-        raise UserError(f"{read.command} takes {wanted}, given: {' '.join(operands) or 'nothing'}")
-    return read.command, Given(operands, settings, read.json)
+            given.words.append(word)
+    return given
 
 
 def _list(given: Given) -> int:
     """Print one line a run, oldest first."""
-    found = list(_records(given.output_root))
+    found = _selected(given)
     if given.json:
-        print(json.dumps([_summary(one) for one in found], indent=2))
-        return 0
-    if not found:
-        print(f"no finished run below {given.output_root}", file=sys.stderr)
-        return 0
-    rows = [[_cell(value) for value in _summary(one).values()] for one in found]
-    print(_table([_heading(name) for name in _summary(found[0])], rows))
+        print(json.dumps([tables.summary(one) for one in found], indent=2))
+    elif found:
+        rows = [[tables.cell(value) for value in tables.summary(one).values()] for one in found]
+        print(tables.table([tables.heading(name) for name in tables.summary(found[0])], rows))
+    else:
+        print(f"no finished run below {given.output_root}{_that(given.words)}", file=sys.stderr)
     return 0
 
 
@@ -115,99 +115,199 @@ def _show(given: Given) -> int:
     """Print one run's result card, or its whole record as JSON."""
     from mlbench.terminal import card, footer
 
-    folder = _folder(given.output_root, given.operands[0])
+    if len(given.words) != 1:
+        raise UserError(f"show takes one RUN, given: {' '.join(given.words) or 'nothing'}")
+    folder = folders.folder(given.output_root, given.words[0])
     found = record.load(folder / "record.json")
     if given.json:
         print(found.model_dump_json(indent=2))
         return 0
     print(card.plain(found))
-    uri = found.experiment["tracking_uri"] or store.default_uri(folder.parent)
-    for label, text in footer.stored(found, folder=folder, tracking_uri=uri):
+    for label, text in footer.stored(found, folder=folder, tracking_uri=_uri(given, found)):
+        if label == "run again" and found.source != "mlbench":
+            continue  # another suite's run cannot be run again here
         print(f"  {label}: {text}" if label else f"  {text}")
+    return 0
+
+
+def _compare(given: Given) -> int:
+    """Print A and B side by side; the exit code is 1 if B is slower than --fail-if-slower allows."""
+    if len(given.words) < 2:
+        raise UserError("compare takes A and B, two selections", hint="e.g. compare workers=1 workers=2")
+    *sides, narrow = given.words[0], given.words[1], given.words[2:]
+    if any("=" not in word for word in narrow):
+        raise UserError(f"compare takes two selections, given a third: {narrow[0]}", hint="quote a selection")
+    limit = _share(given.options["--fail-if-slower"]) if "--fail-if-slower" in given.options else None
+    a, b = (_selected(given, [*side.split(), *narrow]) for side in sides)
+    found = comparison.compare(a, b, limit=limit)
+    if given.json:
+        print(json.dumps(tables.plain(found), indent=2, allow_nan=False))
+    else:
+        print(tables.compared(found, limit=limit))
+    return 1 if any(pair.slower_than for pair in found.pairs) else 0
+
+
+def _export(given: Given) -> int:
+    """Write one zip a run."""
+    from mlbench.exchange.export import export
+
+    found = _some(given)
+    to = Path(given.settings["to"])
+    single = to.suffix == ".zip"
+    if single and len(found) > 1:
+        raise UserError(f"{to} is one file, {len(found)} runs are selected", hint="to=FOLDER takes them all")
+    for one in found:
+        target = to if single else to / f"{one.run_id}.zip"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        print(export(given.output_root / one.run_id, target), flush=True)
+    return 0
+
+
+def _import(given: Given) -> int:
+    """Read zip files into output_root and MLflow; the exit code is 2 if one was refused, after all others."""
+    from mlbench.exchange import intake
+    from mlbench.store import imports
+
+    if not given.words:
+        raise UserError("import takes zip files or folders", hint="import --help")
+    uri = given.settings["tracking_uri"] or store.default_uri(given.output_root)
+    told = {name: given.settings[name] for name in ("task", "backend", "hardware")}
+    complete = store.complete_in(uri)
+    outcomes = []
+    for path, found, log in intake.read(intake.zips(given.words), told):
+        if isinstance(found, UserError):
+            outcomes.append({"file": str(path), "outcome": "refused", "why": str(found)})
+            print(f"mlbench: {found}", file=sys.stderr)
+            continue
+        outcome = imports.keep(found, log, output_root=given.output_root, uri=uri, complete=complete)
+        outcomes.append({"file": str(path), "outcome": outcome, "run": found.run_id})
+        if not given.json:
+            print(f"{found.run_id}: {outcome}", flush=True)
+    _total(given, outcomes, ("imported", "present", "refused"))
+    return EXIT_USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else 0
+
+
+def _plot(given: Given) -> int:
+    """Write the report of a selection."""
+    from mlbench import report
+
+    if not given.settings["to"]:
+        raise UserError("plot needs a folder to write to", hint="to=FOLDER")
+    found = _some(given) if given.words else _selected(given)
+    if not found:
+        raise UserError(f"no finished run below {given.output_root}")
+    words = " ".join(["python -m mlbench.results plot", *given.words])
+    text = report.StudyText(
+        name=Path(given.settings["to"]).name,
+        question=given.settings["question"] or f"What do the runs {' '.join(given.words) or 'here'} show?",
+        commands=(words,),
+    )
+    for path in report.write(found, Path(given.settings["to"]), study=text):
+        print(path)
+    return 0
+
+
+def _delete(given: Given) -> int:
+    """Delete runs after asking."""
+    from mlbench.store import imports
+
+    found = _some(given)
+    if "--yes" not in given.options:
+        for one in found:
+            print(one.run_id, file=sys.stderr)
+        if not sys.stdin.isatty():
+            raise UserError(f"delete asks before it deletes {len(found)} runs", hint="--yes says yes")
+        print(
+            f"delete these {len(found)} runs from {given.output_root} and MLflow? [y/N] ", end="", flush=True
+        )
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("nothing was deleted")
+            return 0
+    outcomes = []
+    for one in found:
+        known = imports.delete(given.output_root / one.run_id, _uri(given, one))
+        outcomes.append({"run": one.run_id, "outcome": "deleted", "mlflow": known})
+        if not given.json:
+            print(f"{one.run_id}: deleted" + ("" if known else ", MLflow did not have it"), flush=True)
+    _total(given, outcomes, ("deleted",))
     return 0
 
 
 def _sync(given: Given) -> int:
     """Bring every run into MLflow; the exit code is 1 if one could not be brought."""
+    if given.words:
+        raise UserError(f"sync takes no further word, given: {' '.join(given.words)}")
     outcomes = []
     for one in store.sync(given.output_root, given.settings["tracking_uri"] or None):
-        outcomes.append(one)
+        outcomes.append(vars(one))
         if not given.json and one.outcome != "present":
             print(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""), flush=True)
-    if given.json:
-        print(json.dumps([vars(one) for one in outcomes], indent=2))
+    if outcomes or given.json:
+        _total(given, outcomes, store.OUTCOMES)
     else:
-        counts = {word: sum(one.outcome == word for one in outcomes) for word in store.OUTCOMES}
-        said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-        print(said or f"no run below {given.output_root}")
-    return 1 if any(one.outcome == "failed" for one in outcomes) else 0
+        print(f"no run below {given.output_root}")
+    return 1 if any(one["outcome"] == "failed" for one in outcomes) else 0
 
 
-def _records(output_root: Path) -> Iterator[Record]:
-    for path in sorted(output_root.glob("*/record.json")):
-        try:
-            yield record.load(path)
-        except ValueError:
-            print(f"{path} is damaged or of another version of mlbench", file=sys.stderr)
+def _selected(given: Given, words: Sequence[str] | None = None) -> list[Record]:
+    """Return the records that the words select."""
+    found, complaints = folders.records(given.output_root)
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    return selection.select(
+        found,
+        given.words if words is None else words,
+        studies=lambda name: folders.study(given.output_root, name),
+    )
 
 
-def _folder(output_root: Path, word: str) -> Path:
-    """Return the run's folder by its name or by a part that no other run has."""
-    folders = [path.parent for path in sorted(output_root.glob("*/record.json"))]
-    exact = [folder for folder in folders if folder.name == word]
-    found = exact or [folder for folder in folders if word in folder.name]
-    if len(found) == 1:
-        return found[0]
+def _some(given: Given) -> list[Record]:
+    """Return the records that the words select, of which there must be both."""
+    if not given.words:
+        raise UserError("say which runs: a part of a name, or name=value words", hint="--help has examples")
+    found = _selected(given)
     if not found:
-        unfinished = (output_root / word / events.NAME).exists()
-        hint = "python -m mlbench.results sync" if unfinished else "python -m mlbench.results list"
-        raise UserError(f"no finished run {word!r} below {output_root}", hint=hint)
-    raise UserError(f"{word!r} is a part of {len(found)} runs' names", hint=f"e.g. {found[-1].name}")
+        hint = "python -m mlbench.results list"
+        raise UserError(f"no finished run below {given.output_root}{_that(given.words)}", hint=hint)
+    return found
 
 
-def _summary(one: Record) -> dict[str, Any]:
-    """Return what tells one run from the next, in the order of the table's columns."""
-    return {
-        "run": one.run_id,
-        "task": one.experiment["task"]["name"],
-        "scale": one.experiment["scale"],
-        "workers": one.workers,
-        "backend": one.experiment["backend"]["name"],
-        "status": one.status,
-        "goal": one.goal,
-        "best": one.best,
-        "time_to_accuracy": one.time_to_accuracy,
-        "epochs": one.epochs,
-        "samples_per_s": one.samples_per_s,
-    }
+def _that(words: Sequence[str]) -> str:
+    return f" that is {' '.join(words)}" if words else ""
 
 
-def _heading(name: str) -> str:
-    return name.replace("_", " ") + (" / s" if name == "time_to_accuracy" else "")
+def _uri(given: Given, one: Record) -> str:
+    """Return the store that has a run: the one asked for, else its own, else the default."""
+    own = one.experiment["tracking_uri"]
+    return given.settings.get("tracking_uri") or own or store.default_uri(given.output_root)
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return units.number(value) if isinstance(value, float) else str(value)
+def _share(text: str) -> float:
+    """Return 0.05 for `5%`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
+    if not found:
+        raise UserError(f"--fail-if-slower takes a percentage, given: {text or 'nothing'}", hint="e.g. 5%")
+    return float(found[1]) / 100
 
 
-def _table(headings: list[str], rows: list[list[str]]) -> str:
-    """Return columns as wide as their widest cell."""
-    lines = [headings, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = (map(str.ljust, line, widths) for line in lines)
-    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+def _total(given: Given, outcomes: list[dict[str, Any]], known: Sequence[str]) -> None:
+    """Print how many there were of each outcome, or all of them as JSON."""
+    if given.json:
+        print(json.dumps(outcomes, indent=2))
+        return
+    counts = {word: sum(one["outcome"] == word for one in outcomes) for word in known}
+    print(", ".join(f"{count} {word}" for word, count in counts.items() if count))
 
 
 COMMANDS = {
-    "list": Command(_list, "list finished runs"),
-    "show": Command(_show, "show one run; any part of its name that no other has will do", ("RUN",)),
-    "sync": Command(
-        _sync,
-        "bring every run that is not complete there into MLflow",
-        settings={"tracking_uri": ""},
-    ),
+    "list": Command(_list, {}),
+    "show": Command(_show, {}),
+    "compare": Command(_compare, {}),
+    "export": Command(_export, {"to": "."}),
+    "import": Command(_import, {"task": "", "backend": "", "hardware": "", "tracking_uri": ""}),
+    "plot": Command(_plot, {"to": "", "question": ""}),
+    "delete": Command(_delete, {"tracking_uri": ""}),
+    "sync": Command(_sync, {"tracking_uri": ""}),
 }
 
 if __name__ == "__main__":

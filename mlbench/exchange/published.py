@@ -1,7 +1,8 @@
 """Results that MLBench published (2020-21), as records that stand beside ours.
 
 An archive tells what was measured, and nothing of how: task, backend, hardware and torch are read from the
-path it was published under, `torch-1.7.0/.../wmt16-gnmt-all-reduce/metrics_nccl-16.zip`, or the user gives it.
+path it was published under, e.g. `torch-1.7.0/nlp/translation/wmt16-gnmt-all-reduce/metrics_nccl-16.zip`, or
+given by the user.
 What the numbers do not mean is said in the record's caveats.
 """
 

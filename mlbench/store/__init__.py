@@ -252,7 +252,7 @@ def _table(found: Record, files: Path) -> None:
 
     pq.write_table(pa.Table.from_pylist(found.table), files / "table.parquet")
     report = tasks.report(found.experiment["task"]["name"])
-    if report:
+    if report and found.source == "mlbench":  # others' tables have no percentiles to draw
         rate = found.experiment["hardware"]["network_gbit_per_s"]
         drawn = report.figure(found.table, network_gbit_per_s=rate)
         drawn.savefig(files / "table.png", dpi=curves.DOTS_PER_INCH)

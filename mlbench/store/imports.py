@@ -19,10 +19,12 @@ STAGING = ".importing"  # below output_root: what a killed import leaves is not 
 
 
 def keep(
-    record: Record, log: Sequence[dict[str, Any]], *, output_root: Path, uri: str
+    record: Record, log: Sequence[dict[str, Any]], *, output_root: Path, uri: str, complete: set[str]
 ) -> Literal["imported", "present"]:
-    """Give an imported record a folder and a run in MLflow, once; UserError if either cannot be written."""
-    complete = store.complete_in(uri)
+    """Give an imported record a folder and a run in MLflow, once; UserError if either cannot be written.
+
+    `complete` are the runs that the store has in full (store.complete_in).
+    """
     folder = output_root / record.run_id
     new = not folder.exists()
     if new:

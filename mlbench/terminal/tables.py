@@ -1,0 +1,161 @@
+"""Tables for the terminal and for pipes, and two selections of runs side by side."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mlbench import units
+from mlbench.comparison import Comparison, Measure, Pair
+from mlbench.record import Record
+from mlbench.speedup import Point
+
+PIPE_WIDTH = 240  # columns, where the output is not a terminal that has a width
+MOST_FIELDS = 12  # that two configurations differ in; more are counted
+NAMES = {"time_to_accuracy": "time to accuracy / s", "epochs": "epochs", "samples_per_s": "samples/s"}
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return columns as wide as their widest cell; a terminal too narrow for them folds cells."""
+    console = Console()
+    grid = Table(box=None, pad_edge=False, header_style="")
+    for heading in headings:
+        grid.add_column(heading, overflow="fold")
+    for row in rows:
+        grid.add_row(*(units.printable(cell) for cell in row))
+    wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
+    with wide.capture() as captured:
+        wide.print(grid, markup=False, highlight=False)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def cell(value: Any) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return "missed" if math.isinf(value) else units.number(value)
+    return str(value)
+
+
+def compared(found: Comparison, *, limit: float | None) -> str:
+    """Return all pairs as text, with what has no partner."""
+    parts = [_pair(pair, limit) for pair in found.pairs]
+    for side, points in (("A", found.only_a), ("B", found.only_b)):
+        if points:
+            parts.append(f"only in {side}: {'; '.join(map(_label, points))}")
+    return "\n\n".join(parts)
+
+
+def _label(point: Point) -> str:
+    workers = units.counted(point.workers, "worker")
+    return f"{point.task} {point.scale}, {workers}, {point.backend}, {point.hardware}"
+
+
+def _pair(pair: Pair, limit: float | None) -> str:
+    lines = [f"{side}: {_label(point)}, {units.counted(point.n, 'run')}, key {point.key}"
+             for side, point in (("A", pair.a), ("B", pair.b))]  # fmt: skip
+    shown = [f"{name} {_short(a)} -> {_short(b)}" for name, a, b in pair.differs[:MOST_FIELDS]]
+    more = len(pair.differs) - MOST_FIELDS
+    if more > 0:
+        shown.append(f"and {units.counted(more, 'more field')} (--json has all)")
+    lines.append(f"differs: {'; '.join(shown) or 'nothing'}")
+    rows = [_measured(measure) for measure in pair.measures if measure.ratio]
+    if rows:
+        headings = ("median of", "A", "B", "B / A", "95 % interval", "runs taken")
+        lines.append(table(headings, rows))
+    lines += [f"note: {note}" for note in pair.notes]
+    lines.append(f"verdict: {_verdict(pair)}")
+    if limit is not None:
+        outcome = "yes" if pair.slower_than else "not shown"
+        lines.append(f"B slower by more than {100 * limit:g} %: {outcome}")
+    return "\n".join(lines)
+
+
+def _verdict(pair: Pair) -> str:
+    """Return the verdict with its reason, e.g. `no verdict (one run each: ...)`."""
+    if pair.verdict in ("faster", "slower"):
+        return f"B is {pair.verdict} ({pair.decides.replace('_', ' ')})"
+    return f"{pair.verdict} ({pair.why})"
+
+
+def _measured(measure: Measure) -> list[str]:
+    ratio = measure.ratio
+    assert ratio is not None
+    ends = "-" if ratio.low is None else f"{_number(ratio.low)} to {_number(ratio.high)}"
+    together = "-" if ratio.low is None else "in pairs, by seed" if measure.paired else "independently"
+    name = NAMES[measure.name]
+    return [name, cell(measure.a), cell(measure.b), _number(ratio.value), ends, together]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else "infinite" if math.isinf(value) else f"{value:.3f}"
+
+
+def _short(value: Any) -> str:
+    text = "-" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def plain(found: Comparison) -> dict[str, Any]:
+    """Return a comparison as JSON types; an infinite number is "infinite"."""
+
+    def number(value: float | None) -> float | str | None:
+        return "infinite" if value is not None and math.isinf(value) else value
+
+    def side(point: Any) -> dict[str, Any]:
+        return {"key": point.key, "runs": [run.run_id for run in point.records]}
+
+    pairs = []
+    for pair in found.pairs:
+        measures = {
+            one.name: {
+                "a": number(one.a),
+                "b": number(one.b),
+                "paired": one.paired,
+                "ratio": number(one.ratio.value),
+                "low": number(one.ratio.low),
+                "high": number(one.ratio.high),
+            }
+            for one in pair.measures
+            if one.ratio
+        }
+        pairs.append(
+            {
+                "a": side(pair.a),
+                "b": side(pair.b),
+                "differs": [{"field": name, "a": a, "b": b} for name, a, b in pair.differs],
+                "notes": list(pair.notes),
+                "measures": measures,
+                "decides": pair.decides,
+                "verdict": pair.verdict,
+                "why": pair.why,
+                "slower_than": pair.slower_than,
+            }
+        )
+    return {"pairs": pairs, "only_a": list(map(side, found.only_a)), "only_b": list(map(side, found.only_b))}
+
+
+def summary(one: Record) -> dict[str, Any]:
+    """Return what tells one run from the next, in the order of the table's columns."""
+    return {
+        "run": one.run_id,
+        "task": one.experiment["task"]["name"],
+        "scale": one.experiment["scale"],
+        "workers": one.workers,
+        "backend": one.experiment["backend"]["name"],
+        "status": one.status,
+        "goal": one.goal,
+        "best": one.best,
+        "time_to_accuracy": one.time_to_accuracy,
+        "epochs": one.epochs,
+        "samples_per_s": one.samples_per_s,
+        "source": one.source,
+    }
+
+
+def heading(name: str) -> str:
+    """Return a column's heading, with its unit."""
+    return name.replace("_", " ") + (" / s" if name == "time_to_accuracy" else "")
