@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -163,6 +164,11 @@ def _place(order_seed: int, trial: Trial) -> bytes:
     return hashlib.sha256(f"{order_seed}/{trial.repeat}/{trial.point.key}".encode()).digest()
 
 
+def commands(study: Study) -> tuple[str, ...]:
+    """Return the command lines that made the study, with the seeds it drew they make it again."""
+    return tuple(shlex.join(["python", "-m", "mlbench.sweep", *asked.words]) for asked in study.asked)
+
+
 def attempts(trial: Trial, output_root: Path) -> list[Record]:
     """Return the records of all runs of a trial, oldest first."""
     return record.find(output_root, key=trial.point.key, seed=trial.seed)
@@ -195,8 +201,8 @@ def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:
     stale = [name for name, experiment in experiments.items() if key(experiment) != name]
     if stale:
         raise UserError(
-            f"study {study.name} was planned with mlbench {study.mlbench} or another torch, and "
-            f"{len(stale)} of its points mean something else now",
+            f"study {study.name} was planned with mlbench {study.mlbench}, another torch or other files in "
+            f"conf/: {len(stale)} of its points mean something else now",
             hint="give another study=NAME: results of two versions are not comparable (rule R9)",
         )
 

@@ -8,8 +8,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,10 +80,15 @@ class Outcome:
 
     study: Study
     folder: Path
+    store: str  # tracking URI
     records: list[Record] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+
+    @property
+    def output_root(self) -> Path:
+        return self.folder.parent.parent
 
     @property
     def exit_code(self) -> int:
@@ -100,6 +104,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         outcome = measure(read(arguments))
+        if not outcome.interrupted:
+            publish(outcome)
     except UserError as error:
         print(f"mlbench: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
@@ -115,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(request: Request) -> Outcome:
-    """Measure what the study lacks, then report; UserError lists every fault before anything runs."""
+    """Measure what the study lacks; UserError lists every fault before anything runs."""
     experiments, words = _composed(request)
     sample = next(iter(experiments.values()), None) or config.compose(list(request.place.values()))
     output_root = sample.output_root.absolute()
@@ -130,39 +136,44 @@ def measure(request: Request) -> Outcome:
         wanted = experiments or known
         _check(wanted, request)
         study.save(plan, folder)
-        outcome = _measured(plan, wanted, known, request=request, folder=folder, output_root=output_root)
+        outcome = Outcome(plan, folder, sample.store)
+        _measured(outcome, wanted, known, max_usd=request.max_usd, place=request.place)
         outcome.records = study.records(plan, output_root)
-        if not outcome.interrupted and outcome.records:
-            _report(plan, outcome.records, folder)
-            _to_mlflow(outcome, output_root=output_root, uri=sample.store)
     return outcome
 
 
+def publish(outcome: Outcome) -> None:
+    """Write the report, and the parent run with it into MLflow."""
+    if outcome.records:
+        _report(outcome.study, outcome.records, outcome.folder)
+        _to_mlflow(outcome)
+
+
 def _measured(
-    plan: Study,
+    outcome: Outcome,
     wanted: Mapping[str, Experiment],
     known: Mapping[str, Experiment],
     *,
-    request: Request,
-    folder: Path,
-    output_root: Path,
-) -> Outcome:
+    max_usd: float | None,
+    place: Mapping[str, str],
+) -> None:
     """Run the trials of the wanted points that have no finished run yet."""
-    outcome = Outcome(plan, folder)
+    plan, output_root = outcome.study, outcome.output_root
     asked = [trial for trial in study.trials(plan) if trial.point.key in wanted]
     runs = {trial.id: _attempts(trial, known[trial.point.key], output_root) for trial in study.trials(plan)}
     missing = [t for t in asked if not any(one.status in FINISHED for one in runs[t.id])]
-    budget = Budget(known, (one for some in runs.values() for one in some), max_usd=request.max_usd)
+    budget = Budget(known, (one for some in runs.values() for one in some), max_usd=max_usd)
     with Tally(total=len(asked), done=len(asked) - len(missing)) as tally:
         tally.say(f"study {plan.name}: {plan.question}")
         points = units.counted(len(wanted), "point")
         tally.say(f"{points}, {units.counted(len(asked), 'run')}, {tally.done} of them finished")
         tally.spent = budget.spent
         if missing:
-            with _ray(wanted[missing[0].point.key], tally) as host:
+            sample = wanted[missing[0].point.key]
+            tally.say(f"starting Ray ({sample.cluster.name})")
+            with clusters.join(sample) as host:
                 missing = _fitting(missing, wanted, host=host, outcome=outcome, tally=tally)
-                _run(missing, budget, request=request, outcome=outcome, tally=tally, output_root=output_root)
-    return outcome
+                _run(missing, budget, place=place, outcome=outcome, tally=tally)
 
 
 class _Watch:
@@ -198,7 +209,7 @@ class _Watch:
             self.tally.tick()
 
     def _ended(self, trial: Trial, words: str, told: dict[str, Any]) -> None:
-        runs = study.attempts(trial, self.outcome.folder.parent.parent)
+        runs = study.attempts(trial, self.outcome.output_root)
         found = next((one for one in runs if one.run_id == told["run_id"]), None)
         if found is not None:
             self.budget.add(found, seconds=told["seconds"])
@@ -214,10 +225,9 @@ def _run(
     missing: Sequence[Trial],
     budget: Budget,
     *,
-    request: Request,
+    place: Mapping[str, str],
     outcome: Outcome,
     tally: Tally,
-    output_root: Path,
 ) -> None:
     """Let Tune run the trials; on Ctrl-C the running one ends as a single run does."""
     import ray
@@ -225,13 +235,12 @@ def _run(
     from mlbench import trials
 
     watch = _Watch(missing, budget, outcome=outcome, tally=tally)
-    place = {**request.place, "study": f"study={request.name}"}
     address = ray.get_runtime_context().gcs_address
     errand = trials.Errand(
         trials={trial.id: trial for trial in missing},
-        place=tuple(place.values()),
+        place=(*place.values(), f"study={outcome.study.name}"),
         folder=outcome.folder,
-        output_root=output_root,
+        output_root=outcome.output_root,
         directory=Path.cwd(),
         environment={**os.environ, kept.ADDRESS: address, "RAY_ADDRESS": address},
     )
@@ -253,13 +262,6 @@ def _run(
     if watch.refused:
         tally.say(f"stopped: {watch.refused}")
         outcome.unmeasured += [f"{shlex.join(t.words)}: {watch.refused}" for t in watch.left.values()]
-
-
-@contextmanager
-def _ray(sample: Experiment, tally: Tally) -> Iterator[str]:
-    tally.say(f"starting Ray ({sample.cluster.name})")
-    with clusters.join(sample) as host:
-        yield host
 
 
 def _fitting(
@@ -355,13 +357,37 @@ def _attempts(trial: Trial, experiment: Experiment, output_root: Path) -> list[R
 
 def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
     """Write figures, tables and the page."""
+    from mlbench import report
+
+    attempts = {
+        event["value"]["trial"]: event["value"]
+        for event in events.read(folder / study.LOG)
+        if event["key"] == "trial_ended"
+    }
+    planned = [
+        report.Planned(
+            shlex.join(trial.point.words),
+            trial.point.key,
+            trial.seed,
+            why=attempts.get(trial.id, {}).get("error") or "",
+        )
+        for trial in study.trials(plan)
+    ]
+    text = report.StudyText(plan.name, plan.question, study.commands(plan), tuple(planned))
+    report.write(records, folder / study.REPORT, study=text)
 
 
-def _to_mlflow(outcome: Outcome, *, output_root: Path, uri: str) -> None:
+def _to_mlflow(outcome: Outcome) -> None:
     """Write the parent run; a store that does not answer loses nothing and fails nothing."""
     status = "FAILED" if outcome.unmeasured else "FINISHED"
     try:
-        studies.write(outcome.study, outcome.records, output_root=output_root, uri=uri, status=status)
+        studies.write(
+            outcome.study,
+            outcome.records,
+            output_root=outcome.output_root,
+            uri=outcome.store,
+            status=status,
+        )
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = provenance.without_credentials(str(error)).splitlines()[0]
         outcome.notes.append(f"MLflow could not be reached ({reason}): python -m mlbench.results sync")

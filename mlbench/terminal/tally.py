@@ -75,7 +75,7 @@ class Tally:
         if self.failed:
             parts.append(f"{self.failed} failed")
         parts.append(f"{units.whole(self._now() - self._begun)} elapsed")
-        if self.left is not None:
+        if self.left:
             parts.append(f"about {units.whole(self.left)} left")
         parts.append("not priced" if self.spent is None else f"{units.usd(self.spent)} spent")
         return ", ".join(parts)

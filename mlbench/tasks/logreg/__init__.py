@@ -21,6 +21,7 @@ class Config(TrainingConfig):
 
     train_file: Path | None
     test_file: Path | None
+    validation: Literal["test", "split"]
     rate: PositiveFloat
     schedule: Literal["plateau", "sqrt"]
     decay_factor: PositiveFloat
@@ -43,6 +44,10 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         data.Rows(split.features.to(worker.device), split.labels.to(worker.device))
         for split in data.open_dataset(prepare(config, worker.data_root))
     )
+    kept = None  # the rows to train on; None: all
+    if config.validation == "split":
+        kept, held = (part.to(worker.device) for part in data.held_out(len(rows.labels)))
+        test = data.Rows(rows.features.index_select(0, held), rows.labels.index_select(0, held))
     features = rows.features.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
@@ -54,9 +59,11 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         rate, factor, plateau = study_alpha(config, worker.world_size), inverse_sqrt, None
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     schedule = Schedule(optimizer, factor, plateau=plateau)
+    count = len(rows.labels) if kept is None else len(kept)
 
     def fetch(chosen: torch.Tensor) -> data.Rows:
         # A third of the time that indexing with brackets takes on a CPU (torch 2.13, 2026-11-21).
+        chosen = chosen if kept is None else kept.index_select(0, chosen)
         return data.Rows(rows.features.index_select(0, chosen), rows.labels.index_select(0, chosen))
 
     def loss(logits: torch.Tensor, batch: data.Rows) -> torch.Tensor:
@@ -78,7 +85,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
             optimizer=optimizer,
             epochs=config.epochs,
             updates=lambda epoch: sampling.RowUpdates(
-                sampling.shuffled_rows(len(rows.labels), batch=config.batch_size, epoch=epoch, worker=worker),
+                sampling.shuffled_rows(count, batch=config.batch_size, epoch=epoch, worker=worker),
                 fetch,
             ),
             forward=lambda net, batch: net(batch.features),

@@ -19,6 +19,10 @@ if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs non
     from torch import Tensor
 
 
+HELD_OUT = 5  # one row in five: MLBench 2018's 80/20 split
+SPLIT_SEED = 2018  # of the permutation that chooses them
+
+
 class Rows(NamedTuple):
     """Features [n, features] float32 and labels [n] float32 in {0, 1}, mapped from the file."""
 
@@ -49,6 +53,18 @@ def open_dataset(folder: Path) -> tuple[Rows, Rows]:
     """
     train, test = (_open_split(folder, split) for split in ("train", "test"))
     return train, test
+
+
+def held_out(rows: int) -> tuple["Tensor", "Tensor"]:
+    """Return the numbers of the rows to train on and of the fifth to validate on, both ascending.
+
+    For tuning, which must not look at the test rows. The same rows for every seed and number of workers.
+    """
+    import torch
+
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(SPLIT_SEED))
+    held = rows // HELD_OUT
+    return order[held:].sort().values, order[:held].sort().values
 
 
 def _open_split(folder: Path, split: str) -> Rows:
