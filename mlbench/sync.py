@@ -27,7 +27,7 @@ def wrap(model: nn.Module, sync: Sync, tracker: Tracker) -> nn.Module:
         device_ids=[torch.cuda.current_device()] if cuda else None,
         bucket_cap_mb=cast(Any, sync.bucket_cap_mb),  # a float works; torch's annotation says int
         gradient_as_bucket_view=True,  # the reduced bucket is the gradient: no copy back
-        broadcast_buffers=False,
+        forward_sync_buffers=False,
     )
     if tracker.instrument:
         wrapped.register_comm_hook(tracker, _timed_all_reduce)
