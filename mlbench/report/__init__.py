@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.record import Record
+from mlbench.report.chart import Axis, Chart
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.families import Group, groups
 from mlbench.report.rows import metrics, rows, save
@@ -40,7 +41,9 @@ def write(
     save(rows(records), folder)
     if references is None:
         references = page.published({group.task for group in groups(records)})
-    (folder / "report.html").write_text(page.page(records, study=study, references=references))
+    (folder / "report.html").write_text(
+        page.page(records, study=study, references=references), encoding="utf-8"
+    )
     return [*paths, *(folder / name for name in FILES if not name.endswith(".png"))]
 
 
@@ -52,7 +55,7 @@ def draw(records: Sequence[Record], folder: Path, names: Sequence[str] = NAMES) 
     for group in sorted(groups(records), key=lambda group: group.scale != "official"):
         scales.setdefault(group.scale, []).append(group)
     paths = []
-    for place, (scale, some) in enumerate(scales.items()):
+    for place, (scale, some) in enumerate(scales.items() or [("", [])]):
         drawn = {name: [] for name in names}
         for group in some:
             for chart in charts(group):
@@ -60,6 +63,12 @@ def draw(records: Sequence[Record], folder: Path, names: Sequence[str] = NAMES) 
                     drawn[chart.name].append(chart)
         for name, found in drawn.items():
             path = folder / (f"{name}-{scale}.png" if place else f"{name}.png")
-            figure(found).savefig(path)
+            figure(found or [_nothing(name)]).savefig(path)
             paths.append(path)
     return paths
+
+
+def _nothing(name: str) -> Chart:
+    """Return a picture that says that no run was measured."""
+    words = ["No run of this study has a record."]
+    return Chart.of(name, name.replace("_", " "), about="", x=Axis(""), y=Axis(""), traces=[], words=words)

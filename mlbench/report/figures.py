@@ -42,24 +42,26 @@ def mark(style: int) -> str:
     return MARKS[(style + style // len(COLOURS)) % len(MARKS)]
 
 
-def figure(charts: Sequence[Chart]) -> "Figure":
-    """Return the charts below each other as one figure."""
+def figure(charts: Sequence[Chart], *, bare: bool = False) -> "Figure":
+    """Return the charts below each other as one figure; `bare` leaves out title and words."""
     from matplotlib.figure import Figure
 
     inches = INCHES[0], INCHES[1] * len(charts)
     drawn = Figure(figsize=inches, dpi=DOTS_PER_INCH, layout="constrained")
     for place, chart in zip(drawn.subfigures(len(charts), 1, squeeze=False)[:, 0], charts, strict=True):
-        _draw(place, chart)
+        _draw(place, chart, bare=bare)
     return drawn
 
 
-def _draw(place: Any, chart: Chart) -> None:
+def _draw(place: Any, chart: Chart, *, bare: bool) -> None:
     axes = place.add_subplot()
-    place.suptitle(f"{chart.title}\n", fontsize=12, fontweight="bold", x=0.01, ha="left")
-    place.text(0.01, 0.935, chart.about, fontsize=9, color=GREY, va="top", transform=place.transSubfigure)
+    if not bare:
+        place.suptitle(f"{_plain(chart.title)}\n", fontsize=12, fontweight="bold", x=0.01, ha="left")
+        about = {"fontsize": 9, "color": GREY, "va": "top", "transform": place.transSubfigure}
+        place.text(0.01, 0.935, _plain(chart.about), **about)
     if chart.empty:
         axes.set_axis_off()
-        said = "\n".join(textwrap.fill(sentence, 64) for sentence in chart.words)
+        said = "\n".join(textwrap.fill(_plain(sentence), 64) for sentence in chart.words)
         axes.text(0.5, 0.5, said, ha="center", va="center", fontsize=11, transform=axes.transAxes)
         return
     for trace in chart.traces:
@@ -78,9 +80,14 @@ def _draw(place: Any, chart: Chart) -> None:
             handlelength=2.6,
             reverse=any(trace.kind == "bars" for trace in chart.traces),
         )
-    if chart.words:
-        said = "\n".join(textwrap.fill(sentence, WORDS_WIDE) for sentence in chart.words)
+    if chart.words and not bare:
+        said = "\n".join(textwrap.fill(_plain(sentence), WORDS_WIDE) for sentence in chart.words)
         place.supxlabel(said, fontsize=7.5, color=GREY, x=0.01, ha="left")
+
+
+def _plain(text: str) -> str:
+    """Return a text in which matplotlib finds no formula."""
+    return text.replace("$", r"\$")
 
 
 def _scale(axes: "Axes", axis: Axis, name: str) -> None:
@@ -91,11 +98,11 @@ def _scale(axes: "Axes", axis: Axis, name: str) -> None:
         (axes.set_xscale if name == "x" else axes.set_yscale)("log", base=2)
     if axis.ticks:
         one.set_major_locator(FixedLocator([place for place, _ in axis.ticks]))
-        one.set_ticklabels([text for _, text in axis.ticks])
+        one.set_ticklabels([_plain(text) for _, text in axis.ticks])
         one.set_minor_locator(NullLocator())
     if axis.limits:
         (axes.set_xlim if name == "x" else axes.set_ylim)(*axis.limits)
-    one.set_label_text(axis.label, fontsize=9.5)
+    one.set_label_text(_plain(axis.label), fontsize=9.5)
     one.set_tick_params(labelsize=9)
 
 
@@ -119,14 +126,14 @@ def _marks(axes: "Axes", trace: Trace) -> None:
         trace.y,
         xerr=_lengths(trace.x, trace.x_low, trace.x_high),
         yerr=_lengths(trace.y, trace.low, trace.high),
-        label=trace.label or None,
+        label=_plain(trace.label) or None,
         capsize=3,
         elinewidth=1,
         **look,
     )
     for x, y, text in zip(trace.x, trace.y, trace.written, strict=bool(trace.written)):
         below = -14 if trace.style % 2 else 7  # points; two families do not write on each other
-        axes.annotate(text, (x, y), xytext=(7, below), textcoords="offset points", fontsize=9)
+        axes.annotate(_plain(text), (x, y), xytext=(7, below), textcoords="offset points", fontsize=9)
 
 
 def _bars(axes: "Axes", trace: Trace) -> None:
@@ -135,7 +142,7 @@ def _bars(axes: "Axes", trace: Trace) -> None:
         trace.y,
         bottom=trace.base,
         width=trace.width,
-        label=trace.label,
+        label=_plain(trace.label),
         color=FILLS[trace.style],
         hatch=HATCHES[trace.style],
         edgecolor="#222222",
@@ -144,7 +151,7 @@ def _bars(axes: "Axes", trace: Trace) -> None:
 
 
 def _rule(axes: "Axes", trace: Trace) -> None:
-    axes.plot(trace.x, trace.y, color=GREY, linestyle=(0, (4, 3)), linewidth=1.1, label=trace.label)
+    axes.plot(trace.x, trace.y, color=GREY, linestyle=(0, (4, 3)), linewidth=1.1, label=_plain(trace.label))
 
 
 def _ring(axes: "Axes", trace: Trace) -> None:
@@ -155,13 +162,15 @@ def _ring(axes: "Axes", trace: Trace) -> None:
         markersize=17,
         markerfacecolor="none",
         markeredgecolor="black",
-        label=trace.label,
+        label=_plain(trace.label),
     )
 
 
 def _texts(axes: "Axes", trace: Trace) -> None:
     for x, y, text in zip(trace.x, trace.y, trace.texts, strict=True):
-        axes.annotate(text, (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9)
+        axes.annotate(
+            _plain(text), (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=9
+        )
 
 
 _TRACES = {"line": _marks, "marks": _marks, "bars": _bars, "rule": _rule, "ring": _ring, "texts": _texts}

@@ -48,9 +48,10 @@ def phases(group: Group) -> Chart:
             ticks=tuple(zip(places, labels, strict=True)),
             limits=(-1.0, max(len(bars), 2)),
         ),
-        y=Axis("time an epoch, mean of ranks and runs / s", limits=(0, 1.12 * max(bottoms, default=1.0))),
+        y=Axis("time an epoch / s", limits=(0, 1.12 * max(bottoms, default=1.0))),
         traces=traces,
-        words=[
+        words=["Means over ranks and runs, so that the parts add up."]
+        + [
             f"{family.prefix}{workers(point)}: no phases were measured."
             for family in group.families
             for point in family.points

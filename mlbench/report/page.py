@@ -1,0 +1,123 @@
+"""One self-contained page: question, answer, figures, tables, provenance; it asks nothing of any network."""
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from mlbench.record import Record
+from mlbench.report import tables
+from mlbench.report.answer import answer
+from mlbench.report.chart import Chart
+from mlbench.report.charts import charts
+from mlbench.report.families import Group, groups
+from mlbench.report.figures import figure
+from mlbench.report.interactive import plotly
+from mlbench.report.origin import facts, provenance
+from mlbench.report.study import StudyText
+
+READING = (
+    "A value is the median of a point's runs; below it stands its bootstrap 95 % interval.",
+    "The olympic mean leaves out the best and the worst run (MLPerf); it needs three runs.",
+    "A run that missed its goal, diverged, failed or was interrupted counts as infinite time.",
+    "Time to accuracy is wall clock from the first touch of training data to the end of the validation that "
+    "met the goal; in every run it is epochs times seconds an epoch, validations inside.",
+    "Speed-up is the time of one worker over that of k, of the same experiment in all else. Compute only "
+    "counts forward, loss, backward and optimizer.",
+    "Exposed communication is what nothing hides; overlapped communication runs beside the backward pass. "
+    "Both are shares of the time in batches.",
+    "The price index is price increase over performance increase, k / S^2 at one price a node: below 1 the "
+    "workers earn their price.",
+    "Runs whose workers shared CPUs, or whose node is not the hardware stated, stand apart without a speed-up.",
+)
+
+
+@dataclass(frozen=True)
+class _Figure:
+    id: str
+    chart: Chart
+    png: str
+
+
+@dataclass(frozen=True)
+class _Section:
+    id: str
+    title: str
+    answer: list[str]
+    figures: list[_Figure]
+    table: tables.Table
+    notes: list[str]
+    references: list[tables.Published]
+    unshown: int
+
+
+def page(records: Sequence[Record], *, study: StudyText, references: Sequence[Any]) -> str:
+    """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    found = groups(records)
+    sections = [_section(group, place, found, references) for place, group in enumerate(found)]
+    drawn = {
+        one.id: plotly(one.chart) for section in sections for one in section.figures if not one.chart.empty
+    }
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    folder = files(__package__ or "mlbench.report")
+    return environment.from_string(folder.joinpath("page.html").read_text()).render(
+        study=study,
+        facts=facts(records),
+        sections=sections,
+        missing=tables.missing(records, study.planned),
+        runs=tables.runs(records),
+        provenance=provenance(records),
+        reading=READING,
+        figures_json=Markup(_inside_script(drawn)),
+        style=Markup(folder.joinpath("page.css").read_text()),
+        script=Markup(folder.joinpath("page.js").read_text()),
+        library=Markup(get_plotlyjs() if drawn else ""),
+    )
+
+
+def published(names: set[str]) -> list[Any]:
+    """Return the published results of these tasks."""
+    from mlbench import reference
+
+    return [one for name in sorted(names) for one in reference.load(task=name)]
+
+
+def _section(group: Group, place: int, all_groups: Sequence[Group], references: Sequence[Any]) -> _Section:
+    beside, unshown = tables.references([one for one in references if one.task == group.task])
+    first = all_groups.index(next(one for one in all_groups if one.task == group.task)) == place
+    notes = {one.note for family in group.families for one in family.speedups if one.note}
+    goal = f": {group.goal}" if group.goal else ""
+    return _Section(
+        id=f"group-{place}",
+        title=f"{group.task}, {group.scale}{goal}",
+        answer=answer(group),
+        figures=[_Figure(f"figure-{place}-{chart.name}", chart, _png(chart)) for chart in charts(group)],
+        table=tables.points(group),
+        notes=sorted(notes),
+        references=beside if first else [],
+        unshown=unshown,
+    )
+
+
+def _png(chart: Chart) -> str:
+    """Return the still picture in base64; its title and words stand in the page already."""
+    if chart.empty:
+        return ""
+    buffer = io.BytesIO()
+    figure([chart], bare=True).savefig(buffer, format="png")
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _inside_script(value: Any) -> str:
+    """Return JSON that no HTML parser takes for the end of its script element or for a comment."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,0 +1,195 @@
+"""The tables of the page: points with intervals, runs, what is missing, and published results."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlbench.record import Record
+from mlbench.report.families import Group
+from mlbench.report.study import Planned
+from mlbench.speedup import Estimate, Ratio, Speedup
+from mlbench.units import duration, last_line, number, percent, usd
+
+# The published quantities that have a counterpart here, with their headings; the rest is counted only.
+PUBLISHED = {
+    "time_to_accuracy": "time to accuracy",
+    "train_time": "train time",
+    "speed_up": "speed-up",
+    "compute_speed_up": "speed-up, compute only",
+    "communication_share": "communication share",
+    "price_index": "price index",
+    "cost": "cost",
+    "throughput": "throughput",
+    "bus_bandwidth": "bus bandwidth",
+}
+ABOUT = ("label", "goal", "workers", "backend", "device", "hardware", "software", "date", "n")
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    below: str = ""
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    cells: list[Cell]
+    apart: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    headings: list[str]
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published study: its name, source and caveats, and its numbers."""
+
+    title: str
+    about: list[str]
+    table: Table
+
+
+def points(group: Group) -> Table:
+    """Return the aggregates, one row a point; a row of a point without speed-up stands apart."""
+    several = len(group.families) > 1
+    headings = ["" if not several else "family", "workers", "goal reached", *_COLUMNS]
+    rows = []
+    for family in group.families:
+        for one in family.speedups:
+            point = one.point
+            asked = point.goal is not None
+            cells = [
+                Cell(family.label),
+                Cell(str(point.workers), number=True),
+                Cell(f"{point.reached} of {point.n}" if asked else f"{point.n}, no goal", number=True),
+            ]
+            cells += [_cell(get(one), write) for get, write in _COLUMNS.values()]
+            rows.append(Row(cells, apart=one.why is not None))
+    if not several:
+        headings, rows = headings[1:], [Row(row.cells[1:], row.apart) for row in rows]
+    kept = [place for place in range(len(headings)) if any(row.cells[place].text != "-" for row in rows)]
+    return Table(
+        [headings[place] for place in kept], [Row([row.cells[i] for i in kept], row.apart) for row in rows]
+    )
+
+
+def runs(records: Iterable[Record]) -> Table:
+    """Return every run, missed ones with the reason."""
+    headings = ["run", "task", "workers", "backend", "seed", "status", "time to accuracy", "best", "epochs"]
+    headings += ["why it ended, what disturbed it"]
+    unique = {record.run_id: record for record in records}
+    rows = []
+    for record in unique.values():
+        why = [last_line(record.error)] if record.error else []
+        why += [f"{len(record.restarts)} restarts"] if record.restarts else []
+        time = record.time_to_accuracy if record.status == "goal_reached" else None
+        cells = [
+            Cell(record.run_id),
+            Cell(f"{record.experiment['task']['name']}, {record.experiment['scale']}"),
+            Cell(str(record.workers), number=True),
+            Cell(record.experiment["backend"]["name"]),
+            Cell(str(record.seed), number=True),
+            Cell(record.status.replace("_", " ")),
+            Cell(
+                "-" if record.goal is None else duration(time) if time is not None else "infinite",
+                number=True,
+            ),
+            Cell("-" if record.best is None else number(record.best), number=True),
+            Cell(f"{record.epochs:g}", number=True),
+            Cell("; ".join([*why, *record.caveats, *record.warnings])),
+        ]
+        rows.append(Row(cells, apart=record.status not in ("goal_reached", "completed")))
+    return Table(headings, rows)
+
+
+def missing(records: Iterable[Record], planned: Sequence[Planned]) -> Table | None:
+    """Return the runs that were asked for and have no record; None if all have one."""
+    done = {(record.key, record.seed) for record in records}
+    rows = [
+        Row([Cell(one.words), Cell(str(one.seed), number=True), Cell(one.why or "not run yet")], apart=True)
+        for one in planned
+        if (one.key, one.seed) not in done
+    ]
+    return Table(["experiment", "seed", "why"], rows) if rows else None
+
+
+def references(found: Sequence[Any]) -> tuple[list[Published], int]:
+    """Return published results by study, and how many numbers have no column here."""
+    shown = [one for one in found if one.metric in PUBLISHED]
+    by_study: dict[str, list[Any]] = {}
+    for one in shown:
+        by_study.setdefault(one.study, []).append(one)
+    return [_published(some) for some in by_study.values()], len(found) - len(shown)
+
+
+def _published(some: Sequence[Any]) -> Published:
+    first = some[0]
+    about = [f"Source: {first.source}."] + ([f"Caveat: {first.caveat}"] if first.caveat else [])
+    if any(one.chart for one in some):
+        about.append("Values marked ~ were read off a chart.")
+    names = [name for name in ABOUT if any(getattr(one, name) is not None for one in some)]
+    same = [name for name in names if len({getattr(one, name) for one in some}) == 1]
+    about += [f"{name}: {getattr(first, name)}" for name in same if name != "workers"]
+    names = [name for name in names if name not in same or name == "workers"]
+    metrics = [metric for metric in PUBLISHED if any(one.metric == metric for one in some)]
+    by_row: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for one in some:
+        by_row.setdefault(tuple(getattr(one, name) for name in names), {})[one.metric] = one
+    rows = [
+        Row(
+            [Cell("-" if value is None else str(value)) for value in place]
+            + [_published_cell(values.get(metric)) for metric in metrics]
+        )
+        for place, values in by_row.items()
+    ]
+    return Published(first.title, about, Table([*names, *(PUBLISHED[metric] for metric in metrics)], rows))
+
+
+def _published_cell(one: Any) -> Cell:
+    if one is None:
+        return Cell("-")
+    value = (
+        duration(one.value)
+        if one.unit == "s"
+        else f"{number(one.value)} {one.unit if one.unit != '1' else ''}"
+    )
+    return Cell(("~" if one.chart else "") + value.strip(), number=True)
+
+
+def _cell(found: Estimate | Ratio | float | None, write: Callable[[float], str]) -> Cell:
+    """Return a value with its interval below; a median that is infinite says so."""
+    if isinstance(found, float | int):
+        return Cell(_finite(found, write), number=True)
+    if found is None or found.value is None:
+        return Cell("-", number=True)
+    below = ""
+    if found.low is not None and found.high is not None and (found.low, found.high) != (1.0, 1.0):
+        below = f"{_finite(found.low, write)} to {_finite(found.high, write)}"
+    return Cell(_finite(found.value, write), below, number=True)
+
+
+def _finite(value: float, write: Callable[[float], str]) -> str:
+    return write(value) if math.isfinite(value) else "infinite"
+
+
+_COLUMNS: dict[str, tuple[Callable[[Speedup], Any], Callable[[float], str]]] = {
+    "time to accuracy": (lambda one: one.point.time_to_accuracy, duration),
+    "olympic mean": (lambda one: one.point.olympic, duration),
+    "epochs to the goal": (lambda one: one.point.epochs, number),
+    "time an epoch": (lambda one: one.point.seconds_per_epoch, duration),
+    "of it outside batches": (lambda one: one.point.outside_per_epoch, duration),
+    "speed-up": (lambda one: one.total, number),
+    "compute-only speed-up": (lambda one: one.compute, number),
+    "parallel efficiency": (lambda one: one.efficiency, percent),
+    "exposed communication": (lambda one: one.point.exposed, percent),
+    "overlapped communication": (lambda one: one.point.overlapped, percent),
+    "cost, on demand": (lambda one: one.point.usd, usd),
+    "cost, spot": (lambda one: one.point.usd_spot, usd),
+    "price index": (lambda one: one.price_index, number),
+    "samples / s": (lambda one: one.point.samples_per_s, number),
+}
