@@ -1,4 +1,4 @@
-"""A real, headless Chromium that opens a page and tells what happened, over the DevTools protocol on a pipe."""
+"""A real, headless Chromium that opens a page and tells what happened: the DevTools protocol on a pipe."""
 
 import json
 import os

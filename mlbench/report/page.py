@@ -31,7 +31,7 @@ READING = (
     "Both are shares of the time in batches.",
     "The price index is price increase over performance increase, k / S^2 at one price a node: below 1 the "
     "workers earn their price.",
-    "Runs whose workers shared CPUs, or whose node is not the hardware stated, stand apart without a speed-up.",
+    "Runs whose workers shared CPUs, or whose node is not the hardware stated, stand apart: no speed-up.",
 )
 
 
@@ -65,11 +65,9 @@ def page(records: Sequence[Record], *, study: StudyText, references: Sequence[An
     drawn = {
         one.id: plotly(one.chart) for section in sections for one in section.figures if not one.chart.empty
     }
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    folder = files(__package__ or "mlbench.report")
-    return environment.from_string(folder.joinpath("page.html").read_text()).render(
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["joined"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")
+    return environment.from_string(_packaged("page.html")).render(
         study=study,
         facts=facts(records),
         sections=sections,
@@ -78,8 +76,8 @@ def page(records: Sequence[Record], *, study: StudyText, references: Sequence[An
         provenance=provenance(records),
         reading=READING,
         figures_json=Markup(_inside_script(drawn)),
-        style=Markup(folder.joinpath("page.css").read_text()),
-        script=Markup(folder.joinpath("page.js").read_text()),
+        style=Markup(_packaged("page.css")),
+        script=Markup(_packaged("page.js")),
         library=Markup(get_plotlyjs() if drawn else ""),
     )
 
@@ -89,6 +87,10 @@ def published(names: set[str]) -> list[Any]:
     from mlbench import reference
 
     return [one for name in sorted(names) for one in reference.load(task=name)]
+
+
+def _packaged(name: str) -> str:
+    return files(__package__ or "mlbench.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _section(group: Group, place: int, all_groups: Sequence[Group], references: Sequence[Any]) -> _Section:
