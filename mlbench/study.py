@@ -27,6 +27,7 @@ from mlbench.record import FINISHED, Record
 
 PLAN = "study.yaml"
 LOG = "trials.jsonl"
+STARTED, ENDED = "trial_started", "trial_ended"  # keys of the log
 REPORT = "report"  # folder of the figures and the page
 LOCK_S = 10  # s that a killed sweep's last processes have to let go of the study
 LOCK_POLL_S = 0.2  # s

@@ -7,13 +7,11 @@ Tune run what is missing (trials.py); then the report and the parent run in MLfl
 import os
 import shlex
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from mlbench import clusters, config, events, provenance, run, signals, store, study, units
+from mlbench import clusters, config, events, provenance, run, signals, store, study, tasks, units
 from mlbench.budget import Budget
 from mlbench.clusters import kept
 from mlbench.config import Experiment
@@ -22,56 +20,12 @@ from mlbench.record import FINISHED, Record
 from mlbench.request import Request, read
 from mlbench.store import studies
 from mlbench.study import Study, Trial
+from mlbench.terminal.sweep_help import HELP
 from mlbench.terminal.tally import Tally
+from mlbench.watch import Watch
 
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 POLL_S = 0.5  # s between two looks at the study's log
-
-HELP = """\
-usage: python -m mlbench.sweep name=value[,value ...] ... [repeats=3]
-                               [study=NAME] [max_usd=USD]
-
-Measures every point of a grid several times, one run after the other in
-random order, and reports speed-up, cost and how sure that is.
-
-Examples
-  python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5
-      Four points, five fresh seeds each: twenty runs.
-  python -m mlbench.sweep task=logreg,resnet20 workers=1,2
-      Tasks, workers, backends, hardware, recipes: any field, any number of
-      them. Hydra's syntax: lists with commas, or range(1,9).
-  python -m mlbench.sweep task=resnet20 workers=1,2,4,8,16 repeats=5
-      The first study again, extended: only 16 workers are measured.
-  python -m mlbench.sweep task=resnet50 scale=official data_root=/data \\
-      workers=1,2,4 hardware=gcp_n1_t4 backend=nccl max_usd=50
-      Stops before the runs of this study have cost more than 50 USD.
-  python -m mlbench.sweep study=quick
-      A study of conf/study, or one that you began and named: the rest of it.
-
-Words of its own
-  repeats=3     Runs of every point, each with a fresh seed that is logged.
-                seed=1,2,3 gives the seeds instead.
-  study=NAME    The folder below output_root/studies; by default it is named
-                after what varies, so that the same command finds it again.
-  max_usd=USD   Limit for all runs of the study together, by the hardware's
-                price and how long runs of the same point took.
-                The first run of a task has no estimate and is always begun.
-  question=...  What the study asks; the first line of its report.
-All others are those of python -m mlbench.run.
-
-Stopping. Ctrl-C ends the run that is going on, as it ends a single run. The
-same command goes on where a sweep was stopped or killed, and repeats nothing
-that was finished. A run that failed is reported, does not stop the rest, and
-is tried again by the next call.
-
-Results. output_root/studies/NAME has the plan (study.yaml), the log of all
-attempts (trials.jsonl), what each run printed (logs) and the report. The
-runs are where single runs are; in MLflow they are children of the study.
-
-Exit codes. 0: all that was asked for is measured, whether or not goals were
-reached. 1: a run failed, did not fit on the cluster, or was not paid for.
-2: a mistake in the command, told before anything is run. 130: interrupted.
-"""
 
 
 @dataclass
@@ -123,11 +77,9 @@ def main(arguments: Sequence[str]) -> int:
 def measure(request: Request) -> Outcome:
     """Measure what the study lacks; UserError lists every fault before anything runs."""
     experiments, words = _composed(request)
-    sample = next(iter(experiments.values()), None) or config.compose(list(request.place.values()))
-    output_root = sample.output_root.absolute()
-    folder = study.folder(output_root, request.name)
-    with study.locked(folder):
-        plan = study.load(folder) or study.new(request.name, question=request.question)
+    outcome = measured(request)
+    with study.locked(outcome.folder):
+        plan = study.load(outcome.folder) or outcome.study
         for asked, line in request.grids:
             some = {key: words[key] for key in words if words[key] in asked.points}
             plan = study.extended(plan, some, asked=line, seeds=asked.seeds)
@@ -135,11 +87,33 @@ def measure(request: Request) -> Outcome:
         study.check_versions(plan, known)
         wanted = experiments or known
         _check(wanted, request)
-        study.save(plan, folder)
-        outcome = Outcome(plan, folder, sample.store)
-        _measured(outcome, wanted, known, max_usd=request.max_usd, place=request.place)
-        outcome.records = study.records(plan, output_root)
+        for one in wanted.values():
+            run.check_data(one)
+        outcome.study = plan
+        study.save(plan, outcome.folder)
+        _run_missing(outcome, wanted, known, max_usd=request.max_usd, place=request.place)
+        outcome.records = study.records(plan, outcome.output_root)
     return outcome
+
+
+def measured(request: Request) -> Outcome:
+    """Return what the study on disk has; one that was not begun has nothing."""
+    sample = config.compose(list(request.place.values()))
+    output_root = sample.output_root.absolute()
+    folder = study.folder(output_root, request.name)
+    plan = study.load(folder) or study.new(request.name, question=request.question)
+    return Outcome(plan, folder, sample.store, study.records(plan, output_root))
+
+
+def prepare(request: Request) -> None:
+    """Make the data sets of all points, official ones too; UserError for what cannot be measured."""
+    experiments, _ = _composed(request)
+    plan = measured(request).study
+    wanted = experiments or {point.key: _compose(point.words, request) for point in plan.points}
+    _check(wanted, request)
+    for one in wanted.values():
+        if one.task.dataset != run.NO_DATASET:
+            tasks.load(one.task.name).prepare(one.task, one.data_root.absolute())
 
 
 def publish(outcome: Outcome) -> None:
@@ -149,7 +123,7 @@ def publish(outcome: Outcome) -> None:
         _to_mlflow(outcome)
 
 
-def _measured(
+def _run_missing(
     outcome: Outcome,
     wanted: Mapping[str, Experiment],
     known: Mapping[str, Experiment],
@@ -176,51 +150,6 @@ def _measured(
                 _run(missing, budget, place=place, outcome=outcome, tally=tally)
 
 
-class _Watch:
-    """Follows the study's log while Tune runs, and tells what happens."""
-
-    def __init__(self, missing: Sequence[Trial], budget: Budget, *, outcome: Outcome, tally: Tally) -> None:
-        self.left = {trial.id: trial for trial in missing}
-        self.budget, self.outcome, self.tally = budget, outcome, tally
-        self.refused = ""
-        self.lock = threading.Lock()  # Tune's thread looks as well
-        self.follower = events.Follower(outcome.folder / study.LOG)
-        self.follower.take()
-
-    def allowed(self, trial: Trial) -> bool:
-        """Say whether the money lasts for one more run; Tune's thread asks, after the last run was logged."""
-        self.look()
-        self.refused = self.budget.refusal(trial.point.key) or ""
-        return not self.refused
-
-    def look(self) -> None:
-        """Take in what the log has gained."""
-        with self.lock:
-            for event in self.follower.take():
-                trial = self.left.get(event["value"]["trial"])
-                if trial is None:
-                    continue
-                words = shlex.join(trial.words)
-                if event["key"] == "trial_started":
-                    self.tally.started(words)
-                else:
-                    del self.left[trial.id]
-                    self._ended(trial, words, event["value"])
-            self.tally.tick()
-
-    def _ended(self, trial: Trial, words: str, told: dict[str, Any]) -> None:
-        runs = study.attempts(trial, self.outcome.output_root)
-        found = next((one for one in runs if one.run_id == told["run_id"]), None)
-        if found is not None:
-            self.budget.add(found, seconds=told["seconds"])
-        if told["status"] not in FINISHED:
-            error = units.last_line(told["error"] or "")
-            self.outcome.unmeasured.append(f"{words}: {told['status']}: {error}")
-        self.tally.spent = self.budget.spent
-        self.tally.left = self.budget.left([trial.point.key for trial in self.left.values()])
-        self.tally.ended(words, found, error=told["error"])
-
-
 def _run(
     missing: Sequence[Trial],
     budget: Budget,
@@ -234,7 +163,7 @@ def _run(
 
     from mlbench import trials
 
-    watch = _Watch(missing, budget, outcome=outcome, tally=tally)
+    watch = Watch(missing, budget, folder=outcome.folder, tally=tally)
     address = ray.get_runtime_context().gcs_address
     errand = trials.Errand(
         trials={trial.id: trial for trial in missing},
@@ -257,6 +186,7 @@ def _run(
         outcome.interrupted = True
         tune.interrupt()
     watch.look()
+    outcome.unmeasured += watch.unmeasured
     if tune.error is not None:
         raise UserError(f"Ray Tune ended: {tune.error}", hint="the same command goes on") from tune.error
     if watch.refused:
@@ -314,7 +244,7 @@ def _compose(words: Sequence[str], request: Request) -> Experiment:
 
 
 def _check(wanted: Mapping[str, Experiment], request: Request) -> None:
-    """Make small data and refuse what would fail in every run, before the first."""
+    """Refuse what would fail in every run."""
     if not wanted:
         raise UserError(f"study {request.name} has no points", hint="say what it measures")
     if request.max_usd is not None:
@@ -326,12 +256,6 @@ def _check(wanted: Mapping[str, Experiment], request: Request) -> None:
             )
     if any(one.rerun for one in wanted.values()):
         raise UserError("a study measures a seed once", hint="raise repeats= instead of rerun=true")
-    checked = set()
-    for one in wanted.values():
-        data = (one.task.name, one.task.dataset, one.scale)
-        if data not in checked:
-            checked.add(data)
-            run.check_data(one)
 
 
 def _attempts(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:
@@ -362,7 +286,7 @@ def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
     attempts = {
         event["value"]["trial"]: event["value"]
         for event in events.read(folder / study.LOG)
-        if event["key"] == "trial_ended"
+        if event["key"] == study.ENDED
     }
     planned = [
         report.Planned(

@@ -29,9 +29,8 @@ from ray.tune.search import Searcher
 from mlbench import events, study, tracker
 from mlbench.clusters import kept
 from mlbench.signals import PARENT
-from mlbench.study import Trial
+from mlbench.study import ENDED, STARTED, Trial
 
-STARTED, ENDED = "trial_started", "trial_ended"  # keys of the study's log
 PIN = 0.001  # of the resource that Ray gives every node under its address
 STOP_S = 20  # s that an interrupted run has to write what it knows before it is killed
 

@@ -1,0 +1,29 @@
+"""Metaflow on this machine alone: import this module before metaflow.
+
+Metaflow reads its settings when it is imported. With these it keeps everything below output_root/.metaflow,
+reads no profile from the home folder, and talks to nobody. Where results and data lie is told by the
+environment, because `resume` must find them before it knows the parameters of the run:
+MLBENCH_OUTPUT_ROOT (default runs) and MLBENCH_DATA_ROOT (default data).
+"""
+
+import getpass
+import os
+import sys
+from pathlib import Path
+
+OUTPUT_ROOT = Path(os.environ.get("MLBENCH_OUTPUT_ROOT", "runs")).absolute()
+DATA_ROOT = Path(os.environ.get("MLBENCH_DATA_ROOT", "data")).absolute()
+PLACE = {"output_root": f"output_root={OUTPUT_ROOT}", "data_root": f"data_root={DATA_ROOT}"}
+
+OUTPUT_ROOT.mkdir(parents=True, exist_ok=True)
+os.environ |= {
+    "METAFLOW_HOME": str(OUTPUT_ROOT / ".metaflow"),  # instead of ~/.metaflowconfig
+    "METAFLOW_DATASTORE_SYSROOT_LOCAL": str(OUTPUT_ROOT),  # it adds .metaflow itself
+    "METAFLOW_DEFAULT_DATASTORE": "local",
+    "METAFLOW_DEFAULT_METADATA": "local",
+    "METAFLOW_DEFAULT_EVENT_LOGGER": "nullSidecarLogger",
+    "METAFLOW_DEFAULT_MONITOR": "nullSidecarMonitor",
+    "METAFLOW_USER": os.environ.get("METAFLOW_USER", getpass.getuser()),
+    # A step runs this Python, whatever is first in PATH.
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+}
