@@ -8,6 +8,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -235,23 +236,25 @@ def _resolve(overrides: Sequence[str]) -> tuple[Experiment, Experiment]:
     experiment = _validated(composed, faults)
     if faults or experiment is None:
         raise UserError("; ".join(faults), hint="`python -m mlbench.run --help` shows what there is")
-    plain = _hydra([])
+    plain = json.loads(_hydra())
     reference |= {"sync": plain["sync"]} | {"backend": composed["backend"]}
     reference = _validated(reference, faults)
     assert reference is not None, faults  # the shipped files are tested to be valid
     return experiment, reference
 
 
-def _hydra(overrides: list[str]) -> dict[str, Any]:
+@cache
+def _hydra(*overrides: str) -> str:
+    """Return the composed groups as JSON; cached, because the points of a study share most choices."""
     # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from omegaconf import OmegaConf
 
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = OmegaConf.to_container(hydra_compose("config", overrides=overrides), resolve=True)
-    assert isinstance(composed, dict)
-    return {str(name): value for name, value in composed.items()}
+        return json.dumps(
+            OmegaConf.to_container(hydra_compose("config", overrides=list(overrides)), resolve=True)
+        )
 
 
 def _parse(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], list[str]]:
@@ -287,7 +290,7 @@ def _parse(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], li
 
 def _layered(chosen: dict[str, str], values: dict[str, Any], faults: list[str]) -> dict[str, Any]:
     """Compose the groups, then lay the task's recipe and scale over its default values."""
-    composed = _hydra([f"{group}={choice}" for group, choice in chosen.items()])
+    composed = json.loads(_hydra(*(f"{group}={choice}" for group, choice in chosen.items())))
     task = composed["task"]
     layers = {"task.recipe": task.pop("recipes"), "scale": task.pop("scales")}
     for name, layer in layers.items():

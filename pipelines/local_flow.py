@@ -6,7 +6,6 @@ environment, because `resume` must find them before it knows the parameters of t
 MLBENCH_OUTPUT_ROOT (default runs) and MLBENCH_DATA_ROOT (default data).
 """
 
-import getpass
 import os
 import sys
 from pathlib import Path
@@ -23,7 +22,7 @@ os.environ |= {
     "METAFLOW_DEFAULT_METADATA": "local",
     "METAFLOW_DEFAULT_EVENT_LOGGER": "nullSidecarLogger",
     "METAFLOW_DEFAULT_MONITOR": "nullSidecarMonitor",
-    "METAFLOW_USER": os.environ.get("METAFLOW_USER", getpass.getuser()),
+    "METAFLOW_USER": os.environ.get("METAFLOW_USER", "mlbench"),  # it refuses to run as root otherwise
     # A step runs this Python, whatever is first in PATH.
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
 }

@@ -16,9 +16,7 @@ from metaflow.parameters import Parameter
 class ScalingFlow(FlowSpec):
     """Sweeps the tasks of a study over workers and reports speed-up, efficiency and price."""
 
-    study = Parameter(
-        "study", default="scaling", help="a study of conf/study, or one begun with mlbench.sweep"
-    )
+    study: Any = Parameter("study", default="scaling", help="a study of conf/study, or a begun one")
 
     @step
     def start(self):

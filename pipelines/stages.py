@@ -66,7 +66,7 @@ def publish(name: str, unmeasured: list[str]) -> str:
 
 
 def join_tables(name: str, task: str, *, files: str) -> list[str]:
-    """Join the tables of a task's runs, each row with its run's id, as Parquet and as the task's own figure."""
+    """Join the tables of a task's runs, as Parquet with the runs' ids and as the task's own figure."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
