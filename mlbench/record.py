@@ -110,13 +110,16 @@ def load(path: Path) -> Record:
 
 
 def find(output_root: Path, *, key: str, seed: int) -> list[Record]:
-    """Return the records with this key and seed, oldest first; a run folder's name ends in the seed."""
+    """Return the records of runs measured here with this key and seed, oldest first.
+
+    A run folder's name ends in the seed. Runs that were imported do not count: they are of other machines.
+    """
     found = []
     for path in sorted(output_root.glob(f"*-{seed:x}/record.json")):
         try:
             one = load(path)
         except (OSError, ValueError):
             continue  # damaged, or another version's, which has another key
-        if one.key == key and one.seed == seed:
+        if one.key == key and one.seed == seed and "imported" not in one.software:
             found.append(one)
     return found

@@ -198,7 +198,7 @@ def _plot(given: Given) -> int:
         raise UserError(f"no finished run below {given.output_root}")
     words = " ".join(["python -m mlbench.results plot", *given.words])
     text = report.StudyText(
-        name=Path(given.settings["to"]).name,
+        title=f"Runs: {' '.join(given.words) or 'all'}",
         question=given.settings["question"] or f"What do the runs {' '.join(given.words) or 'here'} show?",
         commands=(words,),
     )

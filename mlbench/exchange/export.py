@@ -11,6 +11,7 @@ import json
 import math
 import os
 import zipfile
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def series(found: Record, log: list[dict[str, Any]]) -> layout.Series:
     """
     result: layout.Series = {}
     totals: dict[str, float] = {}
-    wall = 0.0
+    wall = datetime.fromisoformat(found.ended_at).timestamp()
     for event in log:
         if event["key"] != "validation":
             continue
@@ -90,6 +91,9 @@ def series(found: Record, log: list[dict[str, Any]]) -> layout.Series:
                 result.setdefault((step, rank), []).append(Point(wall, seconds))
                 if rank == 0:
                     totals[step] = totals.get(step, 0.0) + seconds
+    if not totals and found.phases:  # imported: the record alone has them
+        totals = {step: found.phases[phase].mean for step, phase in layout.STEPS.items()}
+        totals[layout.OF_EPOCH] = found.train_time or 0.0
     if found.status == "goal_reached" and totals:
         result[layout.TOTAL, 0] = [Point(wall, totals[layout.OF_EPOCH])]
         result |= {(f"global_cum_{step}", 0): [Point(wall, seconds)] for step, seconds in totals.items()}
@@ -111,8 +115,6 @@ def _steps(phases: dict[str, float]) -> dict[str, float]:
 
 def _collectives(found: Record) -> layout.Series:
     """Return the all-reduce times of task 0 as its original logged them; seconds, the slowest rank's mean."""
-    from datetime import datetime
-
     wall = datetime.fromisoformat(found.ended_at).timestamp()
     bits = {"float32": 32.0, "float16": 16.0}
     rows = [

@@ -63,7 +63,7 @@ def read(paths: Sequence[Path], given: dict[str, str]) -> Iterator[tuple[Path, R
 
 
 def _ours(opened: Archive) -> tuple[Record, Log]:
-    """Return what an export of ours holds, its log marked as imported."""
+    """Return what an export of ours holds, marked as imported, so that it is not reused as a run of here."""
     unknown = [name for name in opened.files if name not in OF_EXPORT and not is_layout(name)]
     if unknown:
         raise opened.refusal(f"{unknown[0]!r} is no file of an export")
@@ -89,8 +89,9 @@ def _ours(opened: Archive) -> tuple[Record, Log]:
     start = log[0]["value"]
     if not isinstance(start, dict) or start.get("run_id") != record.run_id:
         raise opened.refusal(f"{RECORD} and {events.NAME} are of different runs")
-    log[0] = log[0] | {"value": start | {"imported": _origin(opened)}}
-    return record, log
+    marked = {"imported": _origin(opened)}
+    log[0] = log[0] | {"value": start | marked}
+    return record.model_copy(update={"software": record.software | marked}), log
 
 
 def _log(record: Record, opened: Archive) -> Log:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlbench.record import Record
 
-NOTICE = "# Measured by mlbench. This is not an MLPerf submission and follows none of its benchmarks' rules."
+NOTICE = "# Written by mlbench. This is not an MLPerf submission and follows none of its benchmarks' rules."
 
 
 def text(record: Record, log: list[dict[str, Any]]) -> str:
