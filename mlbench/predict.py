@@ -17,8 +17,9 @@ from pydantic import ValidationError
 from mlbench import record, study, units
 from mlbench.config import CONF, Hardware, choices
 from mlbench.errors import UserError
-from mlbench.prediction import advice, figure, forecast, model, network, published, words
-from mlbench.prediction.forecast import Forecast, LeftOut, Target
+from mlbench.prediction import advice, figure, forecast, holdout, model, network, published, words
+from mlbench.prediction.forecast import Forecast, Target
+from mlbench.prediction.holdout import LeftOut
 from mlbench.prediction.measured import Measurements, check, from_records
 from mlbench.record import Record
 
@@ -98,7 +99,7 @@ def _parse(arguments: Sequence[str]) -> Asked:
     )
     parser.add_argument("words", nargs="*", metavar="STUDY", help="what was measured")
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    read = parser.parse_args(arguments)
+    read = parser.parse_intermixed_args(arguments)  # settings may follow --json
     settings = {name: default for name, (default, _) in SETTINGS.items()}
     names = []
     for word in read.words:
@@ -122,9 +123,9 @@ def _answer(asked: Asked) -> None:
     target = _target(asked)
     counts = _counts(fit, everything, _count("max_workers", asked.settings["max_workers"]))
     found = forecast.forecast(fit, counts, target)
-    errors = forecast.leave_one_out(fitted)
+    errors = holdout.leave_one_out(fitted)
     unseen = [k for k in everything.counts if k not in fitted.counts]
-    held_out = [forecast.compare(fit, everything.only([k])) for k in unseen]
+    held_out = [holdout.compare(fit, everything.only([k])) for k in unseen]
     deadline, budget = asked.settings["deadline"], asked.settings["budget"]
     answers = advice.advise(
         found,

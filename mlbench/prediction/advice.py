@@ -9,6 +9,7 @@ from mlbench.errors import UserError
 from mlbench.prediction.forecast import Estimate, Forecast
 
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # seconds
+NEAR = 0.05  # relative; what more workers gain beyond this is hardly worth their price
 PATTERN = re.compile(r"(\d+(?:\.\d+)?)(s|min|h|d)")
 
 
@@ -63,9 +64,11 @@ def advise(found: Sequence[Forecast], *, deadline: float | None, budget: float |
 
 def _least_time(found: Sequence[Forecast]) -> Advice:
     best = min(found, key=_time)
+    near = min((one for one in found if _time(one) <= (1 + NEAR) * _time(best)), key=lambda one: one.workers)
     edge = best is found[-1] and len(found) > 1
     more = "; it is the most that was asked for, and more may be faster still" if edge else ""
-    return Advice("least time", best.workers, f"Least time: {_words(best)}{more}.")
+    less = f"; within {NEAR:.0%} of it: {_words(near)}".replace("%", " %") if near is not best else ""
+    return Advice("least time", best.workers, f"Least time: {_words(best)}{more}{less}.")
 
 
 def _least_cost(found: Sequence[Forecast]) -> Advice:

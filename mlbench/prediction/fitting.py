@@ -98,11 +98,10 @@ def non_negative(terms: Array, measured: Array, reference: Array) -> Array:
     return np.where(solvable & allowed[:, None], both, alone) / scale
 
 
-def noisy(one: Component, sigma: Array, rng: np.random.Generator) -> Array:
-    """Return (draws, 2) coefficients of refits to the fitted values with noise of `sigma` (draws,)."""
+def refitted(one: Component, noise: Array) -> Array:
+    """Return (draws, 2) coefficients of refits to the fitted values times exp(noise), noise (draws, runs)."""
     fitted = one.terms @ one.theta
-    simulated = fitted * np.exp(sigma[:, None] * rng.standard_normal((len(sigma), len(fitted))))
-    return non_negative(one.terms, simulated, np.where(one.used, fitted, 0.0))
+    return non_negative(one.terms, fitted * np.exp(noise), np.where(one.used, fitted, 0.0))
 
 
 def drawn_sigma(misfit: float, freedom: float, draws: int, rng: np.random.Generator) -> Array:

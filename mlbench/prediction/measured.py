@@ -10,7 +10,8 @@ from mlbench.errors import UserError
 from mlbench.record import Record
 from mlbench.speedup.points import TOLD, series
 
-SAME = 0.02  # relative; batches that differ by less are one batch size, cut by the end of an epoch
+# The batch grows as workers ** power; the power is 0 or 1, but for short batches at the end of an epoch.
+FIXED, GROWING = 0.25, 0.75
 FITTED = ("goal_reached", "goal_not_reached", "completed")
 
 
@@ -70,7 +71,7 @@ class Measurements:
     @property
     def grows(self) -> bool:
         """Whether the global batch grows with the workers, each keeping its own."""
-        return max(_batches(self.runs)) > (1 + SAME) * min(_batches(self.runs))
+        return _power(self.runs) > GROWING
 
     def only(self, counts: Sequence[int]) -> "Measurements":
         """Return these measurements at the given worker counts."""
@@ -90,8 +91,7 @@ def check(found: Measurements) -> Measurements:
             + (f"; left out: {'; '.join(found.left_out)}" if found.left_out else ""),
             hint="measure more, e.g. python -m mlbench.sweep workers=1,2,4",
         )
-    own = [run.batch / run.workers for run in found.runs]
-    if found.grows and max(own) > (1 + SAME) * min(own):
+    if FIXED < _power(found.runs) < GROWING:
         raise UserError(
             "the batch an update neither stays the same nor grows with the workers",
             hint="predict from runs of one recipe",
@@ -192,7 +192,8 @@ def _measured(one: Record) -> Measured:
     )
 
 
-def _batches(runs: Sequence[Measured]) -> list[float]:
-    """Return the median batch an update at each worker count; the last of an epoch may be short."""
-    counts = sorted({run.workers for run in runs})
-    return [median(run.batch for run in runs if run.workers == k) for k in counts]
+def _power(runs: Sequence[Measured]) -> float:
+    """Return p of global batch = const * workers ** p, between the fewest and the most workers."""
+    ends = min(run.workers for run in runs), max(run.workers for run in runs)
+    few, many = (median(run.batch for run in runs if run.workers == k) for k in ends)
+    return math.log(many / few) / math.log(ends[1] / ends[0])

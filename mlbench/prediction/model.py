@@ -62,8 +62,8 @@ class Model:
 
     @property
     def most_workers(self) -> float:
-        """The count beyond which a worker would have less than one sample an update."""
-        return math.inf if self.measurements.grows else self.batch
+        """The count beyond which a worker has no sample of an update, or an epoch no whole update."""
+        return self.epoch_samples / self.batch if self.measurements.grows else self.batch
 
 
 def fit(measurements: Measurements) -> Model:
@@ -91,7 +91,7 @@ def fit(measurements: Measurements) -> Model:
     sigma, freedom = _noise([*phases.values(), outside], forms, seconds)
     least = min((one.misfit for one in forms.values()), default=0.0)
     known = max(sigma, ALIKE) ** 2
-    likely = {name: math.exp(-(one.misfit - least) / (2 * known)) for name, one in forms.items()}
+    likely = {name: _likelihood((one.misfit - least) / known, freedom) for name, one in forms.items()}
     step = median(run.epochs / run.validations for run in runs)
     spread = to_goal.misfit / to_goal.freedom if to_goal.freedom else 0.0
     return Model(
@@ -146,6 +146,12 @@ def _most(part: Array, whole: Array) -> float:
     """Return the largest share of the whole that the part has anywhere, at most 1."""
     known = whole > 0
     return min(1.0, float(np.max(part[known] / whole[known]))) if known.any() else 0.0
+
+
+def _likelihood(excess: float, freedom: float) -> float:
+    """Return Student's likelihood of a misfit above the best, in squares of a noise; 1 for the best."""
+    known = max(1.0, freedom)
+    return (1 + excess / known) ** (-(known + 1) / 2)
 
 
 def _noise(

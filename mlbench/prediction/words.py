@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from statistics import mean, median
 
 from mlbench import units
-from mlbench.prediction.forecast import LeftOut, Target
+from mlbench.prediction.forecast import Target
+from mlbench.prediction.holdout import LeftOut, drift
+from mlbench.prediction.measured import Measurements
 from mlbench.prediction.model import Model
 from mlbench.prediction.network import BITS
 
@@ -31,7 +33,7 @@ def basis(model: Model) -> list[str]:
     startups = [run.startup_s for run in measurements.runs if run.startup_s is not None]
     if startups:
         said.append(f"Start-up comes on top: {units.duration(median(startups))} (median).")
-    said.append(f"Everything beyond {measurements.counts[-1]:,} workers is extrapolated.")
+    said.append(_beyond(measurements))
     return said
 
 
@@ -42,7 +44,8 @@ def target(model: Model, asked: Target) -> list[str]:
     if asked.hardware is not None:
         said.append(
             f"Compute and optimizer are scaled from {measured.name} to {asked.hardware.name} by their stated "
-            f"peaks ({model.measurements.precision}); the interval does not know how near each comes to its own."
+            f"peaks ({model.measurements.precision}); "
+            "the interval does not know how near each comes to its own."
         )
         if asked.network is None:
             said.append("Communication is taken as measured: say network=... for another network.")
@@ -52,7 +55,10 @@ def target(model: Model, asked: Target) -> list[str]:
             if measured.network_gbit_per_s
             else f"reached in full, as {measured.name} states no rate to compare with: a lower bound of time"
         )
-        said.append(f"Network {asked.network.name} is stated, not measured; its line rate is {carried}.")
+        said.append(
+            f"Network {asked.network.name} is stated, not measured; its line rate is {carried}. "
+            "What the workers wait for each other, which the measured latency holds, is then left out."
+        )
     return said
 
 
@@ -127,9 +133,22 @@ def _noise(model: Model) -> list[str]:
         what = "seconds" if not model.freedom else "epochs to the goal"
         return [f"No intervals: the runs leave nothing to tell the noise of the {what} from. Repeat them."]
     return [
-        f"Noise of a run: {units.percent(model.sigma)} of its seconds and {units.percent(model.epochs_sigma)} of "
-        f"its epochs, known from {model.freedom:.0f} and {model.epochs_freedom} degrees of freedom."
+        f"Noise of a run: {units.percent(model.sigma)} of its seconds and "
+        f"{units.percent(model.epochs_sigma)} of its epochs, "
+        f"known from {model.freedom:.0f} and {model.epochs_freedom} degrees of freedom."
     ]
+
+
+def _beyond(measurements: Measurements) -> str:
+    """Return what is done about worker counts beyond the largest that was measured."""
+    off = drift(measurements)
+    said = f"Everything beyond {measurements.counts[-1]:,} workers is extrapolated"
+    if not off:
+        return f"{said}; from fewer than 3 worker counts nothing tells how far the model drifts there."
+    return (
+        f"{said}; intervals are widened there by {units.percent(math.expm1(off))} a doubling, "
+        f"by which the model was off at {measurements.counts[-1]:,}, predicted from fewer."
+    )
 
 
 def _list(counts: Sequence[int]) -> str:

@@ -1,0 +1,192 @@
+"""What `python -m mlbench.predict` prints, on records and studies that lie in a folder."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from worlds import World, as_record
+
+from mlbench import predict, study
+
+WORLD = World(grows=True, batch=32, alpha=1e-3)
+
+
+def lay(root: Path, world: World, *words: str, counts: tuple[int, ...] = (1, 2, 4), repeats: int = 3) -> None:
+    """Write a folder with a record for each run of a world."""
+    runs = world.measure(counts, repeats=repeats, noise=0.02, luck=0.03).runs
+    for seed, run in enumerate(runs, start=len(list(root.glob("*")))):
+        # A point's key is its configuration's; here the words and the workers stand for it.
+        one = as_record(run, *words, seed=seed, key=f"{'-'.join(words)}-{run.workers}")
+        folder = root / one.run_id
+        folder.mkdir()
+        one.save(folder)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A study of two backends in a folder of runs."""
+    lay(tmp_path, WORLD, "hardware=gcp_n1_t4")
+    lay(tmp_path, WORLD, "hardware=gcp_n1_t4", "backend=nccl")
+    points = []
+    for words in (("hardware=gcp_n1_t4",), ("hardware=gcp_n1_t4", "backend=nccl")):
+        for index, workers in enumerate((1, 2, 4)):
+            first = 3 * index + (9 if len(words) > 1 else 0)
+            key = f"{'-'.join(words)}-{workers}"
+            points.append(study.Point(key=key, words=words, seeds=tuple(range(first, first + 3))))
+    plan = study.new("scaling", question="?").model_copy(update={"points": tuple(points)})
+    study.save(plan, study.folder(tmp_path, "scaling"))
+    return tmp_path
+
+
+def ask(root: Path, *words: str) -> int:
+    return predict.main([*words, f"output_root={root}"])
+
+
+def test_a_study_is_predicted_in_a_table_and_sentences(root: Path, capsys: Any) -> None:
+    assert ask(root, "scaling", "backend=gloo", "max_workers=64", "deadline=1h", "budget=5") == 0
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert lines[0] == "scaling"
+    assert re.split(r"\s{2,}", lines[2].strip())[:4] == ["workers", "measured", "predicted", "95 % of runs"]
+    assert [line.split()[0] for line in lines[3:10]] == ["1", "2", "4", "8", "16", "32", "64"]
+    for start in ("Least time: ", "Least cost: ", "Deadline of 1 h 00 min: ", "Budget of 5.00 USD: "):
+        assert any(line.startswith(start) for line in lines), start
+    assert "Fitted on 9 runs at 1, 2, 4 workers." in lines
+    assert "Start-up comes on top: 12.0 s (median)." in lines
+    assert any(line.startswith("Leave one out, each worker count") for line in lines)
+
+
+def test_json_has_the_numbers_of_the_table(root: Path, capsys: Any) -> None:
+    assert ask(root, "scaling", "backend=gloo", "max_workers=8", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["workers"] for one in told["predictions"]] == [1, 2, 4, 8]
+    eight = told["predictions"][-1]
+    assert eight["time_s"]["value"] == pytest.approx(WORLD.run(8).total_s, rel=0.15)
+    assert eight["time_s"]["low"] < WORLD.run(8).total_s < eight["time_s"]["high"]
+    assert eight["cost_usd"]["value"] == pytest.approx(8 * eight["time_s"]["value"] / 3600 * 0.54)
+    assert [one["workers"] for one in told["leave_one_out"]] == [1, 2, 4]
+    assert {one["question"] for one in told["advice"]} == {"least time", "least cost"}
+
+
+def test_runs_can_be_named_one_by_one_and_some_held_out(root: Path, capsys: Any) -> None:
+    names = [f"resnet20-w{workers}-{seed:x}" for workers, seed in ((1, 0), (2, 3), (4, 6))]
+    assert ask(root, *names, "workers=1,2", "max_workers=4") == 0
+    shown = capsys.readouterr().out
+    assert "* measured, but not fitted" in shown
+    assert re.search(r"Measured, but not fitted: 4 workers [+-]\d", shown)
+
+
+def test_other_hardware_and_an_allreduce_run_as_network(root: Path, capsys: Any) -> None:
+    line = {"kind": "fit", "collective": "all_reduce", "dtype": "float32", "workers": 2}
+    line |= {"alpha_s": 2e-5, "beta_s_per_byte": 1e-10}
+    folder = root / "2026-allreduce-w2-ff"
+    folder.mkdir()
+    as_record(WORLD.run(2), run_id=folder.name, table=[line]).save(folder)
+    asked = [
+        "scaling",
+        "backend=gloo",
+        "hardware=gcp_a2_highgpu_1g",
+        "network=2026-allreduce",
+        "max_workers=8",
+    ]
+    assert ask(root, *asked, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    eight = told["predictions"][-1]
+    assert eight["measured_s"] is None
+    assert eight["cost_usd"]["value"] == pytest.approx(8 * eight["time_s"]["value"] / 3600 * 3.673)
+    share = WORLD.batch * WORLD.a_sample + WORLD.fixed + WORLD.optimizer
+    exposed = 2 * 7 * 1e-5 + 2 * 7 / 8 * 4e6 * 1e-10
+    peaks = 19.5e12 / 8.1e12  # fp32, of an A100 and a T4
+    assert eight["update_s"] == pytest.approx(share / peaks + WORLD.batch * WORLD.feeding + exposed, rel=0.05)
+    assert any("scaled from gcp_n1_t4 to gcp_a2_highgpu_1g" in sentence for sentence in told["sentences"])
+
+
+def test_the_figure_shows_band_and_runs(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "curve.png"
+    assert ask(root, "scaling", "backend=gloo", f"plot={path}") == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert len(path.read_bytes()) > 10_000
+
+
+def test_the_published_runs_need_no_folder(tmp_path: Path, capsys: Any) -> None:
+    assert ask(tmp_path, "published:gnmt", "workers=1,2,4") == 0
+    shown = capsys.readouterr().out
+    assert "8  6 h 54 min *" in shown and "16  6 h 32 min *" in shown
+    assert "Measured, but not fitted: 8 workers" in shown
+
+
+def test_the_documented_tables_are_what_the_command_prints(tmp_path: Path, capsys: Any) -> None:
+    documented = (ROOT / "docs" / "prediction.md").read_text()
+    for task in ("gnmt", "transformer"):
+        assert ask(tmp_path, f"published:{task}", "workers=1,2,4", "max_workers=16") == 0
+        for line in capsys.readouterr().out.splitlines()[2:9]:
+            # The ends of intervals are quantiles of draws, whose last digit may differ between processors.
+            assert line.split("  95 %")[0][:35].rstrip() in documented
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "predict takes a study"),
+        (["nothing"], "no study and no finished run is called 'nothing'"),
+        (["resnet20"], "runs are called 'resnet20'"),
+        (["scaling"], 'backend.name is "gloo" and "nccl"'),
+        (["scaling", "backend=mpi"], "scaling has no finished run"),
+        (["scaling", "backend=gloo", "workers=1"], "at 2 or more worker counts, these have 1"),
+        (["scaling", "backend=gloo", "workers=1,3"], "3 workers was not measured"),
+        (["scaling", "backend=gloo", "workers=one"], "workers=one is not a number of workers"),
+        (["scaling", "backend=gloo", "max_workers=0"], "max_workers=0 is not a number of workers"),
+        (["scaling", "backend=gloo", "deadline=soon"], "deadline=soon is not a duration"),
+        (["scaling", "backend=gloo", "budget=-1"], "budget=-1 is not an amount of USD"),
+        (["scaling", "backend=gloo", "network=fast"], "network=fast is not a network"),
+        (["scaling", "backend=gloo", "hardware=abacus"], "hardware=abacus is unknown"),
+        (["scaling", "backend=gloo", "hardware=local"], "hardware=local states no peak in fp32"),
+        (["scaling", "backend=gloo", "plot=/nowhere/at/all.png"], "cannot write /nowhere/at/all.png"),
+        (["scaling", "colour=red"], "colour is unknown"),
+        (["published:chess"], "no published runs of 'chess'"),
+        (["published:gnmt", "backend=mpi"], "gnmt was not published on 'mpi'"),
+        (["published:gnmt", "scaling"], "cannot be put together"),
+        (["published:transformer", "network=10gbit,20us"], "how many bytes of gradients"),
+    ],
+)
+def test_mistakes_are_sentences_with_exit_code_2(
+    root: Path, capsys: Any, words: list[str], told: str
+) -> None:
+    assert ask(root, *words) == 2
+    shown = capsys.readouterr()
+    assert told in shown.err and len(shown.err.splitlines()) == 1
+    assert shown.out == ""
+
+
+def test_a_budget_needs_a_price(tmp_path: Path, capsys: Any) -> None:
+    lay(tmp_path, WORLD)
+    names = [path.name for path in tmp_path.glob("2026*")]
+    assert ask(tmp_path, *names) == 0
+    assert "cost" not in capsys.readouterr().out.splitlines()[2]
+    assert ask(tmp_path, *names, "budget=5") == 2
+    assert "a budget needs a price" in capsys.readouterr().err
+
+
+def test_a_damaged_record_is_named(root: Path, capsys: Any) -> None:
+    broken = next(root.glob("*w1-0/record.json"))
+    broken.write_text("{")
+    assert ask(root, "resnet20-w1-0", "resnet20-w2-3") == 2
+    assert f"{broken} is damaged" in capsys.readouterr().err
+
+
+def test_the_command_explains_itself() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mlbench.predict", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in predict.SETTINGS:
+        assert f"{name}=" in done.stdout
+    assert "published:gnmt workers=1,2,4" in done.stdout
