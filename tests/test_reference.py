@@ -5,8 +5,9 @@ from importlib.resources import files
 
 import pytest
 import yaml
+from conftest import ROOT
 
-from mlbench import reference
+from mlbench import reference, units
 from mlbench.reference import costs
 
 RUNS = reference.load(study="mlbench-2021-runs", publisher="mlbench")
@@ -96,6 +97,17 @@ def test_every_bar_of_the_cost_chart_is_a_factor_of_sixty_too_high() -> None:
         assert bar.usd == pytest.approx(usd)
     assert {round(bar.usd_per_hour, 3) for bar in charted} == {0.04, 0.175}
     assert "15 bars" in costs.verdict(charted) and "minutes for hours" in costs.verdict(charted)
+
+
+def test_the_documentation_has_every_bar_and_every_study() -> None:
+    documented = (ROOT / "docs" / "published.md").read_text()
+    assert costs.verdict(costs.bars()) in documented
+    for bar in costs.bars():
+        cells = [bar.label, str(bar.workers), f"{bar.seconds:,.0f} s", f"{bar.usd_per_hour:.3f} USD"]
+        cells += [f"{bar.charted_usd:g} USD", units.usd(bar.usd), f"{bar.factor:.1f}"]
+        assert f"| {' | '.join(cells)} |" in documented
+    assert f"{len(reference.load()):,} numbers" in documented
+    assert all(f"| `{row.study}` | {row.title} |" in documented for row in reference.load())
 
 
 def test_the_verdict_is_not_said_of_a_chart_that_is_right() -> None:

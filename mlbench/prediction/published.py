@@ -61,6 +61,11 @@ def measurements(task: str, *, backend: str, profile: Hardware) -> Measurements:
         notes=(
             "times are MLBench's own: sums over batches, without validation and waits for data",
             "one run a worker count was published",
+            *(
+                ()
+                if shape.epoch_samples
+                else ("an epoch stands for an update, whose number was not published",)
+            ),
         ),
     )
 

@@ -119,12 +119,14 @@ def _communication(model: Model) -> list[str]:
         said.append(
             f"The runs at {_list(counts)} workers do not settle how latency grows with them: as in {shares}."
         )
-    alpha, beta = model.forms[name].theta
     size = model.measurements.gradient_bytes
-    rate = f", {units.number(BITS * size / beta / 1e9)} Gbit/s" if size and beta else ""
-    said.append(
-        f"Communication as a {name}: {units.duration(alpha)} a hop{rate}, waiting for each other included."
-    )
+    if size:  # else the fitted seconds are of an unknown amount
+        alpha, beta = model.forms[name].theta
+        hop, rate = (
+            units.duration(alpha),
+            f", {units.number(BITS * size / beta / 1e9)} Gbit/s" if beta else "",
+        )
+        said.append(f"Communication as a {name}: {hop} a hop{rate}, waiting for each other included.")
     return said
 
 
