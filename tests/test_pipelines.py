@@ -1,0 +1,159 @@
+"""The flows: killed and resumed without repeating anything, and what they make of a study's records."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+from commands import PATIENCE_S, until
+from conftest import ROOT
+from records import record
+
+from mlbench import config, events, study
+from mlbench.record import load
+from mlbench.study import Asked, Study
+
+TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none")
+FLOWS = ("scaling", "backends", "tuning", "suite")
+
+
+def plan(output: Path, *words: str, seeds: tuple[int, ...]) -> Study:
+    """Begin a study of one point in `output`."""
+    found = study.load(study.folder(output, "tiny")) or study.new("tiny", question="Does a flow resume?")
+    key = config.key(config.compose(words))
+    line = Asked(at="2026-11-21T00:00:00+00:00", words=words, repeats=len(seeds))
+    found = study.extended(found, {key: words}, asked=line, seeds=seeds)
+    study.save(found, study.folder(output, "tiny"))
+    return found
+
+
+def flow(name: str, *words: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, f"pipelines/{name}.py", *words],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_the_steps_of_a_flow_fit_together(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "MLBENCH_OUTPUT_ROOT": str(tmp_path / "runs"), "HOME": str(tmp_path)}
+    process = flow(name, "check", environment=environment)
+    said, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and "The graph looks good" in said
+    assert not list(tmp_path.glob(".metaflow*")), "nothing is written to the home folder"
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_flow_that_was_killed_resumes_without_repeating_a_run(
+    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    environment = {
+        **kept_ray,
+        "MLBENCH_OUTPUT_ROOT": str(tmp_path),
+        "MLBENCH_DATA_ROOT": str(data_root),
+    }
+    plan(tmp_path, *TINY, seeds=(1, 2))
+    log = study.folder(tmp_path, "tiny") / study.LOG
+
+    def count(kind: str) -> int:
+        return sum(event["key"] == kind for event in events.read(log)) if log.exists() else 0
+
+    killed = flow("scaling", "run", "--study", "tiny", environment=environment)
+    until(lambda: count(study.STARTED) == 2 or killed.poll() is not None)
+    assert count(study.ENDED) == 1
+    run = next(e["value"]["pid"] for e in reversed(events.read(log)) if e["key"] == study.STARTED)
+    os.kill(killed.pid, signal.SIGKILL)
+    until(lambda: not psutil.pid_exists(run) or psutil.Process(run).status() == psutil.STATUS_ZOMBIE)
+    killed.communicate()
+    resumed = flow("scaling", "resume", environment=environment)
+    said, _ = resumed.communicate(timeout=PATIENCE_S)
+    assert resumed.returncode == 0, said
+    assert "Cloning" in said and "1 of them finished" in said
+    page = study.folder(tmp_path, "tiny") / study.REPORT / "report.html"
+    assert page.exists() and str(page) in said
+    finished = [load(path) for path in tmp_path.glob("*/record.json")]
+    assert Counter(run.seed for run in finished if run.status == "completed") == {1: 1, 2: 1}
+    assert not list(tmp_path.glob("home/*")) and (tmp_path / ".metaflow").is_dir()
+
+
+@pytest.fixture
+def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The stages with an output_root of their own; Metaflow's settings do not leak out."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "MLBENCH_OUTPUT_ROOT": str(tmp_path)})
+    monkeypatch.syspath_prepend(ROOT / "pipelines")
+    for name in ("local_flow", "stages"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("stages")
+
+
+def measured(output: Path, *words: str, seed: int, **changes: Any) -> None:
+    """Leave a run in its folder, and in the plan."""
+    made = plan(output, *words, seeds=(seed,))
+    folder = output / f"2026-11-21T00-run-{seed:x}"
+    folder.mkdir()
+    key = config.key(config.compose(words))
+    assert key in {point.key for point in made.points}
+    record(*words, key=key, seed=seed, run_id=folder.name, **changes).save(folder)
+
+
+def test_the_soonest_setting_is_chosen_for_each_number_of_workers(stages: ModuleType, tmp_path: Path) -> None:
+    words = ("task=logreg", "division=open", "task.recipe=mlbench2018", "task.validation=split")
+    times = {(1, 0.1): 9.0, (1, 10): 5.0, (1, 1000): None, (2, 0.1): 4.0, (2, 10): 6.0}
+    for seed, ((workers, alpha), time) in enumerate(times.items()):
+        status = "goal_not_reached" if time is None else "goal_reached"
+        measured(
+            tmp_path, *words, f"workers={workers}", f"task.alpha={alpha}",
+            seed=seed, time_to_accuracy=time, status=status,
+        )  # fmt: skip
+    chosen = stages.soonest("tiny", ("task.alpha", "task.batch_size"))
+    assert chosen == [
+        "workers=1: task.alpha=10.0 task.batch_size=100: 5.0 s to the goal",
+        "workers=2: task.alpha=0.1 task.batch_size=100: 4.0 s to the goal",
+    ]
+
+
+def test_the_tables_of_all_runs_are_joined_with_their_runs(stages: ModuleType, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    row = {
+        "kind": "times", "backend": "gloo", "device": "cpu", "collective": "all_reduce", "dtype": "float32",
+        "workers": 2, "wrong_elements": 0, "bytes": 4, "p50_s": 1e-4, "busbw_bytes_per_s": 4e4, "reason": "",
+    }  # fmt: skip
+    for seed in (1, 2):
+        table = [row, {**row, "bytes": 4096}]
+        measured(tmp_path, "task=allreduce", seed=seed, table=table, goal=None, status="completed")
+    assert stages.join_tables("tiny", "logreg", files="backends") == []
+    parquet, png = stages.join_tables("tiny", "allreduce", files="backends")
+    joined = pq.read_table(parquet).to_pylist()
+    assert Counter(one["run_id"][-1] for one in joined) == {"1": 2, "2": 2}
+    assert Path(png).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("factor", "slower"), [(1.0, False), (1.5, True)])
+def test_a_point_that_is_shown_to_be_slower_than_the_baseline_fails(
+    stages: ModuleType, tmp_path: Path, factor: float, slower: bool
+) -> None:
+    for seed in range(6):
+        seconds = 10 + 0.1 * seed
+        before = tmp_path / "baseline" / f"b-{seed:x}"
+        before.mkdir(parents=True)
+        words = ("task=logreg",)
+        key = config.key(config.compose(words))
+        record(*words, key=key, seed=seed, run_id=before.name, time_to_accuracy=seconds).save(before)
+        measured(tmp_path, *words, seed=seed, time_to_accuracy=factor * seconds)
+    said, found = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+    assert bool(found) is slower and len(said) + len(found) == 1
+    assert stages.against("tiny", "", limit=0.05) == ([], [])
