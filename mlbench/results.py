@@ -6,7 +6,6 @@ store, how it looks in mlbench.terminal.
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,35 +17,18 @@ from mlbench.errors import UserError
 from mlbench.record import Record
 from mlbench.store import folders
 from mlbench.terminal import manual, tables
+from mlbench.terminal.given import Given, parse
 
 EXIT_USER_ERROR = 2
 SETTINGS = {"output_root": "runs"}  # name=value words of every command, with their defaults
-OPTIONS = {"--json": "", "--yes": "delete", "--fail-if-slower": "compare"}  # and the one command that has it
 
 
 @dataclass(frozen=True)
 class Command:
     """One word after `python -m mlbench.results`; `settings` are name=value words beside SETTINGS."""
 
-    run: Callable[["Given"], int]
+    run: Callable[[Given], int]
     settings: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Given:
-    """What the user wrote after the command."""
-
-    words: list[str]
-    settings: dict[str, str]
-    options: dict[str, str]
-
-    @property
-    def output_root(self) -> Path:
-        return Path(self.settings["output_root"])
-
-    @property
-    def json(self) -> bool:
-        return "--json" in self.options
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -75,27 +57,7 @@ def _run(arguments: list[str]) -> int:
         print(manual.COMMANDS[name], end="")
         return 0
     arguments.remove(name)
-    return COMMANDS[name].run(_parse(name, arguments))
-
-
-def _parse(name: str, arguments: list[str]) -> Given:
-    """Tell words, settings and options apart; UserError with a sentence for an option that is none."""
-    given = Given([], SETTINGS | COMMANDS[name].settings, {})
-    left = iter(arguments)
-    for word in left:
-        option, _, value = word.partition("=")
-        setting, equals, text = word.partition("=")
-        if word.startswith("-"):
-            if OPTIONS.get(option, name if option in OPTIONS else None) not in ("", name):
-                raise UserError(f"{name} has no option {option}", hint=f"{name} --help")
-            if option == "--fail-if-slower":
-                value = value or next(left, "")
-            given.options[option] = value
-        elif equals and setting in given.settings:
-            given.settings[setting] = text
-        else:
-            given.words.append(word)
-    return given
+    return COMMANDS[name].run(parse(name, arguments, SETTINGS | COMMANDS[name].settings))
 
 
 def _list(given: Given) -> int:
@@ -137,7 +99,7 @@ def _compare(given: Given) -> int:
     *sides, narrow = given.words[0], given.words[1], given.words[2:]
     if any("=" not in word for word in narrow):
         raise UserError(f"compare takes two selections, given a third: {narrow[0]}", hint="quote a selection")
-    limit = _share(given.options["--fail-if-slower"]) if "--fail-if-slower" in given.options else None
+    limit = given.share("--fail-if-slower")
     a, b = (_selected(given, [*side.split(), *narrow]) for side in sides)
     found = comparison.compare(a, b, limit=limit)
     if given.json:
@@ -280,14 +242,6 @@ def _uri(given: Given, one: Record) -> str:
     """Return the store that has a run: the one asked for, else its own, else the default."""
     own = one.experiment["tracking_uri"]
     return given.settings.get("tracking_uri") or own or store.default_uri(given.output_root)
-
-
-def _share(text: str) -> float:
-    """Return 0.05 for `5%`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
-    if not found:
-        raise UserError(f"--fail-if-slower takes a percentage, given: {text or 'nothing'}", hint="e.g. 5%")
-    return float(found[1]) / 100
 
 
 def _total(given: Given, outcomes: list[dict[str, Any]], known: Sequence[str]) -> None:

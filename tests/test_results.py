@@ -1,10 +1,12 @@
 """What `python -m mlbench.results` prints, on folders that runs left."""
 
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +86,27 @@ def test_show_takes_any_part_of_a_name_that_no_other_has(root: Path, capsys: Any
     [
         (["show", "nothing"], "no finished run 'nothing'"),
         (["show", "2026"], "'2026' is a part of 2 runs' names"),
-        (["show"], "show takes RUN, given: nothing"),
-        (["list", "here"], "list takes no further word, given: here"),
+        (["show"], "show takes one RUN, given: nothing"),
+        (["sync", "here"], "sync takes no further word, given: here"),
         (["list", "root=x"], "root is unknown"),
+        (["list", "worker=2"], "worker is unknown: did you mean workers?"),
         (["list", "tracking_uri=x"], "tracking_uri is unknown"),
+        (["list", "--yes"], "list has no option --yes"),
+        (["list", "--fast"], "list has no option --fast"),
+        (["lists"], "'lists' is not a command"),
+        (["compare", "workers=2"], "compare takes A and B"),
+        (["compare", "a-1", "b-2", "c-3"], "given a third: c-3"),
+        (["compare", "a-1", "none"], "B selects no run"),
+        (["compare", "a-1", "b-2", "--fail-if-slower", "5"], "takes a percentage, given: 5"),
+        (["compare", "a-1", "b-2", "--fail-if-slower="], "takes a percentage, given: nothing"),
+        (["compare", "a-1", "study:none"], "there is no study 'none'"),
+        (["export"], "say which runs"),
+        (["export", "none"], "that is none"),
+        (["export", "2026", "to=one.zip"], "one.zip is one file, 2 runs are selected"),
+        (["import"], "import takes zip files or folders"),
+        (["import", "/nowhere.zip"], "there is no file or folder /nowhere.zip"),
+        (["plot", "a-1"], "plot needs a folder"),
+        (["delete"], "say which runs"),
     ],
 )
 def test_mistakes_are_sentences_with_exit_code_2(
@@ -97,13 +116,181 @@ def test_mistakes_are_sentences_with_exit_code_2(
     assert told in capsys.readouterr().err
 
 
-def test_help_names_every_command(capsys: Any) -> None:
-    with pytest.raises(SystemExit) as ended:
-        results.main(["--help"])
-    assert ended.value.code == 0
+def test_help_teaches_every_command_with_examples(capsys: Any) -> None:
+    assert results.main(["--help"]) == 0
+    whole = capsys.readouterr().out
+    for name in results.COMMANDS:
+        assert f"  {name} " in whole
+        assert results.main([name, "--help"]) == results.main(["--help", name]) == 0
+        shown = capsys.readouterr().out
+        assert f"\n  python -m mlbench.results {name}" in shown
+        assert all(setting in shown for setting in results.SETTINGS | results.COMMANDS[name].settings)
+        assert max(map(len, (whole + shown).splitlines())) <= 79
+    assert results.main([]) == 2
+
+
+def timed(root: Path, words: list[str], times: Sequence[float | None], *, first_seed: int = 10) -> None:
+    """Leave one finished run a time; None is a run that missed its goal."""
+    for number, seconds in enumerate(times, start=first_seed):
+        run = Run(root, *words, seed=number, name="-".join(["run", *words]).replace("=", ""))
+        run.validate(95.0 if seconds else 50.0)
+        found = run.end("goal_reached" if seconds else "goal_not_reached")
+        found.model_copy(update={"time_to_accuracy": seconds}).save(run.folder)
+
+
+FAST, SLOW = [10.0, 10.2, 9.9, 10.1], [12.0, 12.3, 11.9, 12.1]  # s
+
+
+def test_list_selects(root: Path, capsys: Any) -> None:
+    timed(root, ["workers=3"], [10.0])
+    timed(root, ["workers=4", "task=resnet20"], [10.0])
+
+    def names(*words: str) -> list[str]:
+        assert results.main(["list", *words, f"output_root={root}", "--json"]) == 0
+        return [one["run"] for one in json.loads(capsys.readouterr().out)]
+
+    assert len(names()) == 4
+    assert names("workers=3,4") == ["run-workers3-a", "run-workers4-taskresnet20-a"]
+    assert names("workers=3,4", "task=logreg") == ["run-workers3-a"]
+    assert names("status=goal_not_reached") == names("b-2") == ["2026-b-2"]
+    assert names("source=mlbench-published") == []
+    assert names("task.batch_size=32") == names("task=resnet20") == ["run-workers4-taskresnet20-a"]
+    key = record.load(root / "run-workers3-a" / "record.json").key
+    assert names(f"key:{key[:10]}") == ["run-workers3-a"]
+    assert names("seed=10", "backend=gloo", "recipe=mlbench2020")[0] == "run-workers3-a"
+
+
+def test_compare_is_a_table_with_a_verdict(root: Path, capsys: Any) -> None:
+    timed(root, ["workers=1"], FAST)
+    timed(root, ["workers=3"], SLOW, first_seed=30)
+    words = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
+    assert results.main(words) == 0
     shown = capsys.readouterr().out
-    for name, command in results.COMMANDS.items():
-        assert name in shown and command.about.split(";")[0] in shown
+    assert "differs: workers 1 -> 3" in shown and "verdict: B is slower (time to accuracy)" in shown
+    line = next(line for line in shown.splitlines() if line.startswith("time to accuracy"))
+    assert line.split()[-1] == "independently" and "1.199" in line
+    assert results.main([*words, "--fail-if-slower", "5%"]) == 1
+    assert "B slower by more than 5 %: yes" in capsys.readouterr().out
+    assert results.main([*words, "--fail-if-slower=25%"]) == 0
+    assert "B slower by more than 25 %: not shown" in capsys.readouterr().out
+    assert results.main([*words[:1], *words[2:0:-1], *words[3:], "--fail-if-slower", "5%"]) == 0
+    assert "verdict: B is faster" in capsys.readouterr().out
+
+
+def test_compare_as_json_has_no_infinite_number(root: Path, capsys: Any) -> None:
+    timed(root, ["workers=1"], FAST)
+    timed(root, ["workers=3"], [None, None, None, None])
+    words = ["compare", "workers=1", "workers=3", f"output_root={root}", "--json"]
+    assert results.main([*words, "--fail-if-slower", "5%"]) == 1
+    (pair,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert pair["verdict"] == "slower" and pair["slower_than"] is True
+    assert pair["measures"]["time_to_accuracy"]["ratio"] == "infinite"
+    assert pair["measures"]["time_to_accuracy"]["paired"] is True
+    assert pair["differs"] == [{"field": "workers", "a": 1, "b": 3}] and len(pair["b"]["runs"]) == 4
+
+
+def test_one_run_on_each_side_passes_the_gate_and_says_why(root: Path, capsys: Any) -> None:
+    timed(root, ["workers=1"], [1.0])
+    timed(root, ["workers=3"], [9.0])
+    words = ["compare", "workers=1", "workers=3", f"output_root={root}"]
+    assert results.main([*words, "--fail-if-slower", "5%"]) == 0
+    assert "no verdict (one run each: no difference can be shown)" in capsys.readouterr().out
+
+
+def test_plot_makes_the_report_of_a_selection(root: Path, tmp_path: Path, capsys: Any) -> None:
+    timed(root, ["workers=1"], FAST[:2])
+    place = tmp_path / "figures"
+    assert results.main(["plot", "workers=1", f"to={place}", f"output_root={root}"]) == 0
+    named = {Path(line).name for line in capsys.readouterr().out.splitlines()}
+    assert {"report.html", "summary.csv", "time_to_accuracy.png"} <= named
+    assert named <= {path.name for path in place.iterdir()}
+
+
+def mlflow_runs(root: Path) -> list[str]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{root / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("mlbench")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    return sorted(run.data.tags["mlbench.run_id"] for run in found)
+
+
+def test_delete_takes_the_folder_and_the_mlflow_run(root: Path, capsys: Any) -> None:
+    assert results.main(["sync", f"output_root={root}"]) == 0
+    assert mlflow_runs(root) == ["2026-a-1", "2026-b-2"]
+    assert results.main(["delete", "a-1", f"output_root={root}", "--yes"]) == 0
+    assert "2026-a-1: deleted" in capsys.readouterr().out
+    assert mlflow_runs(root) == ["2026-b-2"] and not (root / "2026-a-1").exists()
+    assert results.main(["sync", f"output_root={root}"]) == 0
+    assert mlflow_runs(root) == ["2026-b-2"]
+
+
+def test_delete_asks_first(root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    words = ["delete", "status=goal_reached", f"output_root={root}"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert results.main(words) == 2  # nobody is there to be asked
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    assert results.main(words) == 0
+    shown = capsys.readouterr()
+    assert "nothing was deleted" in shown.out and "2026-a-1" in shown.err
+    assert (root / "2026-a-1").is_dir()
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert results.main(words) == 0
+    assert not (root / "2026-a-1").exists() and (root / "2026-b-2").is_dir()
+
+
+def test_a_run_in_progress_is_not_deleted(root: Path, capsys: Any) -> None:
+    holder = "import sys, time; from pathlib import Path; from mlbench import store; "
+    holder += "store.hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", holder, str(root / "2026-a-1")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) as driver:
+        assert driver.stdout is not None and driver.stdout.readline() == b"held\n"
+        try:
+            assert results.main(["delete", "a-1", f"output_root={root}", "--yes"]) == 2
+            assert "2026-a-1 is still going on" in capsys.readouterr().err
+            assert (root / "2026-a-1" / "record.json").exists()
+        finally:
+            driver.kill()
+    assert results.main(["delete", "a-1", f"output_root={root}", "--yes"]) == 0
+
+
+def test_delete_never_leaves_output_root(root: Path, tmp_path_factory: Any, capsys: Any) -> None:
+    """A linked run folder is refused; links inside a run go, what they point to stays."""
+    outside = tmp_path_factory.mktemp("outside")
+    (root / "2026-a-1").rename(outside / "2026-a-1")
+    (root / "2026-a-1").symlink_to(outside / "2026-a-1")
+    (outside / "precious").mkdir()
+    (outside / "precious" / "data").write_text("kept")
+    (root / "2026-b-2" / "link").symlink_to(outside / "precious")
+    assert results.main(["delete", "a-1", f"output_root={root}", "--yes"]) == 2
+    assert "is a link" in capsys.readouterr().err
+    assert results.main(["delete", "b-2", f"output_root={root}", "--yes"]) == 0
+    assert not (root / "2026-b-2").exists()
+    assert (outside / "precious" / "data").read_text() == "kept"
+    assert (outside / "2026-a-1" / "record.json").exists()
+
+
+def test_a_record_that_names_another_folder_deletes_nothing(root: Path, capsys: Any) -> None:
+    found = record.load(root / "2026-a-1" / "record.json")
+    found.model_copy(update={"run_id": "../precious"}).save(root / "2026-a-1")
+    (root.parent / "precious").mkdir(exist_ok=True)
+    assert results.main(["delete", "precious", f"output_root={root}", "--yes"]) == 2
+    assert "is the record of another run" in capsys.readouterr().err
+    assert (root.parent / "precious").is_dir() and (root / "2026-a-1").is_dir()
+
+
+def test_delete_with_a_store_that_is_down_deletes_nothing(root: Path, capsys: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    uri = f"tracking_uri=http://127.0.0.1:{port}"
+    assert results.main(["delete", "a-1", f"output_root={root}", uri, "--yes"]) == 2
+    assert "does not answer" in capsys.readouterr().err
+    assert (root / "2026-a-1" / "record.json").exists()
 
 
 def test_sync_brings_each_run_once_and_counts(root: Path, capsys: Any) -> None:

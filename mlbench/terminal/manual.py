@@ -1,7 +1,7 @@
 """What `python -m mlbench.results --help` and `COMMAND --help` teach."""
 
 RESULTS = """\
-usage: python -m mlbench.results COMMAND [WORD ...] [output_root=runs] [--json]
+usage: python -m mlbench.results COMMAND [WORD ...] [output_root=] [--json]
 
 Runs of the past: what was measured below output_root, and how it compares.
 
@@ -21,13 +21,13 @@ Selections are words that must all hold:
   study:scaling               the runs of a study
   w4-1c9                      any part of a run's name
 
-COMMAND --help has examples. Exit codes: 0 done, 1 the answer is no (a run could
-not be brought, --fail-if-slower), 2 a mistake in the command.
+COMMAND --help has examples. Exit codes: 0 done; 1 the answer is no (a run
+could not be brought, --fail-if-slower); 2 a mistake, or a zip was refused.
 """
 
 COMMANDS = {
     "list": """\
-usage: python -m mlbench.results list [SELECTION ...] [output_root=runs] [--json]
+usage: python -m mlbench.results list [SELECTION ...] [output_root=] [--json]
 
 Prints one line a finished run, oldest first.
 
@@ -54,21 +54,21 @@ about the time to the goal. One run on a side shows no difference.
 
   python -m mlbench.results compare workers=1 workers=2 task=resnet20
       Every field but the workers must agree; what has no partner is listed.
-  python -m mlbench.results compare "workers=2 backend=gloo" "workers=2 backend=nccl"
-  python -m mlbench.results compare study:before study:after --fail-if-slower 5%
-      Exit code 1 if a point of `after` is shown to need more than 5 % more time
+  python -m mlbench.results compare "task=gnmt workers=2" "task=gnmt workers=4"
+  python -m mlbench.results compare study:old study:new --fail-if-slower 5%
+      Exit code 1 if a point of `new` is shown to need more than 5 % more time
       than its partner, i.e. the whole interval lies above 1.05; for CI.
   python -m mlbench.results compare key:01ab key:9f3e
 """,
     "export": """\
-usage: python -m mlbench.results export SELECTION ... [to=.] [output_root=runs]
+usage: python -m mlbench.results export SELECTION ... [to=.] [output_root=]
 
 Writes one zip file a run: MLBench's files (`result_<metric> @ <rank>.json`,
 official_result.txt), our record, event log, configuration and provenance, and
 MLPerf log lines. No passwords; not an MLPerf submission.
 
   python -m mlbench.results export resnet20-w4-1c9
-  python -m mlbench.results export task=resnet20 status=goal_reached to=/tmp/zips
+  python -m mlbench.results export task=resnet20 status=goal_reached to=zips
 """,
     "import": """\
 usage: python -m mlbench.results import ZIP-OR-FOLDER ... [task=] [backend=]
@@ -93,18 +93,18 @@ Writes figures, summary tables and report.html of the selected runs.
   python -m mlbench.results plot study:scaling to=figures
 """,
     "delete": """\
-usage: python -m mlbench.results delete SELECTION ... [--yes] [output_root=runs]
+usage: python -m mlbench.results delete SELECTION ... [--yes] [output_root=]
            [tracking_uri=]
 
-Deletes the folders of the selected runs and their runs in MLflow, after asking;
---yes answers. A run that is still going on is refused. MLflow keeps what was
-deleted until `mlflow gc`.
+Deletes the folders of the selected runs and their runs in MLflow, after it has
+asked; --yes answers. A run that is still going on is refused. MLflow keeps it
+as deleted until `mlflow gc`.
 
   python -m mlbench.results delete resnet20-w4-1c9
   python -m mlbench.results delete status=failed --yes
 """,
     "sync": """\
-usage: python -m mlbench.results sync [tracking_uri=] [output_root=runs] [--json]
+usage: python -m mlbench.results sync [tracking_uri=] [output_root=] [--json]
 
 Brings every run that is not complete there into MLflow, each once.
 
