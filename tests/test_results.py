@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from driven import Run
 
-from mlbench import events, record, results
+from mlbench import events, record, results, study
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -175,6 +175,22 @@ def test_compare_is_a_table_with_a_verdict(root: Path, capsys: Any) -> None:
     assert "B slower by more than 25 %: not shown" in capsys.readouterr().out
     assert results.main([*words[:1], *words[2:0:-1], *words[3:], "--fail-if-slower", "5%"]) == 0
     assert "verdict: B is faster" in capsys.readouterr().out
+
+
+def test_studies_are_compared_point_by_point(root: Path, capsys: Any) -> None:
+    for name, workers, times in (("old", 1, FAST), ("new", 3, SLOW)):
+        timed(root, [f"workers={workers}"], times, first_seed=10 * workers)
+        runs = [record.load(path) for path in root.glob(f"run-workers{workers}-*/record.json")]
+        point = study.Point(
+            key=runs[0].key, words=(f"workers={workers}",), seeds=tuple(run.seed for run in runs)
+        )
+        plan = study.new(name, question="?").model_copy(update={"points": (point,)})
+        study.save(plan, study.folder(root, name))
+    assert results.main(["compare", "study:old", "study:new", f"output_root={root}", "--json"]) == 0
+    (pair,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert len(pair["a"]["runs"]) == len(pair["b"]["runs"]) == 4 and pair["verdict"] == "slower"
+    assert results.main(["list", "study:lost", f"output_root={root}"]) == 2
+    assert "studies: new, old" in capsys.readouterr().err
 
 
 def test_compare_as_json_has_no_infinite_number(root: Path, capsys: Any) -> None:
