@@ -249,3 +249,25 @@ def test_provenance_tells_once_what_the_runs_share(records: list[Record]) -> Non
     assert found["prepared data (SHA-256 of the manifest)"] == ["d" * 64]
     assert len(found["hardware profile"]) == 1 and "T4" in found["hardware profile"][0]
     assert "USD an hour" in found["price"][0]
+
+
+def test_a_study_of_task_0_shows_its_messages(tmp_path: Path) -> None:
+    def table(workers: int) -> list[dict[str, Any]]:
+        row = {"kind": "times", "collective": "all_reduce", "dtype": "float32", "wrong_elements": 0}
+        sizes = [(size, 1e-3 * workers + size / 1e9) for size in (10, 10_000, 10_000_000)]
+        good = [
+            row | {"bytes": size, "p50_s": time, "busbw_bytes_per_s": size / time} for size, time in sizes
+        ]
+        return [*good, row | {"bytes": 99, "p50_s": 1e-9, "busbw_bytes_per_s": 1e15, "wrong_elements": 1}]
+
+    free = {"goal": None, "status": "completed"}
+    records = [nothing_measured("task=allreduce", f"workers={k}", key=f"{k}", run_id=f"{k}", table=table(k),
+                                workers=k, **free) for k in (2, 4)]  # fmt: skip
+    chart = drawn(records, "message_times")
+    assert [list(trace.x) for trace in chart.traces] == [[10, 10_000, 10_000_000]] * 2
+    assert chart.traces[1].y[0] == pytest.approx(4e-3 + 1e-8)
+    times, rates, _ = answer(families.groups(records)[0])
+    assert "2.0 ms with 2 workers" in times and "4.0 ms with 4 workers" in times
+    assert "833 MB/s with 2 workers" in rates
+    report.write(records, tmp_path, study=STUDY, references=[])
+    assert (tmp_path / "message_bandwidth.png").exists()

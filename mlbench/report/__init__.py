@@ -48,7 +48,10 @@ def write(
 
 
 def draw(records: Sequence[Record], folder: Path, names: Sequence[str] = NAMES) -> list[Path]:
-    """Write charts as PNG into the folder, those of all tasks of one scale in one file; return the paths."""
+    """Write charts as PNG into the folder, those of all tasks of one scale in one file; return the paths.
+
+    Runs of task 0 add theirs: message_times.png and message_bandwidth.png.
+    """
     from mlbench.report.figures import figure
 
     scales: dict[str, list[Group]] = {}
@@ -56,11 +59,11 @@ def draw(records: Sequence[Record], folder: Path, names: Sequence[str] = NAMES) 
         scales.setdefault(group.scale, []).append(group)
     paths = []
     for place, (scale, some) in enumerate(scales.items() or [("", [])]):
-        drawn = {name: [] for name in names}
+        drawn: dict[str, list[Chart]] = {name: [] for name in names}
         for group in some:
             for chart in charts(group):
-                if chart.name in drawn:
-                    drawn[chart.name].append(chart)
+                if chart.name in names or chart.name not in NAMES:
+                    drawn.setdefault(chart.name, []).append(chart)
         for name, found in drawn.items():
             path = folder / (f"{name}-{scale}.png" if place else f"{name}.png")
             figure(found or [_nothing(name)]).savefig(path)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from mlbench.report.charts import messages
 from mlbench.report.families import Family, Group
 from mlbench.speedup import LEVEL, Point, Ratio, Speedup, attainable, optimum, ratio
 from mlbench.units import counted, duration, number, percent, usd
@@ -13,7 +14,10 @@ NEAR = 0.93  # a coverage below this is told: five runs reach 94 %, four 88 %
 def answer(group: Group) -> list[str]:
     """Return three sentences about our own points of one task, scale and goal."""
     ours = [family for family in group.families if not family.published] or list(group.families)
-    return [_time(group, ours), _price(ours), _certainty([p for family in ours for p in family.points])]
+    certainty = _certainty([point for family in ours for point in family.points])
+    if any(record.table for record in group.records):
+        return [*messages.said(group), certainty]
+    return [_time(group, ours), _price(ours), certainty]
 
 
 def _time(group: Group, ours: Sequence[Family]) -> str:
@@ -93,13 +97,14 @@ def _price(ours: Sequence[Family]) -> str:
 def _certainty(some: Sequence[Point]) -> str:
     runs = sum(point.n for point in some)
     missed = sum(len(point.missed) for point in some)
+    asked = any(point.goal for point in some)
     fewest = min(point.n for point in some)
     apart = sorted({str(point.workers) for point in some if point.forbidden and point.times}, key=int)
     parts = [f"This rests on {counted(runs, 'run')} at {counted(len(some), 'point')}"]
     parts.append(
         f"{missed} missed the goal and {'counts' if missed == 1 else 'count'} as infinite time"
         if missed
-        else "none missed its goal"
+        else ("none missed its goal" if asked else "there was no goal to miss")
     )
     if fewest == 1:
         parts.append("points of one run tell no spread, so nothing is shown about them")

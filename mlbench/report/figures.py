@@ -95,7 +95,7 @@ def _scale(axes: "Axes", axis: Axis, name: str) -> None:
 
     one = axes.xaxis if name == "x" else axes.yaxis
     if axis.kind == "log":
-        (axes.set_xscale if name == "x" else axes.set_yscale)("log", base=2)
+        (axes.set_xscale if name == "x" else axes.set_yscale)("log")
     if axis.ticks:
         one.set_major_locator(FixedLocator([place for place, _ in axis.ticks]))
         one.set_ticklabels([_plain(text) for _, text in axis.ticks])

@@ -69,6 +69,7 @@ def page(records: Sequence[Record], *, study: StudyText, references: Sequence[An
     environment.filters["joined"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")
     return environment.from_string(_packaged("page.html")).render(
         study=study,
+        commands=study.commands or list(dict.fromkeys(record.command for record in records)),
         facts=facts(records),
         sections=sections,
         missing=tables.missing(records, study.planned),
@@ -102,12 +103,18 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
         id=f"group-{place}",
         title=f"{group.task}, {group.scale}{goal}",
         answer=answer(group),
-        figures=[_Figure(f"figure-{place}-{chart.name}", chart, _png(chart)) for chart in charts(group)],
+        figures=[_Figure(f"figure-{place}-{chart.name}", chart, _png(chart)) for chart in _worth(group)],
         table=tables.points(group),
         notes=sorted(notes),
         references=beside if first else [],
         unshown=unshown,
     )
+
+
+def _worth(group: Group) -> list[Chart]:
+    """Return the charts to show; of task 0, which has no goal, only those that have something."""
+    found = charts(group)
+    return [chart for chart in found if not chart.empty] if any(r.table for r in group.records) else found
 
 
 def _png(chart: Chart) -> str:

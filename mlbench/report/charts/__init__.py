@@ -2,6 +2,7 @@
 
 from mlbench.report.chart import Chart
 from mlbench.report.charts.course import convergence
+from mlbench.report.charts.messages import message_bandwidth, message_times
 from mlbench.report.charts.price import cost
 from mlbench.report.charts.shares import communication, phases
 from mlbench.report.charts.speed import speedup, time_to_accuracy
@@ -14,5 +15,10 @@ NAMES = tuple(draw.__name__ for draw in DRAWN)
 
 
 def charts(group: Group) -> list[Chart]:
-    """Return all charts of a group, also those that can only say why there is nothing to draw."""
-    return [draw(group) for draw in DRAWN]
+    """Return all charts of a group, also those that can only say why there is nothing to draw.
+
+    A group of task 0 has those of its messages in front.
+    """
+    measures_messages = any(record.table for record in group.records)
+    first = (message_times, message_bandwidth) if measures_messages else ()
+    return [draw(group) for draw in (*first, *DRAWN)]
