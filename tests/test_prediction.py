@@ -149,6 +149,13 @@ def test_runs_that_tell_nothing_of_noise_get_no_interval() -> None:
     assert any(sentence.startswith("No intervals") for sentence in words.basis(fit))
 
 
+def test_runs_that_scatter_too_much_are_called_so() -> None:
+    said = [
+        words.basis(model.fit(World().measure(COUNTS, repeats=3, noise=n, luck=0.05))) for n in (0.05, 0.8)
+    ]
+    assert [any("tells next to nothing" in sentence for sentence in one) for one in said] == [False, True]
+
+
 # --- limits
 
 

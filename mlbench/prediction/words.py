@@ -11,6 +11,7 @@ from mlbench.prediction.measured import Measurements
 from mlbench.prediction.model import Model
 from mlbench.prediction.network import BITS
 
+LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
 TRUSTED = 0.9  # weight of one form of communication from which the other is not worth a word
 
 
@@ -134,11 +135,14 @@ def _noise(model: Model) -> list[str]:
     if not model.freedom or not model.epochs_freedom:
         what = "seconds" if not model.freedom else "epochs to the goal"
         return [f"No intervals: the runs leave nothing to tell the noise of the {what} from. Repeat them."]
-    return [
+    said = [
         f"Noise of a run: {units.percent(model.sigma)} of its seconds and "
         f"{units.percent(model.epochs_sigma)} of its epochs, "
         f"known from {model.freedom:.0f} and {model.epochs_freedom} degrees of freedom."
     ]
+    if model.sigma > LOUD:
+        said.append("The runs lie so far from the model or from each other that this tells next to nothing.")
+    return said
 
 
 def _beyond(measurements: Measurements) -> str:
