@@ -76,13 +76,13 @@ def main(arguments: Sequence[str]) -> int:
 
 def measure(request: Request) -> Outcome:
     """Measure what the study lacks; UserError lists every fault before anything runs."""
-    experiments, words = _composed(request)
+    experiments, grids = _composed(request)
     outcome = measured(request)
     with study.locked(outcome.folder):
         plan = study.load(outcome.folder) or outcome.study
-        for asked, line in request.grids:
-            some = {key: words[key] for key in words if words[key] in asked.points}
-            plan = study.extended(plan, some, asked=line, seeds=asked.seeds)
+        known_before = {trial.id for trial in study.trials(plan)}
+        for (asked, line), points in zip(request.grids, grids, strict=True):
+            plan = study.extended(plan, points, asked=line, seeds=asked.seeds)
         known = {point.key: _compose(point.words, request) for point in plan.points}
         study.check_versions(plan, known)
         wanted = experiments or known
@@ -91,7 +91,10 @@ def measure(request: Request) -> Outcome:
             run.check_data(one)
         outcome.study = plan
         study.save(plan, outcome.folder)
-        _run_missing(outcome, wanted, known, max_usd=request.max_usd, place=request.place)
+        given = {seed for asked, _ in request.grids for seed in asked.seeds or ()}
+        drawn = {t.id for t in study.trials(plan) if t.id not in known_before and t.seed not in given}
+        runs = _attempts(plan, known, outcome.output_root, fresh=drawn)
+        _run_missing(outcome, wanted, known, runs=runs, request=request)
         outcome.records = study.records(plan, outcome.output_root)
     return outcome
 
@@ -128,15 +131,14 @@ def _run_missing(
     wanted: Mapping[str, Experiment],
     known: Mapping[str, Experiment],
     *,
-    max_usd: float | None,
-    place: Mapping[str, str],
+    runs: Mapping[str, Sequence[Record]],
+    request: Request,
 ) -> None:
-    """Run the trials of the wanted points that have no finished run yet."""
-    plan, output_root = outcome.study, outcome.output_root
+    """Run the trials of the wanted points that have no finished run yet; `runs` are all attempts by trial."""
+    plan = outcome.study
     asked = [trial for trial in study.trials(plan) if trial.point.key in wanted]
-    runs = {trial.id: _attempts(trial, known[trial.point.key], output_root) for trial in study.trials(plan)}
     missing = [t for t in asked if not any(one.status in FINISHED for one in runs[t.id])]
-    budget = Budget(known, (one for some in runs.values() for one in some), max_usd=max_usd)
+    budget = Budget(known, (one for some in runs.values() for one in some), max_usd=request.max_usd)
     with Tally(total=len(asked), done=len(asked) - len(missing)) as tally:
         tally.say(f"study {plan.name}: {plan.question}")
         points = units.counted(len(wanted), "point")
@@ -147,7 +149,7 @@ def _run_missing(
             tally.say(f"starting Ray ({sample.cluster.name})")
             with clusters.join(sample) as host:
                 missing = _fitting(missing, wanted, host=host, outcome=outcome, tally=tally)
-                _run(missing, budget, place=place, outcome=outcome, tally=tally)
+                _run(missing, budget, place=request.place, outcome=outcome, tally=tally)
 
 
 def _run(
@@ -219,12 +221,17 @@ def _fitting(
     return [trial for trial in missing if fits[trial.point.key]]
 
 
-def _composed(request: Request) -> tuple[dict[str, Experiment], dict[str, tuple[str, ...]]]:
-    """Compose every point of the grids; return experiments and words by key, or every fault at once."""
+def _composed(request: Request) -> tuple[dict[str, Experiment], list[dict[str, tuple[str, ...]]]]:
+    """Compose every point of the grids, or tell every fault at once.
+
+    Returns all experiments by key, and for each grid its points' words by key.
+    """
     experiments: dict[str, Experiment] = {}
-    words: dict[str, tuple[str, ...]] = {}
+    grids: list[dict[str, tuple[str, ...]]] = []
     faults: dict[str, str] = {}  # by their text: a fault of all points is told once
     for asked, _ in request.grids:
+        words: dict[str, tuple[str, ...]] = {}
+        grids.append(words)
         for point in asked.points:
             try:
                 experiment = _compose(point, request)
@@ -236,7 +243,7 @@ def _composed(request: Request) -> tuple[dict[str, Experiment], dict[str, tuple[
             words.setdefault(key, point)
     if faults:
         raise UserError("\n         ".join(faults.values()))
-    return experiments, words
+    return experiments, grids
 
 
 def _compose(words: Sequence[str], request: Request) -> Experiment:
@@ -258,42 +265,49 @@ def _check(wanted: Mapping[str, Experiment], request: Request) -> None:
         raise UserError("a study measures a seed once", hint="raise repeats= instead of rerun=true")
 
 
-def _attempts(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:
-    """Return the runs of a trial, wherever they are known.
+def _attempts(
+    plan: Study, known: Mapping[str, Experiment], output_root: Path, *, fresh: set[str]
+) -> dict[str, list[Record]]:
+    """Return all runs of every trial.
 
-    What a killed sweep left half-done is concluded first. A run that only the MLflow store has, because it
-    was measured elsewhere with this seed, is brought here.
+    What a killed sweep left half-done is concluded first. A run that only a tracking server has, because it
+    was measured elsewhere with this seed, is brought here; for a fresh trial nobody needs to be asked.
     """
-    for log in output_root.glob(f"*-{trial.seed:x}/{events.NAME}"):
-        if not (log.parent / "record.json").exists():
-            store.bring(log.parent, log.parent.name, experiment.store)
-    found = study.attempts(trial, output_root)
-    if found or not experiment.tracking_uri:
-        return found
-    elsewhere = store.find_finished(experiment.model_copy(update={"seed": trial.seed}))
-    if elsewhere is not None:
-        folder = output_root / elsewhere.run_id
-        folder.mkdir(parents=True, exist_ok=True)
-        elsewhere.save(folder)
-        return [elsewhere]
-    return []
+    found = {}
+    for trial in study.trials(plan):
+        experiment = known[trial.point.key]
+        for log in output_root.glob(f"*-{trial.seed:x}/{events.NAME}"):
+            if not (log.parent / "record.json").exists():
+                store.bring(log.parent, log.parent.name, experiment.store)
+        found[trial.id] = study.attempts(trial, output_root)
+        if not found[trial.id] and experiment.tracking_uri and trial.id not in fresh:
+            found[trial.id] = _from_elsewhere(trial, experiment, output_root)
+    return found
+
+
+def _from_elsewhere(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:
+    there = store.find_finished(experiment.model_copy(update={"seed": trial.seed}))
+    if there is None:
+        return []
+    folder = output_root / there.run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    there.save(folder)
+    return [there]
 
 
 def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
     """Write figures, tables and the page."""
     from mlbench import report
 
-    attempts = {
-        event["value"]["trial"]: event["value"]
-        for event in events.read(folder / study.LOG)
-        if event["key"] == study.ENDED
-    }
+    log = folder / study.LOG
+    ended = (e["value"] for e in (events.read(log) if log.exists() else ()) if e["key"] == study.ENDED)
+    errors = {value["trial"]: value["error"] for value in ended}
     planned = [
         report.Planned(
             shlex.join(trial.point.words),
             trial.point.key,
             trial.seed,
-            why=attempts.get(trial.id, {}).get("error") or "",
+            why=errors.get(trial.id) or "",
         )
         for trial in study.trials(plan)
     ]

@@ -117,6 +117,7 @@ class Sweep(threading.Thread):
         self.join(STOP_S)
         if self.is_alive():
             self._signal(signal.SIGKILL)
+            self.join(STOP_S)
 
     def _signal(self, number: int) -> None:
         running: dict[str, int] = {}
@@ -144,7 +145,7 @@ def _fit(errand: Errand, order: Order, storage: str) -> None:
     # Workers may need every CPU, so a trial reserves none. It runs on this node, where the folders are.
     resources = {"cpu": 0.0, f"node:{ray.util.get_node_ip_address()}": PIN}
     if set(kept.DRIVER_RESOURCE) <= set(ray.cluster_resources()):
-        resources |= kept.DRIVER_RESOURCE  # where two sweeps share a Ray, their trials take turns
+        resources |= kept.DRIVER_RESOURCE  # where two sweeps share a Ray, the second waits
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(perform, errand=errand), resources),
         tune_config=tune.TuneConfig(
@@ -190,5 +191,7 @@ def perform(config: dict[str, Any], *, errand: Errand) -> dict[str, Any]:
 
 def _last_line(output: Path, code: int) -> str:
     """Return what the command said last where it left no record."""
-    lines = output.read_text(errors="replace").strip().splitlines()
-    return lines[-1].removeprefix("mlbench: ") if lines else f"the command ended with exit code {code}"
+    last = (output.read_text(errors="replace").strip().splitlines() or [""])[-1]
+    if last.startswith("mlbench: "):
+        return last.removeprefix("mlbench: ")
+    return f"the command ended with exit code {code}" + (f", after: {last}" if last else "")
