@@ -203,7 +203,9 @@ def test_the_answer_says_when_repeats_are_too_few() -> None:
     (three,) = families.groups(studies.study(T4, repeats=3))
     assert "75 % of studies" in answer(three)[2]
     (one,) = families.groups(studies.study(T4, repeats=1))
-    assert "tell no spread" in answer(one)[2] and "no difference is shown" in answer(one)[1]
+    assert (
+        "points of 1 run show no difference" in answer(one)[2] and "no difference is shown" in answer(one)[1]
+    )
 
 
 def test_the_answer_without_a_point_that_reached_the_goal() -> None:

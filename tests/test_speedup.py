@@ -396,7 +396,14 @@ def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it
     assert close and close.point.workers == 2 and [p.workers for p in close.open] == [4]
     assert "against 4 workers no difference is shown" in close.words
     single = speedup.optimum(points([r for r in records(30.0, 0.0) if r.seed == 2]))
-    assert single and not single.beaten and "single runs tell no spread" in single.words
+    assert single and not single.beaten and "1 run a point cannot show one" in single.words
+
+
+def test_two_runs_a_point_show_no_difference() -> None:
+    records = [studies.run(k, seed, T4, time=t + seed) for k, t in ((1, 100), (2, 20)) for seed in (0, 1)]
+    best = speedup.optimum(points(records))
+    assert best and best.point.workers == 2 and not best.beaten
+    assert "2 runs a point cannot show one" in best.words
 
 
 def test_published_caveats_describe_and_do_not_forbid() -> None:

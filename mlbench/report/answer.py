@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from mlbench.report.charts import messages
 from mlbench.report.families import Family, Group
-from mlbench.speedup import LEVEL, Point, Ratio, Speedup, attainable, optimum, ratio
+from mlbench.speedup import FEWEST_SHOWN, LEVEL, Point, Ratio, Speedup, attainable, optimum, ratio
 from mlbench.units import counted, duration, number, percent, usd
 
 NEAR = 0.93  # a coverage below this is told: five runs reach 94 %, four 88 %
@@ -57,7 +57,7 @@ def _against_one(best: Speedup) -> str:
         return f"; there is no speed-up: {best.why}"
     if best.point is best.base:
         return ": no larger number of workers was faster"
-    shown = best.total.low is not None and best.total.low > 1
+    shown = _shown(best.total, best.point, best.base or best.point)
     doubt = "" if shown else ", which does not show that it is faster at all"
     share = percent(best.efficiency.value or 0)
     return f", {_times(best.total, 'as fast as one worker')}{doubt}, a parallel efficiency of {share}"
@@ -69,10 +69,15 @@ def _against_others(family: Family, best: Speedup, allowed: Sequence[tuple[Famil
     for other in dict.fromkeys(one.label for one, _ in allowed if one is not family):
         rival = min((one.point for home, one in allowed if home.label == other), key=_median)
         slower = ratio(rival.times, best.point.times)
-        shown = slower.low is not None and slower.low > 1
+        shown = _shown(slower, rival, best.point)
         what = _times(slower, "slower") if shown else "not shown to be slower"
         said.append(f"; {other} at its fastest is {what}")
     return "".join(said)
+
+
+def _shown(quotient: Ratio, one: Point, other: Point) -> bool:
+    repeated = min(one.n, other.n) >= FEWEST_SHOWN
+    return repeated and quotient.low is not None and quotient.low > 1
 
 
 def _price(ours: Sequence[Family]) -> str:
@@ -106,8 +111,8 @@ def _certainty(some: Sequence[Point]) -> str:
         if missed
         else ("none missed its goal" if asked else "there was no goal to miss")
     )
-    if fewest == 1:
-        parts.append("points of one run tell no spread, so nothing is shown about them")
+    if fewest < FEWEST_SHOWN:
+        parts.append(f"points of {counted(fewest, 'run')} show no difference: {FEWEST_SHOWN} are needed")
     elif attainable(fewest) < NEAR:
         parts.append(
             f"with {fewest} runs a point an interval is their whole range and covers the median in "

@@ -57,7 +57,6 @@ class _Section:
 def page(records: Sequence[Record], *, study: StudyText, references: Sequence[Any]) -> str:
     """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped."""
     from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     found = groups(records)
@@ -76,10 +75,10 @@ def page(records: Sequence[Record], *, study: StudyText, references: Sequence[An
         runs=tables.runs(records),
         provenance=provenance(records),
         reading=READING,
-        figures_json=Markup(_inside_script(drawn)),
-        style=Markup(_packaged("page.css")),
-        script=Markup(_packaged("page.js")),
-        library=Markup(get_plotlyjs() if drawn else ""),
+        figures_json=_inside_script(drawn),
+        style=_packaged("page.css"),
+        script=_packaged("page.js"),
+        library=get_plotlyjs() if drawn else "",
     )
 
 

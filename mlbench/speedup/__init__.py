@@ -8,11 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlbench.speedup.points import COMPUTE, Estimate, Point, differences, estimate, points
-from mlbench.speedup.samples import LEVEL, Interval, Ratio, attainable, interval, median, olympic_mean, ratio
+from mlbench.speedup.samples import (
+    FEWEST_SHOWN,
+    LEVEL,
+    Interval,
+    Ratio,
+    attainable,
+    interval,
+    median,
+    olympic_mean,
+    ratio,
+)
 from mlbench.speedup.trade import Optimum, optimum, spoken, trade
 
 __all__ = [
     "COMPUTE",
+    "FEWEST_SHOWN",
     "LEVEL",
     "Estimate",
     "Interval",

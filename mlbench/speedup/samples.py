@@ -14,6 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.95  # of every interval unless another is asked for
 RESAMPLES = 10_000  # Efron and Tibshirani 1993, 14.3: 1,000 at least for the ends of a percentile interval
+# Runs of either point below which no difference is called shown: with two the interval of a ratio misses in
+# every third study, with three in every tenth, half of them on either side (docs/statistics.md).
+FEWEST_SHOWN = 3
 FEWEST_OLYMPIC = 3  # values, so that one is left when the best and the worst are dropped
 
 Array = NDArray[np.float64]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlbench.speedup.points import Point
-from mlbench.speedup.samples import Ratio, ratio
+from mlbench.speedup.samples import FEWEST_SHOWN, Ratio, ratio
 from mlbench.units import counted, number
 
 
@@ -30,7 +30,7 @@ def optimum(family: Sequence[Point]) -> Optimum | None:
         return None
     best = min(candidates, key=lambda point: (_product(point), point.workers))
     others = {point.key: trade(best, point) for point in candidates if point is not best}
-    beaten = [p for p in candidates if p is not best and _below_one(others[p.key])]
+    beaten = [p for p in candidates if p is not best and _shown(best, p, others[p.key])]
     undecided = [p for p in candidates if p is not best and p not in beaten]
     return Optimum(best, tuple(beaten), tuple(undecided), _words(best, candidates, beaten, undecided))
 
@@ -51,8 +51,9 @@ def spoken(ratio: Ratio) -> str:
     return f"{number(ratio.value)}, 95 % interval {number(ratio.low)} to {number(ratio.high)}"
 
 
-def _below_one(ratio: Ratio) -> bool:
-    return ratio.high is not None and ratio.high < 1
+def _shown(best: Point, other: Point, quotient: Ratio) -> bool:
+    repeated = min(best.n, other.n) >= FEWEST_SHOWN
+    return repeated and quotient.high is not None and quotient.high < 1
 
 
 def _product(point: Point) -> float:
@@ -71,8 +72,8 @@ def _words(
     if beaten:
         sentence += f", shown against {_counts(beaten)}"
     if undecided:
-        lone = any(point.n < 2 for point in (best, *undecided))
-        because = ": single runs tell no spread" if lone else ""
+        fewest = min(point.n for point in (best, *undecided))
+        because = f": {counted(fewest, 'run')} a point cannot show one" if fewest < FEWEST_SHOWN else ""
         joint = "; against" if beaten else ", but against"
         sentence += f"{joint} {_counts(undecided)} no difference is shown{because}"
     return sentence + "."
