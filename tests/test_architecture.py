@@ -1,10 +1,12 @@
 """Rules about the code itself: layers, one clock, no printing in the library, lint and types."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 from conftest import ROOT
 
@@ -57,16 +59,20 @@ def test_every_direct_dependency_is_imported_and_pinned() -> None:
     assert all("==" in line and "#" in line for line in wanted)
     names = {line.split("==")[0].split("[")[0] for line in wanted}
     imported = set()
-    for folder in ("mlbench", "tests", "pipelines", "notebooks"):
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Import):
-                    imported |= {alias.name.split(".")[0] for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and node.module:
-                    imported.add(node.module.split(".")[0])
-                elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
-                    imported |= {word.value for word in node.args if isinstance(word, ast.Constant)}
+    paths = [path for folder in ("mlbench", "tests", "pipelines") for path in (ROOT / folder).rglob("*.py")]
+    texts = [path.read_text() for path in paths]
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        texts += [re.sub(r"^%.*", "", cell, flags=re.MULTILINE) for cell in cells]
+    for text in texts:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.split(".")[0])
+            elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+                imported |= {word.value for word in node.args if isinstance(word, ast.Constant)}
     modules = {"hydra-core": "hydra", "scikit-learn": "sklearn", "nvidia-ml-py": "pynvml"}
-    modules |= {"PyYAML": "yaml", "pillow": "PIL"}
-    tools = {"ruff", "basedpyright", "import-linter"}
+    modules |= {"PyYAML": "yaml", "pillow": "PIL", "Jinja2": "jinja2"}
+    tools = {"ruff", "basedpyright", "import-linter", "jupyterlab", "ipykernel"}
     assert {n for n in names - tools if modules.get(n, n) not in imported} == set()

@@ -1,0 +1,51 @@
+"""The notebooks run from top to bottom: on the sample records, and on records of a user's own."""
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from records import record
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+
+
+def executed(path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a notebook in a kernel of its own; return all that it printed and showed as text."""
+    monkeypatch.setenv("MLBENCH_RUNS", str(runs))
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    book = nbformat.read(path, as_version=4)
+    NotebookClient(book, timeout=120, resources={"metadata": {"path": str(path.parent)}}).execute()
+    outputs = [output for cell in book.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs), "no figure was drawn"
+    texts = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
+    return os.linesep.join(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("ignore:Proactor:RuntimeWarning", "ignore::DeprecationWarning")
+def test_a_notebook_runs_on_the_sample_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "resnet20" in executed(path, path.parent / "sample", monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_notebook_runs_on_the_users_own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for workers in (1, 2):
+        for seed in (1, 2, 3):
+            run = f"run-{workers}-{seed}"
+            (tmp_path / run).mkdir()
+            seconds = 90 / workers + seed
+            made = record(f"workers={workers}", run_id=run, key=f"{workers}" * 16, seed=seed)
+            made = made.model_copy(update={"time_to_accuracy": seconds})
+            made.save(tmp_path / run)
+    path = next(path for path in NOTEBOOKS if path.stem == "compare_runs")
+    assert "B is faster" in executed(path, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_kept_without_outputs(path: Path) -> None:
+    for cell in nbformat.read(path, as_version=4).cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
