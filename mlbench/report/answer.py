@@ -36,7 +36,7 @@ def _time(group: Group, ours: Sequence[Family]) -> str:
     which = f"{family.prefix}{counted(best.point.workers, 'worker')}"
     repeats = f"median of {counted(time.n, 'run')}" if time.n > 1 else "a single run"
     sentence = f"Fastest to {group.goal} is {which} in {duration(time.value)} ({repeats}{within})"
-    return f"{sentence}{_against_one(best)}{_against_others(family, best, allowed)}."
+    return f"{sentence}{_against_one(best, family.speedups)}{_against_others(family, best, allowed)}."
 
 
 def _times(found: Ratio, what: str) -> str:
@@ -52,11 +52,14 @@ def _within(low: float, high: float) -> str:
     return f"{100 * LEVEL:.0f} % interval {duration(low)} to {end}"
 
 
-def _against_one(best: Speedup) -> str:
+def _against_one(best: Speedup, compared: Sequence[Speedup]) -> str:
     if best.why or best.total is None or best.total.value is None or best.efficiency is None:
         return f"; there is no speed-up: {best.why}"
     if best.point is best.base:
-        return ": no larger number of workers was faster"
+        others = any(one.point.workers > 1 for one in compared if one.why is None)
+        return (
+            ": more workers were not faster" if others else "; nothing else was measured to compare it with"
+        )
     shown = _shown(best.total, best.point, best.base or best.point)
     doubt = "" if shown else ", which does not show that it is faster at all"
     share = percent(best.efficiency.value or 0)
@@ -113,7 +116,7 @@ def _certainty(some: Sequence[Point]) -> str:
     )
     if fewest < FEWEST_SHOWN:
         parts.append(f"points of {counted(fewest, 'run')} show no difference: {FEWEST_SHOWN} are needed")
-    elif attainable(fewest) < NEAR:
+    if fewest > 1 and attainable(fewest) < NEAR:
         parts.append(
             f"with {fewest} runs a point an interval is their whole range and covers the median in "
             f"{100 * attainable(fewest):.0f} % of studies, not {100 * LEVEL:.0f} %"

@@ -56,11 +56,12 @@ class Group:
 
     @property
     def about(self) -> str:
-        """What every chart's title says: task, scale, hardware and how often a point was measured."""
+        """What every chart's title says: task, scale, goal, hardware and how often a point was measured."""
         hardware = dict.fromkeys(point.hardware for point in self.points)
         repeats = sorted({point.n for point in self.points})
         n = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
-        return f"{self.task}, {self.scale}, hardware {', '.join(hardware)}, n = {n} a point"
+        goal = f", {self.goal}" if self.goal else ""
+        return f"{self.task}, {self.scale}{goal}, hardware {', '.join(hardware)}, n = {n} a point"
 
 
 def groups(records: Sequence[Record]) -> list[Group]:

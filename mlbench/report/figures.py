@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INCHES = (7.6, 4.6)  # of one chart
+EMPTY = 0.45  # of that height for one that has words alone
 DOTS_PER_INCH = 150
 # Okabe and Ito 2008, "Color universal design": told apart with every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -46,9 +47,11 @@ def figure(charts: Sequence[Chart], *, bare: bool = False) -> "Figure":
     """Return the charts below each other as one figure; `bare` leaves out title and words."""
     from matplotlib.figure import Figure
 
-    inches = INCHES[0], INCHES[1] * len(charts)
+    heights = [EMPTY if chart.empty else 1.0 for chart in charts]
+    inches = INCHES[0], INCHES[1] * sum(heights)
     drawn = Figure(figsize=inches, dpi=DOTS_PER_INCH, layout="constrained")
-    for place, chart in zip(drawn.subfigures(len(charts), 1, squeeze=False)[:, 0], charts, strict=True):
+    places = drawn.subfigures(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for place, chart in zip(places, charts, strict=True):
         _draw(place, chart, bare=bare)
     return drawn
 
@@ -56,13 +59,14 @@ def figure(charts: Sequence[Chart], *, bare: bool = False) -> "Figure":
 def _draw(place: Any, chart: Chart, *, bare: bool) -> None:
     axes = place.add_subplot()
     if not bare:
+        below = 0.935 if not chart.empty else 0.935 - 0.065 * (1 / EMPTY - 1)
         place.suptitle(f"{_plain(chart.title)}\n", fontsize=12, fontweight="bold", x=0.01, ha="left")
         about = {"fontsize": 9, "color": GREY, "va": "top", "transform": place.transSubfigure}
-        place.text(0.01, 0.935, _plain(chart.about), **about)
+        place.text(0.01, below, _plain(chart.about), **about)
     if chart.empty:
         axes.set_axis_off()
         said = "\n".join(textwrap.fill(_plain(sentence), 64) for sentence in chart.words)
-        axes.text(0.5, 0.5, said, ha="center", va="center", fontsize=11, transform=axes.transAxes)
+        axes.text(0.5, 0.4, said, ha="center", va="center", fontsize=11, transform=axes.transAxes)
         return
     for trace in chart.traces:
         _TRACES[trace.kind](axes, trace)

@@ -96,7 +96,7 @@ def _packaged(name: str) -> str:
 def _section(group: Group, place: int, all_groups: Sequence[Group], references: Sequence[Any]) -> _Section:
     beside, unshown = tables.references([one for one in references if one.task == group.task])
     first = all_groups.index(next(one for one in all_groups if one.task == group.task)) == place
-    notes = {one.note for family in group.families for one in family.speedups if one.note}
+    notes = {f"Note: {one.note}." for family in group.families for one in family.speedups if one.note}
     goal = f": {group.goal}" if group.goal else ""
     return _Section(
         id=f"group-{place}",

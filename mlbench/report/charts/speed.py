@@ -24,7 +24,9 @@ def speedup(group: Group) -> Chart:
         traces.append(_curve(family.named("compute only"), computed, style, DODGE, hollow=True))
         traces.append(_apart(family, style))
         words += reasons(family)
-        words += [f"{family.prefix}{one.note}.".capitalize() for one in family.speedups if one.note]
+        words += [f"{family.prefix}Note: {one.note}." for one in family.speedups if one.note]
+    if all(one.point is one.base for family in group.families for one in family.speedups):
+        words.append("Nothing was measured but one worker.")
     axis = worker_axis([point.workers for point in group.points])
     if any(len(trace.x) for trace in traces):
         span = [place for place, _ in (axis.ticks[0], axis.ticks[-1])]
