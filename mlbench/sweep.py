@@ -180,8 +180,7 @@ def _run(
     try:
         with signals.interruptible():
             tune.start()
-            while tune.is_alive():
-                tune.join(POLL_S)
+            while not tune.wait(POLL_S):
                 watch.look()
     except KeyboardInterrupt:
         tally.say("stopping the run that is going on")

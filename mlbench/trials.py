@@ -102,6 +102,8 @@ class Sweep(threading.Thread):
         super().__init__(name="ray-tune", daemon=True)
         self.errand, self.order = errand, order
         self.error: BaseException | None = None
+        # Not join(): a Ctrl-C inside it marks a running thread as stopped (threading.py of Python 3.11).
+        self._ended = threading.Event()
 
     def run(self) -> None:
         try:
@@ -109,15 +111,20 @@ class Sweep(threading.Thread):
                 _fit(self.errand, self.order, storage)
         except BaseException as error:
             self.error = error
+        finally:
+            self._ended.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end, at most so long; return whether it has come."""
+        return self._ended.wait(seconds)
 
     def interrupt(self) -> None:
         """Stop the running trial as Ctrl-C stops a run, start no other, and wait for its end."""
         self.order.stop()
         self._signal(signal.SIGTERM)
-        self.join(STOP_S)
-        if self.is_alive():
+        if not self.wait(STOP_S):
             self._signal(signal.SIGKILL)
-            self.join(STOP_S)
+            self.wait(STOP_S)
 
     def _signal(self, number: int) -> None:
         running: dict[str, int] = {}

@@ -96,7 +96,7 @@ def extended(first: Sweep, place: Place) -> tuple[Sweep, Sweep]:
     assert len(killed.log(study.ENDED)) == 3
     os.kill(killed.process.pid, signal.SIGKILL)
     until(lambda: not run.is_running() or run.status() == psutil.STATUS_ZOMBIE)
-    killed.process.wait()
+    killed.finish()
     again = place.sweep(*words)
     code, said = again.finish()
     assert code == 0, said
@@ -213,5 +213,5 @@ def test_an_interrupted_sweep_ends_its_run_and_goes_on_with_the_same_seed(place:
     sweep.process.send_signal(signal.SIGINT)
     code, said = sweep.finish()
     assert code == 130 and "the same command goes on" in said and "Traceback" not in said
-    assert not run.is_running()
+    assert not run.is_running(), (folder / events.NAME).read_text()[-500:]
     assert record.load(folder / "record.json").status == "interrupted"

@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def start() -> str:
             f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
             hint="`ray start --head` shows the whole story",
         )
-    server = max(_servers(), key=psutil.Process.create_time)
+    server = _server(port=int(found[1].rpartition(":")[2]))
     note = {"address": found[1], "pid": server.pid, "created": server.create_time()}
     _path().parent.mkdir(parents=True, exist_ok=True)
     _path().write_text(json.dumps(note))
@@ -105,8 +106,15 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def _servers() -> list[psutil.Process]:
-    return [process for process in psutil.process_iter() if process.name() == "gcs_server"]
+def _server(*, port: int) -> psutil.Process:
+    """Return the process that serves our Ray; the port tells it from one that somebody else just started."""
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] == "gcs_server":
+            with suppress(psutil.Error):
+                listening = (c.laddr for c in process.net_connections("tcp") if c.status == "LISTEN")
+                if any(port == address.port for address in listening):
+                    return process
+    raise UserError(f"the Ray that was started at port {port} has ended", hint="`ray start --head`")
 
 
 def _path() -> Path:

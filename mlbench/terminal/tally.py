@@ -7,7 +7,7 @@ from rich.live import Live
 from rich.text import Text
 
 from mlbench import tracker, units
-from mlbench.record import Record
+from mlbench.record import FINISHED, Record
 
 
 class Tally:
@@ -57,9 +57,8 @@ class Tally:
     def ended(self, words: str, record: Record | None, *, error: str | None) -> None:
         """Tell how a trial ended, and what is left of the sweep."""
         self._running = ""
-        ok = record is not None and record.status not in ("failed", "interrupted")
-        self.done += ok
-        self.failed += not ok
+        self.done += record is not None and record.status in FINISHED
+        self.failed += record is None or record.status == "failed"
         self.say(f"    {outcome(record, error)}")
         self.say(f"    {self.standing()}")
 
