@@ -84,7 +84,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         return awd.loss(output, piece.targets, activation=config.activation, slowness=config.slowness)
 
     def step() -> None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_norm, foreach=True)
         optimizer.step()
         averaging.after_update()
 

@@ -55,15 +55,16 @@ class WeightDropLSTM(nn.Module):
         if self.training and self.drop:
             recurrent = recurrent * keep(recurrent, recurrent.shape, self.drop, masks)
         weights = [self.weight_ih_l0, recurrent, self.bias_ih_l0, self.bias_hh_l0]
-        # cuDNN wants its weights one after the other; else it copies them at every call, and warns.
-        whole = torch.cat([weight.flatten() for weight in weights])
-        parts = whole.split([weight.numel() for weight in weights])
-        flat = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+        if x.is_cuda:
+            # cuDNN wants its weights one after the other; else it copies them at every call, and warns.
+            whole = torch.cat([weight.flatten() for weight in weights])
+            parts = whole.split([weight.numel() for weight in weights])
+            weights = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
         if state is None:
             zeros = x.new_zeros(1, x.shape[1], recurrent.shape[1])
             state = (zeros, zeros)
         # weights, biases: True, one layer, no dropout between layers, one direction, time first
-        output, hidden, cell = torch.lstm(x, state, flat, True, 1, 0.0, self.training, False, False)
+        output, hidden, cell = torch.lstm(x, state, weights, True, 1, 0.0, self.training, False, False)
         return output, (hidden, cell)
 
 

@@ -60,6 +60,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         momentum=config.momentum,
         nesterov=config.nesterov,
         weight_decay=config.weight_decay,
+        fused=True,
     )
     per_epoch = len(labels) // (config.batch_size * worker.world_size)
     schedule = _schedule(config, optimizer, workers=worker.world_size, per_epoch=per_epoch)

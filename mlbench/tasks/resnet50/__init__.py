@@ -75,7 +75,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         model.parameter_groups(net, config.weight_decay),
         lr=config.rate * batch * worker.world_size / RATE_SAMPLES,
         momentum=config.momentum,
-        fused=cuda,
+        fused=True,
     )
     per_epoch = len(found.train) // (batch * worker.world_size)
     factor = schedules.warmup_cosine(config.warmup * per_epoch, config.epochs * per_epoch)
