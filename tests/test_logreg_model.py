@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from mlbench import tasks, training
 from mlbench.config import compose
+from mlbench.errors import UserError
 from mlbench.tasks.logreg import data
 from mlbench.tasks.logreg.model import correct, linear, loss
 from mlbench.worker import Worker
@@ -124,3 +125,25 @@ def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
     best = objective(fitted.fit(features, labels).coef_[0])
     ours = objective(trained["model"].weight.detach().double().numpy()[0])
     assert best <= ours <= best + 1e-3
+
+
+def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_rest(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["task=logreg", "goal=none", "division=open", "task.epochs=1", "task.validation=split"]
+    with pytest.raises(UserError, match="rule R1"):
+        compose([word for word in words if word != "division=open"])
+    touched: list[torch.Tensor] = []
+    select = torch.Tensor.index_select
+
+    def remember(rows: torch.Tensor, dim: int, chosen: torch.Tensor) -> torch.Tensor:
+        if rows.dim() == 2 and len(rows) == 20_000:
+            touched.append(chosen)
+        return select(rows, dim, chosen)
+
+    monkeypatch.setattr(torch.Tensor, "index_select", remember)
+    tasks.load("logreg").run(compose(words).task, mini_worker(Worker(), data_root))
+    held, trained = touched[0], torch.cat(touched[1:])
+    assert len(held) == 4_000 and len(trained) == 16_000
+    assert torch.equal(torch.cat([held, trained]).sort().values, torch.arange(20_000))
+    assert torch.equal(held, data.held_out(20_000)[1]), "the same rows for every seed"
