@@ -3,13 +3,11 @@
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import driven
 import pytest
 import yaml
 from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
+from tracking_server import Server, wait_for
 
 from mlbench import config, events, record, store
 from mlbench.store import entries
@@ -43,17 +42,6 @@ def runs(uri: str) -> list[Any]:
 def only(uri: str) -> Any:
     (run,) = runs(uri)
     return run
-
-
-def wait_for(condition: Callable[[], Any], *, seconds: float = 60.0) -> Any:
-    """Return the first true value; a deadline keeps a broken test from waiting for ever."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.05)
-    raise AssertionError("this never became true")
 
 
 def outcomes(output_root: Path, uri: str | None = None) -> dict[str, str]:
@@ -342,42 +330,6 @@ def test_system_metrics_of_several_nodes_are_told_apart() -> None:
     names = [metric.name for metric in found if metric.name.startswith("system/")]
     assert names == [f"system/node_{n}/cpu_utilization_percentage" for n in (0, 1)]
     assert {metric.step for metric in found if metric.name in names} == {2}
-
-
-class Server:
-    """A real `mlflow server` on this machine, which can be killed and started again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-        command += ["--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.folder / 'server.db'}"]
-        command += ["--artifacts-destination", str(self.folder / "files")]
-        env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes less
-        with (self.folder / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.folder, env=env, start_new_session=True
-            )
-        wait_for(self.answers)
-
-    def answers(self) -> bool:
-        assert self.process is not None and self.process.poll() is None, "the server ended"
-        try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=5) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
-
-    def kill(self) -> None:
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)  # the server and its children, nobody else
-            self.process.wait()
-            self.process = None
 
 
 @pytest.fixture

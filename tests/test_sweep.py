@@ -11,16 +11,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import chromium
 import psutil
 import pytest
 from commands import PATIENCE_S, until
 from conftest import ROOT
+from tracking_server import Server
 
 from mlbench import events, record, store, study
 from mlbench.record import Record
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
+TEXT = "document.body.innerText"  # of a page, what a person reads
 TINY = ("task=logreg", "division=open", "task.epochs=1", "goal=none")  # some tenths of a second of training
 
 
@@ -172,6 +175,36 @@ def test_mlflow_has_one_parent_with_every_run_and_the_aggregates(extended: tuple
     names = {item.path for item in client.list_artifacts(parent.info.run_id)}
     figures = ("speedup", "time_to_accuracy", "phases", "communication", "cost", "convergence")
     assert {*(f"{name}.png" for name in figures), "report.html", "summary.csv", "study.yaml"} <= names
+
+
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium on this machine")
+def test_the_mlflow_ui_shows_the_study_its_runs_and_its_charts(
+    extended: tuple[Sweep, Sweep], tmp_path: Path
+) -> None:
+    parent, runs, _ = children(extended[1].output, "tiny")
+    server = Server(tmp_path, store=f"sqlite:///{extended[1].output}/mlflow.db")
+    server.start()
+    try:
+        with chromium.browse() as page:
+            table = f"{server.uri}/#/experiments/{parent.info.experiment_id}/runs"
+            page.open(table)
+            page.until(lambda: "study tiny" in page.ask(TEXT))
+            assert failures(page) == []
+            page.open("about:blank")  # to MLflow another place on its page is no other page
+            page.open(f"{table}/{parent.info.run_id}")
+            page.until(lambda: all(run.info.run_name in page.ask(TEXT) for run in runs))
+            page.open("about:blank")
+            page.open(f"{table}/{parent.info.run_id}/model-metrics")
+            page.until(lambda: "exposed_communication" in page.ask(TEXT))
+            page.until(lambda: page.ask("document.querySelectorAll('.main-svg').length") > 0)
+            assert failures(page) == []
+    finally:
+        server.kill()
+
+
+def failures(page: chromium.Page) -> list[dict[str, Any]]:
+    """Return the errors of scripts; that nobody is logged in is none."""
+    return [event for event in page.errors() if event["method"] == "Runtime.exceptionThrown"]
 
 
 def test_a_finished_study_is_answered_without_ray_and_what_does_not_fit_is_refused(

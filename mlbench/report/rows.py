@@ -12,7 +12,7 @@ from mlbench.speedup import Estimate, Ratio, Speedup
 from mlbench.tracker import PHASES
 
 Row = dict[str, Any]
-# What a chart of MLflow over workers is worth drawing; each has its interval as _low and _high.
+# What a chart of MLflow over workers is worth drawing; each has its interval as interval/..._low and _high.
 METRICS = (
     "time_to_accuracy_s",
     "epochs",
@@ -56,7 +56,9 @@ def metrics(records: Sequence[Record]) -> Iterator[tuple[str, float, int]]:
             for end in ("", "_low", "_high"):
                 value = row[name + end]
                 if value is not None and math.isfinite(value):
-                    yield _metric_name(prefix + name + end), value, row["workers"]
+                    # Ends of intervals have a section of their own among the charts of MLflow.
+                    whole = f"interval/{prefix}{name}{end}" if end else prefix + name
+                    yield _metric_name(whole), value, row["workers"]
         yield _metric_name(f"{prefix}runs"), row["runs"], row["workers"]
         yield _metric_name(f"{prefix}runs_that_reached_the_goal"), row["reached"], row["workers"]
 
