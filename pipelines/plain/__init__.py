@@ -1,6 +1,6 @@
 """Every task's update again, as a training script without any measuring has it.
 
-What our loop is compared with. Models are built of torch's and torchvision's own layers and share no code with
+What our loop is compared with. Models are built of torch's and torchvision's layers and share no code with
 those of the tasks. Optimizers are torch's, in the form that is fastest on a CPU (torch 2.13, 2026-11-21).
 """
 
