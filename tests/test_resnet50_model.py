@@ -42,6 +42,34 @@ def test_a_narrow_model_is_the_same_family() -> None:
     assert net(torch.zeros(2, 3, 64, 64)).shape == (2, 10)
 
 
+def test_a_first_stage_that_is_computed_twice_changes_no_number() -> None:
+    seen, weights = [], []
+    for recompute in (False, True):
+        torch.manual_seed(6)
+        net = resnet(blocks=(2, 1, 1, 1), width=8, classes=10)
+        nn.init.ones_(net.get_parameter("layer1.0.bn3.weight"))
+        net.recompute = recompute
+        calls: list[int] = []
+        net.get_submodule("layer1").register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        losses = []
+        for step in range(3):
+            images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(step))
+            loss = net(images).logsumexp(1).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        assert len(calls) == (6 if recompute else 3)
+        net.eval()(images)
+        assert len(calls) == (7 if recompute else 4)
+        seen.append(losses)
+        weights.append(net.state_dict())
+    assert seen[0] == seen[1] and len(set(seen[0])) == 3
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    assert weights[1]["layer1.0.bn1.num_batches_tracked"] == 3
+
+
 def test_fresh_weights_are_those_of_goyal() -> None:
     torch.manual_seed(5)
     net = resnet(**FULL)
