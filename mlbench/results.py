@@ -15,7 +15,7 @@ from typing import Any
 from mlbench import comparison, record, selection, store
 from mlbench.errors import UserError
 from mlbench.record import Record
-from mlbench.store import folders
+from mlbench.store import folders, studies
 from mlbench.terminal import manual, tables
 from mlbench.terminal.given import Given, parse
 
@@ -204,6 +204,9 @@ def _sync(given: Given) -> int:
         outcomes.append(vars(one))
         if not given.json and one.outcome != "present":
             print(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""), flush=True)
+    for name in studies.sync(given.output_root, given.settings["tracking_uri"] or None):
+        if not given.json:
+            print(f"study {name}: written", flush=True)
     if outcomes or given.json:
         _total(given, outcomes, store.OUTCOMES)
     else:

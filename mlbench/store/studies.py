@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from mlbench import study
+from mlbench import store, study
 from mlbench.record import Record
 from mlbench.store.entries import COMPLETE, RUN_ID, Metric
 from mlbench.store.ledger import Ledger, open_ledger
@@ -63,16 +63,18 @@ def write(plan: Study, records: Sequence[Record], *, output_root: Path, uri: str
     return run
 
 
-def sync(output_root: Path, uri: str) -> Iterator[str]:
+def sync(output_root: Path, uri: str | None) -> Iterator[str]:
     """Write the parents of all studies below `output_root` that have runs; yield their names.
 
-    Call it after the runs themselves were brought there; raises what MLflow raises.
+    `uri` None means the store of each study's runs. Call it after the runs themselves were brought there;
+    raises what MLflow raises.
     """
     for path in sorted(output_root.glob(f"studies/*/{study.PLAN}")):
         plan = study.load(path.parent)
         records = study.records(plan, output_root) if plan else []
         if plan and records:
-            write(plan, records, output_root=output_root, uri=uri, status="FINISHED")
+            place = uri or records[0].experiment["tracking_uri"] or store.default_uri(output_root)
+            write(plan, records, output_root=output_root, uri=place, status="FINISHED")
             yield plan.name
 
 
