@@ -13,7 +13,6 @@ from mlbench import (
     comparison,
     record,
     report,
-    request,
     selection,
     signals,
     speedup,
@@ -22,7 +21,7 @@ from mlbench import (
     tasks,
     units,
 )
-from mlbench.sweep import Outcome
+from mlbench.sweep import Outcome, request
 
 
 def planned(name: str) -> request.Request:

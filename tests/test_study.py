@@ -14,10 +14,12 @@ from records import nothing_measured, record
 from rich.console import Console
 from scripted import experiment
 
-from mlbench import config, grid, request, study, sweep
-from mlbench.budget import Budget
+from mlbench import config, study, sweep
 from mlbench.errors import UserError
 from mlbench.study import Asked, Point, Study, Trial
+from mlbench.sweep import __main__ as command
+from mlbench.sweep import grid, request
+from mlbench.sweep.budget import Budget
 from mlbench.terminal import tally
 
 
@@ -244,7 +246,7 @@ def test_the_tally_says_what_is_done_left_and_spent() -> None:
 def test_all_faults_are_told_before_anything_starts(
     words: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.main([*words, f"output_root={tmp_path}", f"data_root={tmp_path}"]) == 2
+    assert command.main([*words, f"output_root={tmp_path}", f"data_root={tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert told in said and "Traceback" not in said
     assert not list(tmp_path.glob("studies/*/study.yaml"))
@@ -260,7 +262,7 @@ def test_a_plan_of_other_settings_is_not_continued(tmp_path: Path) -> None:
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep.main(["--help"]) == 0
+    assert command.main(["--help"]) == 0
     text = capsys.readouterr().out
     for word in ("workers=1,2,4,8", "repeats", "study=", "max_usd", "Ctrl-C", "Exit codes"):
         assert word in text

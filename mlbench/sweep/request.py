@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import yaml
 
-from mlbench import config, grid, study, tracker
+from mlbench import config, study, tracker
 from mlbench.errors import UserError
 from mlbench.provenance import without_credentials
 from mlbench.study import Asked
+from mlbench.sweep import grid
 
 STUDIES = config.CONF / "study"
 OWN = ("repeats", "max_usd", "question")  # words of the sweep itself; study= it shares with run

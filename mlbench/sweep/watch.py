@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mlbench import events, study, units
-from mlbench.budget import Budget
 from mlbench.record import FINISHED
 from mlbench.study import Trial
+from mlbench.sweep.budget import Budget
 from mlbench.terminal.tally import Tally
 
 

@@ -1,28 +1,27 @@
-"""A study of many runs: `python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5`.
+"""A study of many runs: what `python -m mlbench.sweep` and the pipelines call.
 
-The way of a sweep: `main` reads the words, `measure` plans (study.py), validates every point, and has Ray
-Tune run what is missing (trials.py); then the report and the parent run in MLflow are written.
+The way of a sweep: `__main__` reads the words (request.py, grid.py), `measure` plans (mlbench/study.py),
+validates every point, and has Ray Tune run what is missing (trials.py) while watch.py follows; `publish`
+writes the report and the parent run in MLflow.
 """
 
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mlbench import clusters, config, events, provenance, run, signals, store, study, tasks, units
-from mlbench.budget import Budget
 from mlbench.clusters import kept
 from mlbench.config import Experiment
 from mlbench.errors import UserError
 from mlbench.record import FINISHED, Record
-from mlbench.request import Request, read
 from mlbench.store import studies
 from mlbench.study import Study, Trial
-from mlbench.terminal.sweep_help import HELP
+from mlbench.sweep.budget import Budget
+from mlbench.sweep.request import Request
+from mlbench.sweep.watch import Watch
 from mlbench.terminal.tally import Tally
-from mlbench.watch import Watch
 
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 POLL_S = 0.5  # s between two looks at the study's log
@@ -49,29 +48,6 @@ class Outcome:
         if self.interrupted:
             return EXIT_INTERRUPTED
         return EXIT_FAILED if self.unmeasured else 0
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
-    if not arguments or any(word in ("-h", "--help") for word in arguments):
-        print(HELP, end="")
-        return 0
-    try:
-        outcome = measure(read(arguments))
-        if not outcome.interrupted:
-            publish(outcome)
-    except UserError as error:
-        print(f"mlbench: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
-    except KeyboardInterrupt:
-        print("mlbench: interrupted; the same command goes on", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    for sentence in [*(f"not measured: {one}" for one in outcome.unmeasured), *outcome.notes]:
-        print(sentence, file=sys.stderr)
-    if outcome.interrupted:
-        print("mlbench: interrupted; the same command goes on", file=sys.stderr)
-    print(outcome.folder / study.REPORT if outcome.records else outcome.folder)
-    return outcome.exit_code
 
 
 def measure(request: Request) -> Outcome:
@@ -163,7 +139,7 @@ def _run(
     """Let Tune run the trials; on Ctrl-C the running one ends as a single run does."""
     import ray
 
-    from mlbench import trials
+    from mlbench.sweep import trials
 
     watch = Watch(missing, budget, folder=outcome.folder, tally=tally)
     address = ray.get_runtime_context().gcs_address
@@ -328,7 +304,3 @@ def _to_mlflow(outcome: Outcome) -> None:
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = provenance.without_credentials(str(error)).splitlines()[0]
         outcome.notes.append(f"MLflow could not be reached ({reason}): python -m mlbench.results sync")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
