@@ -57,7 +57,7 @@ def metrics(records: Sequence[Record]) -> Iterator[tuple[str, float, int]]:
                 value = row[name + end]
                 if value is not None and math.isfinite(value):
                     # Ends of intervals have a section of their own among the charts of MLflow.
-                    whole = f"interval/{prefix}{name}{end}" if end else prefix + name
+                    whole = f"{prefix.rstrip('/')} interval/{name}{end}".strip() if end else prefix + name
                     yield _metric_name(whole), value, row["workers"]
         yield _metric_name(f"{prefix}runs"), row["runs"], row["workers"]
         yield _metric_name(f"{prefix}runs_that_reached_the_goal"), row["reached"], row["workers"]
