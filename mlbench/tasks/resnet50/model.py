@@ -44,7 +44,7 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """Images [n, 3, h, w] in, logits [n, classes] out; four stages after a stem that divides by 4.
 
-    With `recompute` set, training forgets what is inside the first stage, 40 % of all that backward needs,
+    With `recompute` set, training forgets what is inside the first stage, a third of all that backward needs,
     and computes it again when it gets there. All numbers stay the same.
     """
 
