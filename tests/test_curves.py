@@ -24,7 +24,7 @@ def plotted(plot: Any, record: Record) -> Any:
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     run = Run(tmp_path_factory.mktemp("runs"))
-    for value in (60.0, 75.0, 88.0):
+    for value in (60.0, 75.0, 90.0):
         run.validate(value)
     return run.end("goal_reached")
 
@@ -42,8 +42,8 @@ def test_the_validation_curve_has_the_goal_and_the_time_at_which_it_was_met(reco
     axes = plotted(curves._validation, record)
     curve, goal, met = axes.get_lines()
     assert list(curve.get_xdata()) == [EPOCH_S, 2 * EPOCH_S, 3 * EPOCH_S]
-    assert list(curve.get_ydata()) == [60.0, 75.0, 88.0]
-    assert set(goal.get_ydata()) == {87.0}
+    assert list(curve.get_ydata()) == [60.0, 75.0, 90.0]
+    assert set(goal.get_ydata()) == {89.0}
     assert set(met.get_xdata()) == {3 * EPOCH_S}
     assert axes.get_ylabel() == "accuracy / %"
     assert axes.get_xlabel().endswith("/ s")

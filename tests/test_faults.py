@@ -26,7 +26,9 @@ def start(kept_ray: dict[str, str], tmp_path: Path, data_root: Path):
     yield begin
     for run in runs:
         run.process.kill()
-        run.process.communicate()
+        run.process.wait()
+        if run.process.stdout:
+            run.process.stdout.close()
     until(lambda: not training_processes())
 
 

@@ -102,7 +102,7 @@ def test_correct_counts_rows_by_the_sign_of_the_logit(dtype):
 
 
 def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
-    data_root: Path, monkeypatch: pytest.MonkeyPatch
+    data_root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     trained: dict[str, Any] = {}
     train = training.train
@@ -113,6 +113,9 @@ def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
 
     monkeypatch.setattr(training, "train", remember)
     task = compose(["task=logreg", "goal=none"]).task
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more only wait for each other on rows this short
+    request.addfinalizer(lambda: torch.set_num_threads(threads))
     tasks.load("logreg").run(task, mini_worker(Worker(), data_root))
     rows, _ = data.open_dataset(data_root / task.dataset)
     features, labels = rows.features.double().numpy(), rows.labels.numpy()
