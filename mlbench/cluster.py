@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from mlbench.errors import UserError
+from mlbench import command
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     verb = parser.parse_args(arguments).verb
     from mlbench.clusters import kept
 
-    try:
+    def body() -> int:
         if verb == "start":
             print(f"Ray runs at {kept.start()}; `python -m mlbench.cluster stop` ends it")
         elif verb == "stop":
@@ -26,10 +26,9 @@ def main(arguments: Sequence[str]) -> int:
         else:
             address = kept.address()
             print(f"Ray runs at {address}" if address else "no Ray of ours is running")
-    except UserError as error:
-        print(f"mlbench: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return command.ended(body)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mlbench import config, tasks
+from mlbench import command, config, tasks
 from mlbench.errors import UserError
 from mlbench.tasks.common import arrow
 from mlbench.units import with_prefix
 
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 PIPE_WIDTH = 160  # columns, where the output is not a terminal that has a width
 STEPS = 10  # lines a step of the work prints where there is no terminal for a bar
 
@@ -52,18 +50,16 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or any(word in ("-h", "--help") for word in arguments):
         print(HELP, end="")
         return 0
-    command, *words = arguments
-    try:
-        if command not in COMMANDS:
-            raise UserError(f"{command!r} is not a command", hint=f"say {', '.join(COMMANDS)} or --help")
-        COMMANDS[command](words)
-    except UserError as error:
-        print(f"mlbench: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
-    except KeyboardInterrupt:
-        print("mlbench: interrupted; the same command goes on", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    return 0
+    verb, *words = arguments
+
+    def body() -> int:
+        if verb not in COMMANDS:
+            raise UserError(f"{verb!r} is not a command", hint=f"say {', '.join(COMMANDS)} or --help")
+        with command.readers_may_leave():
+            COMMANDS[verb](words)
+        return 0
+
+    return command.ended(body)
 
 
 def list_datasets(words: Sequence[str]) -> None:

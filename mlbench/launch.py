@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import tempfile
-import threading
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -49,30 +48,11 @@ class WorkersFailed(Exception):
     """The workers did not finish; the text says which rank failed with what."""
 
 
-class Fit(threading.Thread):
-    """Ray Train's blocking call in a thread, so that the main thread can listen for Ctrl-C."""
+def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[str, Any]:
+    """Train and return what rank 0 returned; raise UserError or WorkersFailed in one sentence.
 
-    def __init__(self, assignment: Assignment, connection: Connection, folder: Path) -> None:
-        super().__init__(name="ray-train", daemon=True)
-        self.arguments = assignment, connection, folder
-        self.returned: dict[str, Any] | None = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.returned = _fit(*self.arguments)
-        except BaseException as error:
-            self.error = error
-
-    def result(self) -> dict[str, Any]:
-        """Return what rank 0 returned; raise UserError or WorkersFailed in one sentence."""
-        if self.error is not None:
-            raise _explained(self.error) from self.error
-        assert self.returned is not None
-        return self.returned
-
-
-def _fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[str, Any]:
+    Call it from the main thread: there a signal ends the wait for Ray.
+    """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
     from mlbench.launch_hooks import EventWriter, TimedTorchConfig, Trainer
@@ -99,7 +79,13 @@ def _fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[s
             callbacks=[EventWriter(folder / events.NAME)],
         ),
     )
-    returned = trainer.fit().return_value
+    try:
+        returned = trainer.fit().return_value
+    except KeyboardInterrupt:
+        trainer.stop()
+        raise
+    except Exception as error:
+        raise _explained(error) from error
     assert isinstance(returned, dict)
     return returned
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray.train import UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -20,7 +21,18 @@ UNUSED_CALLBACKS = ("PlacementGroupCleanerCallback", "DatasetsCallback")
 
 
 class Trainer(TorchTrainer):
-    """Ray's TorchTrainer without the helpers that mlbench has no use for."""
+    """Ray's TorchTrainer that leaves signals alone, without the helpers that mlbench has no use for."""
+
+    controller: Any = None
+
+    def stop(self) -> None:
+        """End the controller, and with it its workers."""
+        if self.controller is not None:
+            ray.kill(self.controller)
+
+    def _register_sigint_handler(self, controller: Any) -> None:
+        """Keep what Ray would end on Ctrl-C; mlbench.signals also listens to SIGTERM."""
+        self.controller = controller
 
     def _create_default_callbacks(self) -> list[Any]:
         created = super()._create_default_callbacks()

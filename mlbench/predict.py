@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mlbench import record, study, units
+from mlbench import command, record, study, units
 from mlbench.config import CONF, Hardware, choices
 from mlbench.errors import UserError
 from mlbench.prediction import advice, figure, forecast, holdout, model, network, published, words
@@ -23,7 +22,6 @@ from mlbench.prediction.holdout import LeftOut
 from mlbench.prediction.measured import Measurements, check, from_records
 from mlbench.record import Record
 
-EXIT_USER_ERROR = 2
 PUBLISHED = "published:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
 SETTINGS = {
@@ -73,17 +71,13 @@ class Asked:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    try:
-        asked = _parse(arguments)
-        _answer(asked)
-        sys.stdout.flush()
+
+    def body() -> int:
+        with command.readers_may_leave():
+            _answer(_parse(arguments))
         return 0
-    except UserError as error:
-        print(f"mlbench: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
-    except BrokenPipeError:  # the reader, e.g. head, has seen enough (Python's note on SIGPIPE)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+    return command.ended(body)
 
 
 def _parse(arguments: Sequence[str]) -> Asked:

@@ -5,21 +5,19 @@ store, how it looks in mlbench.terminal.
 """
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlbench import comparison, record, selection, store
+from mlbench import command, comparison, record, selection, store, terminal
 from mlbench.errors import UserError
 from mlbench.record import Record
 from mlbench.store import folders, studies
 from mlbench.terminal import manual, tables
 from mlbench.terminal.given import Given, parse
 
-EXIT_USER_ERROR = 2
 SETTINGS = {"output_root": "runs"}  # name=value words of every command, with their defaults
 
 
@@ -33,16 +31,13 @@ class Command:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    try:
-        code = _run(list(arguments))
-        sys.stdout.flush()
-        return code
-    except UserError as error:
-        print(f"mlbench: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
-    except BrokenPipeError:  # the reader, e.g. head, has seen enough (Python's note on SIGPIPE)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+    def body() -> int:
+        with command.readers_may_leave():
+            return _run(list(arguments))
+        return 0  # the reader left
+
+    return command.ended(body)
 
 
 def _run(arguments: list[str]) -> int:
@@ -50,7 +45,7 @@ def _run(arguments: list[str]) -> int:
     name = next((word for word in arguments if not word.startswith("-")), None)
     if name is None or (name not in COMMANDS and asked):
         print(manual.RESULTS, end="")
-        return 0 if asked else EXIT_USER_ERROR
+        return 0 if asked else command.USER_ERROR
     if name not in COMMANDS:
         raise UserError(f"{name!r} is not a command", hint=f"say {', '.join(COMMANDS)} or --help")
     if asked:
@@ -75,8 +70,6 @@ def _list(given: Given) -> int:
 
 def _show(given: Given) -> int:
     """Print one run's result card, or its whole record as JSON."""
-    from mlbench.terminal import card, footer
-
     if len(given.words) != 1:
         raise UserError(f"show takes one RUN, given: {' '.join(given.words) or 'nothing'}")
     folder = folders.folder(given.output_root, given.words[0])
@@ -84,11 +77,7 @@ def _show(given: Given) -> int:
     if given.json:
         print(found.model_dump_json(indent=2))
         return 0
-    print(card.plain(found))
-    for label, text in footer.stored(found, folder=folder, tracking_uri=_uri(given, found)):
-        if label == "run again" and found.source != "mlbench":
-            continue  # another suite's run cannot be run again here
-        print(f"  {label}: {text}" if label else f"  {text}")
+    terminal.show_stored(found, folder=folder, tracking_uri=_uri(given, found))
     return 0
 
 
@@ -146,7 +135,7 @@ def _import(given: Given) -> int:
         if not given.json:
             print(f"{found.run_id}: {outcome}", flush=True)
     _total(given, outcomes, ("imported", "present", "refused"))
-    return EXIT_USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else 0
+    return command.USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else 0
 
 
 def _plot(given: Given) -> int:

@@ -7,20 +7,21 @@ or starts one, `launch` trains on the workers, and the record goes to the event 
 import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mlbench import clusters, config, events, provenance, signals, store, tasks, terminal, tracker
+from mlbench import clusters, command, config, events, provenance, signals, store, tasks, terminal, tracker
 from mlbench.conclude import conclude
 from mlbench.config import Experiment
 from mlbench.errors import UserError
-from mlbench.launch import POLL_S, Assignment, Fit, WorkersFailed
+from mlbench.launch import POLL_S, Assignment, WorkersFailed, fit
 from mlbench.progress import Receiver
 from mlbench.record import Record
 
-EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 NO_DATASET = "none"  # of tasks that generate what they need
 OWN_DATA = ("train_file", "train_files", "train_folder")  # fields by which a user names data of their own
 STORE_WAIT_REFUSED_S = 5  # s, likewise where somebody wants out
@@ -34,16 +35,16 @@ def main(arguments: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in arguments):
         terminal.print_help()
         return 0
-    try:
+
+    def body() -> int:
         experiment = config.compose(arguments)
         deviations = [vars(d) for d in config.declared_deviations(arguments)]
         finished = execute(experiment, begun=begun, words=arguments, deviations=deviations)
-    except UserError as error:
-        print(f"mlbench: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
-    if finished.status == "interrupted":
-        return EXIT_INTERRUPTED
-    return 1 if finished.status in ("failed", "diverged") else 0
+        if finished.status == "interrupted":
+            return command.INTERRUPTED
+        return command.FAILED if finished.status in ("failed", "diverged") else 0
+
+    return command.ended(body)
 
 
 def execute(
@@ -142,10 +143,8 @@ def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -
                 progress.connected(connection)
                 receiver = Receiver(connection.host)
                 told = Assignment(experiment, seed, connection.threads, receiver.address, receiver.token)
-                fit = Fit(told, connection, folder)
-                fit.start()
-                _watch(fit, receiver, events.Follower(folder / events.NAME), progress)
-                ended["returned"] = fit.result()
+                with _watching(receiver, events.Follower(folder / events.NAME), progress):
+                    ended["returned"] = fit(told, connection, folder)
     except KeyboardInterrupt:
         ended |= {"status": "interrupted", "error": "stopped by the user (Ctrl-C or SIGTERM)"}
     except WorkersFailed as error:
@@ -154,15 +153,28 @@ def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -
     return ended
 
 
-def _watch(fit: Fit, receiver: Receiver, follower: events.Follower, progress: Any) -> None:
-    while fit.is_alive():
-        for sign in receiver.take(wait=POLL_S):
-            progress.sign(sign)
+@contextmanager
+def _watching(receiver: Receiver, follower: events.Follower, progress: Any) -> Iterator[None]:
+    """Show, in a thread, what the workers say and what the event log gets while the block runs."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            for sign in receiver.take(wait=POLL_S):
+                progress.sign(sign)
+            for event in follower.take():
+                progress.event(event)
         for event in follower.take():
             progress.event(event)
-    for event in follower.take():
-        progress.event(event)
-    receiver.close()
+        receiver.close()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="progress") as pool:
+        watched = pool.submit(watch)
+        try:
+            yield
+        finally:
+            over.set()
+        watched.result()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What all tests share: telemetry off, prepared data, and one Ray session for those that need one."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ os.environ.update(
     MPLBACKEND="Agg",
 )
 ROOT = Path(__file__).parent.parent
+# A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

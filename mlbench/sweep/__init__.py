@@ -2,52 +2,29 @@
 
 The way of a sweep: `__main__` reads the words (request.py, grid.py), `measure` plans (mlbench/study.py),
 validates every point, and has Ray Tune run what is missing (trials.py) while watch.py follows; `publish`
-writes the report and the parent run in MLflow.
+(outcome.py) writes the report and the parent run in MLflow.
 """
 
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from mlbench import clusters, config, events, provenance, run, signals, store, study, tasks, units
+from mlbench import clusters, config, events, run, signals, store, study, tasks, units
 from mlbench.clusters import kept
 from mlbench.config import Experiment
 from mlbench.errors import UserError
 from mlbench.record import FINISHED, Record
-from mlbench.store import studies
 from mlbench.study import Study, Trial
 from mlbench.sweep.budget import Budget
+from mlbench.sweep.outcome import Outcome, publish
 from mlbench.sweep.request import Request
 from mlbench.sweep.watch import Watch
 from mlbench.terminal.tally import Tally
 
-EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+__all__ = ["Outcome", "Request", "measure", "measured", "prepare", "publish"]
+
 POLL_S = 0.5  # s between two looks at the study's log
-
-
-@dataclass
-class Outcome:
-    """How a sweep ended; `unmeasured` has a sentence for every trial without a result."""
-
-    study: Study
-    folder: Path
-    store: str  # tracking URI
-    records: list[Record] = field(default_factory=list)
-    unmeasured: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    interrupted: bool = False
-
-    @property
-    def output_root(self) -> Path:
-        return self.folder.parent.parent
-
-    @property
-    def exit_code(self) -> int:
-        if self.interrupted:
-            return EXIT_INTERRUPTED
-        return EXIT_FAILED if self.unmeasured else 0
 
 
 def measure(request: Request) -> Outcome:
@@ -93,13 +70,6 @@ def prepare(request: Request) -> None:
     for one in wanted.values():
         if one.task.dataset != run.NO_DATASET:
             tasks.load(one.task.name).prepare(one.task, one.data_root.absolute())
-
-
-def publish(outcome: Outcome) -> None:
-    """Write the report, and the parent run with it into MLflow."""
-    if outcome.records:
-        _report(outcome.study, outcome.records, outcome.folder)
-        _to_mlflow(outcome)
 
 
 def _run_missing(
@@ -268,39 +238,3 @@ def _from_elsewhere(trial: Trial, experiment: Experiment, output_root: Path) -> 
     folder.mkdir(parents=True, exist_ok=True)
     there.save(folder)
     return [there]
-
-
-def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
-    """Write figures, tables and the page."""
-    from mlbench import report
-
-    log = folder / study.LOG
-    ended = (e["value"] for e in (events.read(log) if log.exists() else ()) if e["key"] == study.ENDED)
-    errors = {value["trial"]: value["error"] for value in ended}
-    planned = [
-        report.Planned(
-            shlex.join(trial.point.words),
-            trial.point.key,
-            trial.seed,
-            why=errors.get(trial.id) or "",
-        )
-        for trial in study.trials(plan)
-    ]
-    text = report.StudyText(plan.name, plan.question, study.commands(plan), tuple(planned))
-    report.write(records, folder / study.REPORT, study=text)
-
-
-def _to_mlflow(outcome: Outcome) -> None:
-    """Write the parent run; a store that does not answer loses nothing and fails nothing."""
-    status = "FAILED" if outcome.unmeasured else "FINISHED"
-    try:
-        studies.write(
-            outcome.study,
-            outcome.records,
-            output_root=outcome.output_root,
-            uri=outcome.store,
-            status=status,
-        )
-    except Exception as error:  # whatever MLflow and what lies below it raise
-        reason = provenance.without_credentials(str(error)).splitlines()[0]
-        outcome.notes.append(f"MLflow could not be reached ({reason}): python -m mlbench.results sync")

@@ -3,9 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from mlbench import study
-from mlbench.errors import UserError
-from mlbench.sweep import EXIT_INTERRUPTED, EXIT_USER_ERROR, measure, publish
+from mlbench import command, study
+from mlbench.sweep import Outcome, measure, publish
 from mlbench.sweep.request import read
 from mlbench.terminal.sweep_help import HELP
 
@@ -15,22 +14,19 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or any(word in ("-h", "--help") for word in arguments):
         print(HELP, end="")
         return 0
-    try:
-        outcome = measure(read(arguments))
-        if not outcome.interrupted:
-            publish(outcome)
-    except UserError as error:
-        print(f"mlbench: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
-    except KeyboardInterrupt:
-        print("mlbench: interrupted; the same command goes on", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    return command.ended(lambda: _swept(measure(read(arguments))))
+
+
+def _swept(outcome: Outcome) -> int:
+    """Publish what was measured, and say where it is and what it lacks; return the exit code."""
+    if not outcome.interrupted:
+        publish(outcome)
     for sentence in [*(f"not measured: {one}" for one in outcome.unmeasured), *outcome.notes]:
         print(sentence, file=sys.stderr)
-    if outcome.interrupted:
-        print("mlbench: interrupted; the same command goes on", file=sys.stderr)
     print(outcome.folder / study.REPORT if outcome.records else outcome.folder)
-    return outcome.exit_code
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return command.FAILED if outcome.unmeasured else 0
 
 
 if __name__ == "__main__":

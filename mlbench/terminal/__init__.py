@@ -5,11 +5,10 @@ anything else gets plain lines. Drawing happens in one thread of the driver, sel
 workers beside it nothing that could be measured (docs/performance.md).
 """
 
-import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from mlbench import tasks, tracker, units
+from mlbench.command import readers_may_leave
 from mlbench.config import Experiment
 from mlbench.record import Record
 from mlbench.terminal import card, footer, frame, help
@@ -29,7 +29,7 @@ QUIET_S = 10  # s of silence after which plain lines show that the run is alive
 
 def print_help() -> None:
     """Print what `--help` teaches."""
-    with _readers_may_leave():
+    with readers_may_leave():
         _print(Console(), help.text())
 
 
@@ -45,15 +45,21 @@ def reused(record: Record, experiment: Experiment) -> None:
         f"already measured at {record.started_at}: the result with seed={record.seed} is shown again; "
         "rerun=true measures anew",
     )
-    folder = experiment.output_root.absolute() / record.run_id
-    _show(record, footer.stored(record, folder=folder, tracking_uri=experiment.store))
+    show_stored(
+        record, folder=experiment.output_root.absolute() / record.run_id, tracking_uri=experiment.store
+    )
+
+
+def show_stored(record: Record, *, folder: Path, tracking_uri: str) -> None:
+    """Print the card of a run of the past."""
+    _show(record, footer.stored(record, folder=folder, tracking_uri=tracking_uri))
 
 
 def _show(record: Record, below: footer.Lines) -> None:
     console = Console()
     _show_table(record, console)
     lines = [f"{label + ':' if label else '':16}{text}" for label, text in below]
-    with _readers_may_leave():
+    with readers_may_leave():
         if console.is_terminal and not console.options.ascii_only:
             console.print(card.panel(record, width=console.width))
         else:
@@ -67,17 +73,8 @@ def _show_table(record: Record, console: Console) -> None:
     if report and record.table:
         rate = record.experiment["hardware"]["network_gbit_per_s"]
         wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
-        with _readers_may_leave():
+        with readers_may_leave():
             wide.print(report.terminal(record.table, network_gbit_per_s=rate))
-
-
-@contextmanager
-def _readers_may_leave() -> Iterator[None]:
-    """Let stdout be a pipe whose reader, e.g. head, has seen enough; as in Python's note on SIGPIPE."""
-    try:
-        yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print(console: Console, text: str) -> None:

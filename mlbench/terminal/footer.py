@@ -25,8 +25,9 @@ def links(record: Record, *, folder: Path, where: str | None, tracking_uri: str)
 
 def stored(record: Record, *, folder: Path, tracking_uri: str) -> Lines:
     """Return `links` for a run of the past."""
-    found = [("run again", again(record)), ("files", str(folder))]
-    return [*found, *_opening(without_credentials(tracking_uri))]
+    own = record.source == "mlbench"  # another suite's run cannot be run again here
+    found = [("run again", again(record))] if own else []
+    return [*found, ("files", str(folder)), *_opening(without_credentials(tracking_uri))]
 
 
 def again(record: Record) -> str:

@@ -1,7 +1,7 @@
 """What `python -m mlbench.sweep --help` teaches."""
 
 HELP = """\
-usage: python -m mlbench.sweep name=value[,value ...] ... [repeats=3]
+usage: python -m mlbench.sweep name=value[,value ...] ... [repeats=5]
                                [study=NAME] [max_usd=USD]
 
 Measures every point of a grid several times, one run after the other in
@@ -22,7 +22,7 @@ Examples
       A study of conf/study, or one that you began and named: the rest of it.
 
 Words of its own
-  repeats=3     Runs of every point, each with a fresh seed that is logged.
+  repeats=5     Runs of every point, each with a fresh seed that is logged.
                 seed=1,2,3 gives the seeds instead.
   study=NAME    The folder below output_root/studies; by default it is named
                 after what varies, so that the same command finds it again.

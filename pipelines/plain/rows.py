@@ -13,13 +13,12 @@ from plain import Plain
 def logistic(config: Any, *, features: int) -> Plain:
     """Return a linear layer with L2-regularised binary cross-entropy under SGD."""
     model = nn.Linear(features, 1, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.rate, weight_decay=config.l2)
 
     def update(batches: Sequence[Any]) -> torch.Tensor:
         (batch,) = batches
         logits = model(batch.features).squeeze(1)
         loss = F.binary_cross_entropy_with_logits(logits, batch.labels)
-        loss = loss + config.l2 / 2 * model.weight.square().sum()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
