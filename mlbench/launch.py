@@ -20,6 +20,7 @@ from typing import Any
 os.environ.setdefault("RAY_TRAIN_METRICS_ENABLED", "0")  # Prometheus gauges that nobody scrapes
 os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # one more process; see max_failures
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "1")  # s, how soon an end is noticed
+os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")  # s, for the goodbye of a stuck rank
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # relative paths stay what the user wrote
 
 from mlbench import events, tasks, tracker

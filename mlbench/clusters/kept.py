@@ -74,16 +74,19 @@ def stop() -> bool:
         return False
     logs = next(a for a in psutil.Process(kept["pid"]).cmdline() if a.startswith("--log_dir="))
     session = str(Path(logs.split("=", 1)[1]).parent)
-    ours = [p for p in psutil.process_iter(["cmdline"]) if session in " ".join(p.info["cmdline"] or ())]
+    named = [p for p in psutil.process_iter(["cmdline"]) if session in " ".join(p.info["cmdline"] or ())]
+    ours = {*named, *(child for process in named for child in _children(process))}  # agents take other names
     for process in ours:
-        process.terminate()
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
     # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
     waits = 10 * STOP_S
     while waits and any(_lives(process) for process in ours):
         time.sleep(0.1)
         waits -= 1
     for process in filter(_lives, ours):
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     _path().unlink(missing_ok=True)
     return True
 
@@ -97,6 +100,12 @@ def _note() -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, psutil.Error):
         return None
     return kept if same else None
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return process.children(recursive=True)
+    return []
 
 
 def _lives(process: psutil.Process) -> bool:
