@@ -8,6 +8,7 @@ from typing import Any
 import ray
 from ray.train import UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
 from mlbench import events, tracker
 
@@ -20,6 +21,20 @@ STAMPS = ("backend_begin", "imports_end", "group_end")
 UNUSED_CALLBACKS = ("PlacementGroupCleanerCallback", "DatasetsCallback")
 
 
+class FixedWorkers(FixedScalingPolicy):
+    """Ray's policy of a fixed number of workers that does not ask an autoscaler for them.
+
+    Ray's own starts one more actor, waits for it before it starts a worker, and asks it while they train. A
+    run begins on a cluster that has room (mlbench/clusters/room.py), so nothing has to grow.
+    """
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Ask for nothing."""
+
+    def _maybe_send_resource_request(self) -> None:
+        pass
+
+
 class Trainer(TorchTrainer):
     """Ray's TorchTrainer that leaves signals alone, without the helpers that mlbench has no use for."""
 
@@ -29,6 +44,10 @@ class Trainer(TorchTrainer):
         """End the controller, and with it its workers."""
         if self.controller is not None:
             ray.kill(self.controller)
+
+    def _initialize_and_run_controller(self, **given: Any) -> Any:
+        given["scaling_policy"] = FixedWorkers(self.scaling_config)
+        return super()._initialize_and_run_controller(**given)
 
     def _register_sigint_handler(self, controller: Any) -> None:
         """Keep what Ray would end on Ctrl-C; mlbench.signals also listens to SIGTERM."""

@@ -36,6 +36,7 @@ def start() -> str:
     if kept:
         return kept["address"]
     secure()
+    quiet()
     words = ("start", "--head", "--port=0", "--include-dashboard=false")
     words += (f"--num-cpus={provenance.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
     main = "from ray.scripts.scripts import main; main()"
@@ -51,6 +52,18 @@ def start() -> str:
     _path().parent.mkdir(parents=True, exist_ok=True)
     _path().write_text(json.dumps(note))
     return found[1]
+
+
+def quiet() -> None:
+    """Keep Ray's own processes, which share this machine with the workers, from taking time that is measured.
+
+    Ray would also give its workers the priority of a background job (nice 15), so that whatever else the
+    machine does would count as theirs.
+    """
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_enable_metrics_collection", "0")  # for Prometheus, which nobody runs here
+    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # for the dashboard, which is off
+    os.environ.setdefault("LOG_NAME_UPDATE_INTERVAL_S", "10")  # s between two searches for new log files
 
 
 def secure() -> None:

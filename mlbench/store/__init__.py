@@ -29,7 +29,7 @@ from mlbench.store.ledger import Ledger, open_ledger
 from mlbench.store.official import official_result
 from mlbench.store.recover import recover
 
-POLL_S = 1.0  # s between two looks at the log
+POLL_S = 2.0  # s between two looks at the log
 RETRY_S = (1.0, 30.0)  # s, the first and the longest pause after the store refused
 LAST_ATTEMPTS = 3  # once the log is complete; what fails then is left to `sync`
 OUTCOMES = ("uploaded", "present", "running", "failed")  # of `sync`, for one run
