@@ -32,8 +32,7 @@ def join(experiment: Experiment) -> Iterator[str]:
     if address:
         ray.init(address=address, **options)
     else:
-        if not experiment.verbose:
-            kept.quiet()
+        kept.quiet()
         ray.init(
             address="local",
             include_dashboard=False,
