@@ -1,6 +1,7 @@
 """From what the workers returned and what the event log holds to the record of the run."""
 
 import math
+import re
 from typing import Any
 
 import mlbench
@@ -165,6 +166,20 @@ def _caveats(experiment: Experiment, measured: dict[str, Any], nodes: list[dict[
                 f"hardware={hardware.name} states {hardware.cpus} CPUs a node, "
                 f"{node['hostname']} has {node['usable_cpus']}: the cost is not this hardware's"
             )
+        names = [gpu["name"] for gpu in node.get("gpus", [])] if experiment.backend.device == "cuda" else []
+        model = hardware.gpu_model
+        other = [name for name in names if model and not re.search(rf"\b{re.escape(model)}\b", name)]
+        if other:
+            caveats.append(
+                f"hardware={hardware.name} states {model} GPUs, {node['hostname']} has {other[0]}: "
+                "neither cost nor peak are this hardware's"
+            )
+    stated = cost.nodes(hardware, experiment.workers)
+    if nodes and len(nodes) != stated and hardware.workers_per_node is not None:
+        caveats.append(
+            f"hardware={hardware.name} puts {experiment.workers} worker(s) on {stated} node(s), they ran on "
+            f"{len(nodes)}: neither time nor cost are this hardware's"
+        )
     return sorted(set(caveats))
 
 
@@ -183,7 +198,7 @@ def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
     on_gpu = experiment.backend.device == "cuda"
     precision = getattr(experiment.task, "precision", "fp32") if on_gpu else "fp32"
     peak = getattr(hardware.peak, precision) if hardware.peak else None
-    if peak is None:
+    if peak is None or on_gpu != bool(hardware.gpus):  # the peak is a GPU's where the node has one
         return None
     shares = experiment.workers if hardware.gpus else cost.nodes(hardware, experiment.workers)
     return flops_per_s / (peak * shares)

@@ -208,8 +208,8 @@ def compose(overrides: Sequence[str] = ()) -> Experiment:
     division does not allow.
     """
     experiment, reference = _resolve(overrides)
-    refused = deviations(experiment.plain(), reference.plain(), experiment.division)
-    if experiment.division.name == "closed" and refused:
+    refused = deviations(experiment.plain(), reference.plain(), reference.division)
+    if reference.division.name == "closed" and refused:
         raise UserError(
             "; ".join(map(str, refused)),
             hint="restore the reference value, or say division=open and have it listed in the result",
@@ -223,7 +223,7 @@ def compose(overrides: Sequence[str] = ()) -> Experiment:
 def declared_deviations(overrides: Sequence[str]) -> list[Deviation]:
     """Return how an open-division experiment differs from the closed reference, for the result."""
     experiment, reference = _resolve(overrides)
-    return deviations(experiment.plain(), reference.plain(), experiment.division)
+    return deviations(experiment.plain(), reference.plain(), reference.division)
 
 
 def _resolve(overrides: Sequence[str]) -> tuple[Experiment, Experiment]:

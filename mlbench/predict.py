@@ -172,7 +172,8 @@ def _run(word: str, asked: Asked) -> Record:
     if len(found) != 1:
         what = f"{len(found)} runs are" if found else "no study and no finished run is"
         raise UserError(
-            f"{what} called {word!r} below {asked.output_root}", hint="python -m mlbench.results list"
+            f"{what} called {word!r} below {asked.output_root}",
+            hint=command.results("list", asked.output_root),
         )
     try:
         return record.load(found[0])

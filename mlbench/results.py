@@ -221,7 +221,7 @@ def _some(given: Given) -> list[Record]:
         raise UserError("say which runs: a part of a name, or name=value words", hint="--help has examples")
     found = _selected(given)
     if not found:
-        hint = "python -m mlbench.results list"
+        hint = command.results("list", given.output_root)
         raise UserError(f"no finished run below {given.output_root}{_that(given.words)}", hint=hint)
     return found
 

@@ -102,13 +102,38 @@ def test_only_closed_official_runs_that_reached_the_official_goal_are_official(w
 
 
 def test_a_profile_that_this_node_is_not_makes_a_caveat_and_a_stated_peak_an_mfu() -> None:
-    experiment = compose(["hardware=gcp_n1_t4"])
+    experiment = compose(["hardware=gcp_n1_t4", "backend=nccl"])
     record = conclude(experiment, start=START, measured=measured(), log=[])
-    assert "states 3 CPUs" in record.caveats[0]
+    assert any("states 3 CPUs" in caveat for caveat in record.caveats)
     rate = record.model_flops_per_s
     assert rate is not None and experiment.hardware.peak is not None
     assert record.mfu == pytest.approx(rate / (2 * 8.1e12))
     assert record.cost is not None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "told"),
+    [
+        (["Tesla T4"], 2, []),
+        (["Tesla T4", "NVIDIA T400 4GB"], 2, ["states T4 GPUs, n has NVIDIA T400 4GB"]),
+        (["NVIDIA H200"], 2, ["states T4 GPUs, n has NVIDIA H200"]),
+        (["Tesla T4"], 1, ["puts 2 worker(s) on 2 node(s), they ran on 1"]),
+    ],
+)
+def test_other_gpus_or_nodes_than_the_profile_states_make_caveats(
+    gpus: list[str], nodes: int, told: list[str]
+) -> None:
+    node = {"hostname": "n", "usable_cpus": 3, "gpus": [{"name": name} for name in gpus]}
+    returned = RETURNED | {"nodes": [node] * nodes}
+    words = ["scale=official", "hardware=gcp_n1_t4", "backend=nccl", "workers=2"]
+    record = conclude(compose(words), start=START, measured=measured(returned=returned), log=[])
+    assert len(record.caveats) == len(told) and record.official == (not told)
+    assert all(sentence in caveat for sentence, caveat in zip(told, record.caveats, strict=True))
+
+
+def test_the_peak_of_a_gpu_says_nothing_about_the_cpu_beside_it() -> None:
+    record = conclude(compose(["hardware=gcp_n1_t4"]), start=START, measured=measured(), log=[])
+    assert record.model_flops_per_s is not None and record.mfu is None
 
 
 def test_a_run_that_returned_nothing_is_made_from_its_log() -> None:

@@ -99,6 +99,19 @@ def test_no_division_changes_data_metric_or_goals() -> None:
             compose([word, "division=open"])
 
 
+@pytest.mark.parametrize("division", ["closed", "open"])
+@pytest.mark.parametrize(
+    "word", ["division.free=['*']", "division.fixed=[x]", "division.name=closed", "division.name=open"]
+)
+def test_a_division_is_chosen_whole(division: str, word: str) -> None:
+    if word == f"division.name={division}":
+        return
+    with pytest.raises(UserError, match=f"{word.split('=')[0]} is .*rule R4"):
+        compose([f"division={division}", word])
+    with pytest.raises(UserError, match="task.goals.light is 1"):
+        compose([f"division={division}", word, "task.goals.light=1"])
+
+
 def test_a_goal_of_ones_own_is_a_number() -> None:
     target = compose(["goal=97.5"]).target
     assert target is not None and target.target == 97.5

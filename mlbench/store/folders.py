@@ -36,7 +36,7 @@ def folder(output_root: Path, word: str) -> Path:
         return found[0]
     if not found:
         unfinished = (output_root / word / events.NAME).exists()
-        hint = "python -m mlbench.results sync" if unfinished else "python -m mlbench.results list"
+        hint = command.results("sync" if unfinished else "list", output_root)
         raise UserError(f"no finished run {word!r} below {output_root}", hint=hint)
     raise UserError(f"{word!r} is a part of {len(found)} runs' names", hint=f"e.g. {found[-1].name}")
 

@@ -35,7 +35,7 @@ def keep(
     if brought.outcome == "failed":
         raise UserError(
             f"{record.run_id} is in {folder}, but not in MLflow: {brought.why}",
-            hint="python -m mlbench.results sync",
+            hint=command.results("sync", output_root),
         )
     return "imported" if new else "present"
 

@@ -68,4 +68,5 @@ def _to_mlflow(outcome: Outcome) -> None:
         )
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = provenance.without_credentials(str(error)).splitlines()[0]
-        outcome.notes.append(f"MLflow could not be reached ({reason}): python -m mlbench.results sync")
+        later = command.results("sync", outcome.output_root)
+        outcome.notes.append(f"MLflow could not be reached ({reason}): {later}")

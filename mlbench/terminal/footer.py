@@ -19,7 +19,7 @@ def links(record: Record, *, folder: Path, where: str | None, tracking_uri: str)
     found = [("run again", again(record)), ("files", str(folder))]
     if where is None:
         found.append(("MLflow", f"{place} could not be reached; nothing is lost, this sends it there later:"))
-        return [*found, ("", "python -m mlbench.results sync")]
+        return [*found, ("", command.results("sync", folder.parent))]
     return [*found, ("MLflow run", where), *_opening(place)]
 
 

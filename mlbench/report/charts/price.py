@@ -55,8 +55,8 @@ def _without_price(points: Sequence[Point], prefix: str) -> list[str]:
         unread = all(point.usd_spot is None for point in points)
         return [f"{prefix}No spot price is stated for {points[0].hardware}."] if unread else []
     return [
-        f"{prefix}No price is stated for hardware={points[0].hardware}, so no cost is shown: state one "
-        "in hardware.price, or choose a profile that has one."
+        f"{prefix}No price is stated for hardware={points[0].hardware}, so no cost is shown: choose "
+        "a profile that has one, or write conf/hardware/NAME.yaml."
     ]
 
 
