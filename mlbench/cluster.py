@@ -11,10 +11,15 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m mlbench.cluster",
-        description="Runs with cluster=local use the Ray that this command keeps, and so start sooner. "
-        "Without it every run starts a Ray of its own and stops it at the end.",
+        description="Runs with cluster=local use the Ray that this command keeps, one after the other. "
+        "Without it every run starts a Ray of its own and stops it at the end. On two cores that takes as "
+        "long (docs/performance.md); on many the servers' start is saved.",
     )
-    parser.add_argument("verb", choices=("start", "status", "stop"))
+    parser.add_argument(
+        "verb",
+        choices=("start", "status", "stop"),
+        help="start one, unless one is running; say where one runs; stop it with all its processes",
+    )
     verb = parser.parse_args(arguments).verb
     from mlbench.clusters import kept
 

@@ -1,9 +1,11 @@
 """How every command ends: with an exit code, and with one sentence instead of a traceback."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from mlbench.errors import UserError
 
@@ -22,6 +24,14 @@ def ended(body: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print("mlbench: interrupted; the same command goes on", file=sys.stderr)
         return INTERRUPTED
+
+
+def results(verb: str, output_root: Path) -> str:
+    """Return the command line of mlbench.results for runs that may lie elsewhere than `runs`, the default."""
+    words = ["python", "-m", "mlbench.results", verb]
+    if output_root.absolute() != Path("runs").absolute():
+        words.append(f"output_root={output_root}")
+    return shlex.join(words)
 
 
 @contextmanager

@@ -10,17 +10,24 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import numpy as np
 
-from mlbench import speedup
+from mlbench import speedup, units
 from mlbench.errors import UserError
 from mlbench.record import Record
 from mlbench.speedup import LEVEL, Point, Ratio
 
 RESAMPLES = 10_000  # Efron and Tibshirani 1993, 14.3, as in mlbench.speedup
-MUST_AGREE = ("task.name", "scale", "goal", "task.metric")  # without these, a ratio of times means nothing
+# What runs were trained and judged on: data set and split, or a user's own files and how they were read.
+DATA = (
+    *("task.dataset", "task.validation", "task.*_file", "task.*_files", "task.*_folder"),
+    *("task.source", "task.target", "task.min_count"),
+)
+# Without these a ratio of times means nothing; `data` is the hash of what was prepared.
+MUST_AGREE = ("task.name", "scale", "goal", "task.metric", *DATA, "data")
 Verdict = Literal["faster", "slower", "no difference shown", "no verdict"]
 
 
@@ -41,7 +48,9 @@ class Pair:
 
     - differs: what the configurations do not share, as (field, A's value, B's value).
     - decides: the measure that the verdict is about.
-    - slower_than: B's median is shown to be more than this share above A's; 0.05 for `5%`. None unless asked.
+    - lost: that B no longer reaches the goal that A reached; None where it does.
+    - slower_than: whether B's median is shown to be more than a share above A's, 0.05 for `5%`, or the goal
+      is lost. None unless asked.
     """
 
     a: Point
@@ -52,6 +61,7 @@ class Pair:
     decides: str
     verdict: Verdict
     why: str
+    lost: str | None
     slower_than: bool | None
 
 
@@ -67,8 +77,9 @@ class Comparison:
 def compare(a: Sequence[Record], b: Sequence[Record], *, limit: float | None = None) -> Comparison:
     """Return two selections of runs side by side; runs that a person interrupted do not count.
 
-    `limit`: a share, e.g. 0.05; the pairs then tell whether B is shown to be slower by more than that.
-    Raises UserError for an empty side, for a run on both sides, and for tasks, scales or goals that differ.
+    `limit`: a share, e.g. 0.05; the pairs then tell whether B is shown to be slower by more than that, or
+    lost its goal. Raises UserError for an empty side, for a run on both sides, and for tasks, data, scales or
+    goals that differ.
     """
     of_a, of_b = (speedup.points(r for r in side if r.status != "interrupted") for side in (a, b))
     for name, found in (("A", of_a), ("B", of_b)):
@@ -80,13 +91,13 @@ def compare(a: Sequence[Record], b: Sequence[Record], *, limit: float | None = N
     if both:
         raise UserError(f"{min(both)} is on both sides", hint="narrow A and B until they exclude each other")
     constant = _between(of_a, of_b)
-    wrong = [name for name in MUST_AGREE if name in constant]
+    wrong = [name for must in MUST_AGREE for name in sorted(constant) if fnmatchcase(name, must)]
     if wrong:
         name = wrong[0]
         raise UserError(
             f"A and B cannot be compared: {name} is {_fields(of_a[0]).get(name)} in A and "
             f"{_fields(of_b[0]).get(name)} in B",
-            hint="give both sides the same task, scale and goal",
+            hint="give both sides the same task, data, scale and goal",
         )
     single = len(of_a) == len(of_b) == 1
     matched = [(x, y) for x in of_a for y in of_b if single or _differing(x, y) <= constant]
@@ -102,12 +113,18 @@ def compare(a: Sequence[Record], b: Sequence[Record], *, limit: float | None = N
     )
 
 
+def data(point: Point) -> dict[str, Any]:
+    """Return the fields that say on what a point's runs were trained and judged, as far as given."""
+    given = {name: value for name, value in _fields(point).items() if value is not None}
+    return {name: given[name] for name in given if any(fnmatchcase(name, one) for one in DATA)}
+
+
 def _fields(point: Point) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in point.series} | {"workers": point.workers}
+    return {name: parsed(value) for name, value in point.series} | {"workers": point.workers}
 
 
-def _plain(value: str) -> Any:
-    """Return a field's value; several runs of one point may have several, which stay as text."""
+def parsed(value: str) -> Any:
+    """Return the value of a field of a series; the runs of a point may have several, which stay as text."""
     try:
         return json.loads(value)
     except ValueError:
@@ -139,9 +156,26 @@ def _pair(a: Point, b: Point, limit: float | None) -> Pair:
     if decides == "samples_per_s":  # a rate: more is faster, so A's over B's is the ratio of times
         x, y = [1 / v for v in x], [1 / v for v in y]
     verdict, why = _verdict(a, b, x, y, paired=paired)
-    known = verdict != "no verdict"
-    exceeded = None if limit is None else known and _above(x, y, 1 + limit, paired=paired)
-    return Pair(a, b, differs, _notes(a, b), measures, decides, verdict, why, exceeded)
+    lost = _lost(a, b)
+    if lost and verdict == "no difference shown":
+        why = f"{lost}: so few runs do not show that this is more than chance"
+    slower_than = None
+    if limit is not None:
+        shown = verdict != "no verdict" and _above(x, y, 1 + limit, paired=paired)
+        slower_than = shown or lost is not None
+    return Pair(a, b, differs, _notes(a, b), measures, decides, verdict, why, lost, slower_than)
+
+
+def _lost(a: Point, b: Point) -> str | None:
+    """Return that half of B's runs or more missed the goal, and fewer of A's; None where that is not so.
+
+    B's median time is then infinite and A's is not. It needs no test: with three runs a side the rank test
+    never gives less than 1/20, not even for always against never.
+    """
+    if 2 * len(b.missed) < b.n or 2 * len(a.missed) >= a.n:
+        return None
+    missed = "missed the goal" if a.goal is not None else "did not complete"
+    return f"{len(b.missed)} of B's {units.counted(b.n, 'run')} {missed}, of A's {len(a.missed)} of {a.n}"
 
 
 def _values(

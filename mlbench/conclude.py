@@ -37,7 +37,8 @@ def conclude(
     numbers = _from_segments(per_rank, elapsed=elapsed, workers=experiment.workers)
     wall = measured["ended"] - start["begun"]
     reached = returned.get("time_to_accuracy")
-    startup = _startup(start, measured, returned)
+    restarts = _restarts(log, status)
+    startup = _startup(start, measured, returned, restarted=bool(restarts))
     flops = returned.get("flops_per_sample")
     rate = numbers["samples_per_s"]
     nodes = returned.get("nodes", [])
@@ -95,7 +96,7 @@ def conclude(
         cost=vars(found) if found else None,
         validations=validations,
         segments=spread_segments(per_rank),
-        restarts=_restarts(log, status),
+        restarts=restarts,
         nodes=nodes,
         software=start.get("software", {}),
         data_manifest=returned.get("data_manifest"),
@@ -119,11 +120,17 @@ def _first_touch(log: list[dict[str, Any]]) -> float | None:
     return None
 
 
-def _startup(start: dict[str, Any], measured: dict[str, Any], returned: dict[str, Any]) -> dict[str, float]:
-    """Return the parts of the start-up that were reached; contiguous, so they add up."""
-    stamps = measured["stamps"] | returned.get("stamps", {})
-    stamps |= {name: returned[name] for name in ("entered", "started_at") if name in returned}
-    compiled = returned.get("startup", {}).get("compilation", 0.0)
+def _startup(
+    start: dict[str, Any], measured: dict[str, Any], returned: dict[str, Any], *, restarted: bool
+) -> dict[str, float]:
+    """Return the parts of the start-up that were reached; contiguous, so they add up.
+
+    Workers that were `restarted` have the stamps of their last start, which is not the run's: left out.
+    """
+    stamps = dict(measured["stamps"])
+    if not restarted:
+        stamps |= returned.get("stamps", {})
+        stamps |= {name: returned[name] for name in ("entered", "started_at") if name in returned}
     order = (
         ("command", "connect_begin"),
         ("cluster", "connect_end"),
@@ -140,9 +147,6 @@ def _startup(start: dict[str, Any], measured: dict[str, Any], returned: dict[str
             break
         parts[part] = stamps[stamp] - before
         before = stamps[stamp]
-    if "data_opening" in parts:
-        parts["data_opening"] -= compiled
-        parts["compilation"] = compiled
     return parts
 
 
@@ -158,22 +162,32 @@ def _caveats(experiment: Experiment, measured: dict[str, Any], nodes: list[dict[
     caveats = []
     if measured.get("oversubscribed"):
         caveats.append(
-            f"{experiment.workers} workers shared the CPUs of fewer: no speed-up may be taken from this"
+            f"{experiment.workers} worker(s) computed with more threads than there were CPUs: "
+            "no speed-up may be taken from this"
         )
+    on_gpu = experiment.backend.device == "cuda"
+    if hardware.gpus and not on_gpu:
+        caveats.append(
+            f"hardware={hardware.name} has GPUs that backend={experiment.backend.name} left idle: "
+            "the cost is that of a node which could have done more"
+        )
+    if on_gpu and not hardware.gpus and hardware.cpus is not None:
+        caveats.append(f"hardware={hardware.name} states no GPU: the cost is not that of the GPUs used")
     for node in nodes:
         if hardware.cpus is not None and node["usable_cpus"] < hardware.cpus:
             caveats.append(
                 f"hardware={hardware.name} states {hardware.cpus} CPUs a node, "
                 f"{node['hostname']} has {node['usable_cpus']}: the cost is not this hardware's"
             )
-        names = [gpu["name"] for gpu in node.get("gpus", [])] if experiment.backend.device == "cuda" else []
         model = hardware.gpu_model
-        other = [name for name in names if model and not re.search(rf"\b{re.escape(model)}\b", name)]
-        if other:
-            caveats.append(
-                f"hardware={hardware.name} states {model} GPUs, {node['hostname']} has {other[0]}: "
+        if on_gpu and model:
+            names = [gpu["name"] for gpu in node.get("gpus", [])] or ["none that the driver names"]
+            other = [name for name in names if not re.search(rf"\b{re.escape(model)}\b", name)]
+            caveats += [
+                f"hardware={hardware.name} states {model} GPUs, {node['hostname']} has {name}: "
                 "neither cost nor peak are this hardware's"
-            )
+                for name in other[:1]
+            ]
     stated = cost.nodes(hardware, experiment.workers)
     if nodes and len(nodes) != stated and hardware.workers_per_node is not None:
         caveats.append(
@@ -233,7 +247,6 @@ def _from_segments(per_rank: list[Segments], *, elapsed: float, workers: int) ->
     instrumented = max(batch_totals) > 0
     # Without stamps the batches' time is what the clock shows less what lies outside them.
     busy = max(batch_totals) if instrumented else elapsed - sum(s.max for s in outside.values())
-    durations = sorted(d for rank in per_rank for s in rank for d in s.get("batch_s", ()))
     rate = samples / busy if busy > 0 and samples else None
     return {
         "phases": phases if instrumented else {},
@@ -247,11 +260,7 @@ def _from_segments(per_rank: list[Segments], *, elapsed: float, workers: int) ->
         "samples": samples,
         "samples_per_s": rate,
         "samples_per_s_per_worker": rate / workers if rate else None,
-        "batch_s": {
-            name: durations[min(len(durations) - 1, int(part * len(durations)))]
-            for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-            if durations
-        },
+        "batch_s": tracker.percentiles(s.get("batch_s", {}) for rank in per_rank for s in rank),
     }
 
 

@@ -79,7 +79,7 @@ class Price(Model):
 
     usd_per_hour: PositiveFloat
     usd_per_hour_spot: PositiveFloat | None
-    date: str  # ISO date on which the price was read
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]  # ISO date on which the price was read
     source: str
 
     @model_validator(mode="after")
@@ -229,6 +229,7 @@ def declared_deviations(overrides: Sequence[str]) -> list[Deviation]:
 def _resolve(overrides: Sequence[str]) -> tuple[Experiment, Experiment]:
     """Return the experiment and the closed reference of its task, recipe and scale."""
     chosen, values, faults = _parse(overrides)
+    faults += _without_origin(values)
     composed = _layered(chosen, values, faults)
     reference = json.loads(json.dumps(composed))
     for name, value in values.items():
@@ -286,6 +287,18 @@ def _parse(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], li
         else:
             values[name] = override.value()
     return chosen, values, faults
+
+
+def _without_origin(values: dict[str, Any]) -> list[str]:
+    """Return a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
+    needed = {"hardware.price": ("date", "source"), "hardware.peak": ("source",)}
+    faults = []
+    for group, fields in needed.items():
+        given = [name for name in values if name.startswith(f"{group}.")]
+        lacking = [f"{group}.{field}=..." for field in fields if f"{group}.{field}" not in values]
+        if given and lacking:
+            faults.append(f"{given[0]} needs its origin (rule R13): add {' '.join(lacking)}")
+    return faults
 
 
 def _layered(chosen: dict[str, str], values: dict[str, Any], faults: list[str]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """From an experiment to workers that train: the only place that starts Ray Train.
 
-The driver calls `launch`; Ray runs `on_worker` on every worker; what rank 0 returns is what `launch`
-returns. Validations travel through `ray.train.report` to the controller, which runs on the driver's machine
-and appends them to the event log. Nothing else leaves a worker while the clock runs.
+The driver calls `fit`; Ray runs `on_worker` on every worker; what rank 0 returns is what `fit` returns.
+Validations travel through `ray.train.report` to the controller, which runs on the driver's machine and
+appends them to the event log. Nothing else leaves a worker while the clock runs.
 """
 
 import logging
@@ -70,6 +70,7 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
             num_workers=experiment.workers,
             use_gpu="GPU" in connection.resources,
             resources_per_worker=connection.resources,
+            placement_strategy=connection.placement,
         ),
         run_config=RunConfig(
             name=folder.name,
@@ -100,6 +101,8 @@ def on_worker(told: dict[str, Any]) -> dict[str, Any]:
     experiment = assignment.experiment
     worker = _worker(assignment)
     task = tasks.load(experiment.task.name)
+    # Every rank looks, so that all end alike: nobody waits for hours while rank 0 downloads on a paid node.
+    tasks.require_data(experiment.task, experiment.scale, experiment.data_root)
     if worker.local_rank == 0:
         task.prepare(experiment.task, experiment.data_root)
     worker.barrier()
@@ -131,9 +134,11 @@ def _worker(assignment: Assignment) -> Any:
     import ray.train
     import torch
 
+    from mlbench.tasks.common import precision
     from mlbench.worker import Worker, control_group
 
     experiment = assignment.experiment
+    precision.without_tf32()
     torch.set_num_threads(assignment.threads)
     os.environ["OMP_NUM_THREADS"] = str(assignment.threads)  # Ray said 1; loaders inherit this
     context = ray.train.get_context()
@@ -225,7 +230,6 @@ def _measurements(outcome: Any, worker: Any, *, entered: float, threads: int) ->
         "entered": entered,
         "started_at": worker.tracker.started_at,
         "stamps": startup_stamps(),
-        "startup": worker.startup,
     }
 
 

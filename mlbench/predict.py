@@ -50,8 +50,8 @@ outside the batches. docs/prediction.md explains it. Runs with more workers than
 caveat, are never fitted. An interval holds 95 % of further runs; it is wide where the runs say little.
 
 Examples:
-  python -m mlbench.predict scaling deadline=8h                    a study of your own
-  python -m mlbench.predict scaling hardware=gcp_a2_highgpu_1g network=25gbit,30us
+  python -m mlbench.predict scaling task=resnet20 deadline=8h      one task of a study of your own
+  python -m mlbench.predict published:gnmt hardware=gcp_a2_highgpu_1g network=25gbit,30us
   python -m mlbench.predict published:gnmt workers=1,2,4           what the model says of 8 and 16 workers
 """
 
@@ -118,8 +118,7 @@ def _answer(asked: Asked) -> None:
     counts = _counts(fit, everything, _count("max_workers", asked.settings["max_workers"]))
     found = forecast.forecast(fit, counts, target)
     errors = holdout.leave_one_out(fitted)
-    unseen = [k for k in everything.counts if k not in fitted.counts]
-    held_out = [holdout.compare(fit, everything.only([k])) for k in unseen]
+    held_out = holdout.held_out(fit, everything)
     deadline, budget = asked.settings["deadline"], asked.settings["budget"]
     answers = advice.advise(
         found,
@@ -128,6 +127,7 @@ def _answer(asked: Asked) -> None:
     )
     if asked.settings["plot"]:
         as_measured = target == Target()
+        unseen = [k for k in everything.counts if k not in fitted.counts]
         path = Path(asked.settings["plot"])
         figure.draw(
             path,
@@ -284,7 +284,16 @@ def _json(
         "noise": {"seconds": fit.sigma, "epochs": fit.epochs_sigma},
         "sentences": said["sentences"],
     }
-    return json.dumps(values, indent=2)
+    return json.dumps(_finite(values), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return JSON types, null for the infinite time of a missed goal, for which JSON has no word."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":

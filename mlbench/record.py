@@ -4,9 +4,9 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 STATUSES = (
     "goal_reached",
@@ -47,7 +47,7 @@ class Record(BaseModel):
     experiment: dict[str, Any]
     deviations: list[dict[str, Any]]
     official: bool
-    status: str
+    status: Annotated[str, Field(pattern=f"^({'|'.join(STATUSES)})$")]
     goal: str | None
     error: str | None
     seed: int

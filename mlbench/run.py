@@ -22,10 +22,8 @@ from mlbench.launch import POLL_S, Assignment, WorkersFailed, fit
 from mlbench.progress import Receiver
 from mlbench.record import Record
 
-NO_DATASET = "none"  # of tasks that generate what they need
-OWN_DATA = ("train_file", "train_files", "train_folder")  # fields by which a user names data of their own
-STORE_WAIT_REFUSED_S = 5  # s, likewise where somebody wants out
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
+STORE_WAIT_LEAVING_S = 5  # s, likewise where somebody wants out
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,13 +52,13 @@ def execute(
     words: Sequence[str] = (),
     deviations: Sequence[dict[str, Any]] = (),
 ) -> Record:
-    """Measure the experiment, or return the record of a finished run with the same key and seed.
+    """Measure the experiment, or return the record of a finished run that stands for it.
 
     `begun` is the wall clock at which the command started; start-up time counts from there.
     """
     begun = begun or tracker.wall()
     if experiment.seed is not None and not experiment.rerun:
-        found = store.find_finished(experiment)
+        found = already_measured(experiment)
         if found is not None:
             terminal.reused(found, experiment)
             return found
@@ -81,19 +79,47 @@ def execute(
     events.append(log, "run_configuration", start)
     mirror = store.Mirror(folder, experiment.store)
     mirror.start()
-    try:
-        measured = _measure(experiment, seed=seed, begun=begun, folder=folder)
-    except UserError as error:
-        events.append(log, "run_refused", str(error))
-        events.append(log, "run_stop", {"status": "failed"}, kind="INTERVAL_END")
-        mirror.finish(wait=STORE_WAIT_REFUSED_S)
-        raise
+    measured = _measure(experiment, seed=seed, begun=begun, folder=folder)
     result = conclude(experiment, start=start, measured=measured, log=events.read(log))
     result.save(folder)
     events.append(log, "run_stop", {"status": result.status}, kind="INTERVAL_END")
-    where = mirror.finish(wait=STORE_WAIT_S if result.status != "interrupted" else STORE_WAIT_REFUSED_S)
+    raised = measured["raised"]
+    leaving = raised is not None or result.status == "interrupted"
+    where = mirror.finish(wait=STORE_WAIT_LEAVING_S if leaving else STORE_WAIT_S)
+    if raised is not None:
+        raise raised
     terminal.show_card(result, folder=folder, where=where, tracking_uri=experiment.store)
     return result
+
+
+def already_measured(experiment: Experiment) -> Record | None:
+    """Return a finished run that stands for the experiment with its seed: same key, same data.
+
+    Files of the user's own are looked for by every node of a cluster, so nobody can tell here whether they
+    are still those that were measured: such a run is measured again.
+    """
+    own = any(getattr(experiment.task, field, None) for field in tasks.OWN_DATA)
+    if own and experiment.cluster.name != "local":
+        return None
+    return store.find_finished(experiment, data=data_manifest(experiment))
+
+
+def data_manifest(experiment: Experiment) -> str | None:
+    """Return the hash that identifies the experiment's data as it is here now; small data is made for that.
+
+    None where there is nothing to compare: for a task without data, on a cluster, whose nodes look for
+    themselves, and for official data that is not prepared here.
+    """
+    from mlbench.tasks.common import arrow  # pyarrow is slow to import, and --help needs none
+
+    task = experiment.task
+    if experiment.cluster.name != "local" or task.dataset == tasks.NO_DATASET:
+        return None
+    try:
+        tasks.require_data(task, experiment.scale, experiment.data_root)
+    except UserError:
+        return None
+    return arrow.manifest_hash(tasks.load(task.name).prepare(task, experiment.data_root.absolute()))
 
 
 def check_data(experiment: Experiment) -> None:
@@ -101,16 +127,9 @@ def check_data(experiment: Experiment) -> None:
     if experiment.cluster.name != "local":
         return  # every node looks for itself
     task = experiment.task
-    if task.dataset == NO_DATASET:
+    if task.dataset == tasks.NO_DATASET:
         return
-    given = any(getattr(task, field, None) for field in OWN_DATA)
-    manifest = experiment.data_root / task.dataset / "manifest.json"
-    if experiment.scale == "official" and not given and not manifest.exists():
-        raise UserError(
-            f"data set {task.dataset!r} is not prepared below {experiment.data_root}",
-            hint=f"python -m mlbench.data prepare task={task.name} scale=official "
-            f"data_root={experiment.data_root}",
-        )
+    tasks.require_data(task, experiment.scale, experiment.data_root)
     tasks.load(task.name).prepare(task, experiment.data_root)
 
 
@@ -126,9 +145,14 @@ def _folder(experiment: Experiment, seed: int, begun: float) -> Path:
 
 
 def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -> dict[str, Any]:
-    """Train on the cluster while showing progress; return what came back and how it ended."""
+    """Train on the cluster while showing progress; return what came back and how it ended.
+
+    `raised` is what the caller has to raise once the run has its record: a mistake of the user's, which may
+    show hours into the training, or a fault of the program's.
+    """
     stamps = {"connect_begin": tracker.wall()}
-    ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps, "returned": None}
+    ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps}
+    ended |= {"returned": None, "raised": None}
     try:
         with terminal.Progress(experiment, seed, begun=begun) as progress:
             progress.say(f"starting Ray ({experiment.cluster.name})")
@@ -149,6 +173,9 @@ def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -
         ended |= {"status": "interrupted", "error": "stopped by the user (Ctrl-C or SIGTERM)"}
     except WorkersFailed as error:
         ended |= {"status": "failed", "error": str(error)}
+    except Exception as error:  # whatever it is, the run has failed and its record says so
+        sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        ended |= {"status": "failed", "error": sentence, "raised": error}
     ended["ended"] = tracker.wall()
     return ended
 

@@ -208,6 +208,25 @@ def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:
         )
 
 
+def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Path) -> None:
+    """Raise UserError where finished runs of the study were made from other data than is there now.
+
+    `data` are the hashes of the manifests by the points' keys; None, or no entry: nobody knows.
+    """
+    stale = [
+        run.run_id
+        for trial in trials(study)
+        for run in attempts(trial, output_root)
+        if run.status in FINISHED and data.get(trial.point.key) not in (None, run.data_manifest)
+    ]
+    if stale:
+        raise UserError(
+            f"study {study.name} has runs on other data than is there now, e.g. {stale[-1]}: results on "
+            "different data are not comparable",
+            hint="restore the data, or give another output_root",
+        )
+
+
 @contextmanager
 def locked(place: Path) -> Iterator[None]:
     """Hold the study for this process; UserError if another has it. The kernel frees it after a kill -9."""

@@ -1,8 +1,8 @@
 """The one clock: phases inside a batch, time outside the batches, and the wall clock of the run.
 
 Only this module reads time. A phase ends where the next one begins, so the phases add up to the batch by
-construction. On a GPU a stamp is a CUDA event on the current stream, read after a synchronisation between
-epochs; the host clock would only show when a kernel was queued.
+construction. On a GPU a stamp is a CUDA event on the current stream, read when the device has passed it;
+the host clock would only show when a kernel was queued.
 
 Communication is split where DDP's last bucket is handed to the backend: from there until backward returns
 nothing hides it, so it is *exposed* (waiting for a slower rank included); what the buckets were busy with
@@ -10,14 +10,22 @@ before that moment is *overlapped* with backward.
 """
 
 import datetime
+import math
 import time
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 PHASES = ("data_wait", "forward", "loss", "backward", "communication", "optimizer", "metrics")
 PROGRESS_S = 1.0  # s between two signs of life while a run trains
+SETTLE_BATCHES = 1_000  # batches between two sums of stamps, which bounds how many of them are kept
+BIN = 1.01  # a bin of the durations of batches ends 1 % above its begin, so a percentile is right to 0.5 %
+SHORTEST_S = 1e-9  # s; what a clock shows as nothing counts as this
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 def wall() -> float:
@@ -44,14 +52,39 @@ def process_start() -> float:
 
 @dataclass
 class Segment:
-    """What was measured between two validations, on one rank; seconds."""
+    """What was measured between two validations, on one rank; seconds.
+
+    - batch_s: how many batches, data_wait included, lasted from BIN**n to BIN**(n + 1) s, by n.
+    """
 
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     overlapped_communication: float = 0.0
-    outside: dict[str, float] = field(default_factory=dict)  # validation, checkpoint, report
+    outside: dict[str, float] = field(default_factory=dict)  # loading, validation, report
     batches: int = 0
     samples: int = 0
-    batch_s: list[float] = field(default_factory=list)  # every batch, data_wait included
+    batch_s: dict[int, int] = field(default_factory=dict)
+
+
+def batch_bin(seconds: float) -> int:
+    """Return the n of the bin of `Segment.batch_s` that a duration falls into."""
+    return math.floor(math.log(max(seconds, SHORTEST_S)) / math.log(BIN))
+
+
+def percentiles(histograms: Iterable[Mapping[int, int]]) -> dict[str, float]:
+    """Return PERCENTILES of all durations (s) in several `batch_s` together; {} where there is none.
+
+    Each is the middle of its bin, so within 0.5 % of the duration at that place of the sorted list.
+    """
+    counts: Counter[int] = Counter()
+    for histogram in histograms:
+        counts.update(histogram)
+    bins = sorted(counts)
+    ends = list(accumulate(counts[n] for n in bins))
+    return {
+        name: BIN ** (bins[bisect_right(ends, int(part * ends[-1]))] + 0.5)
+        for name, part in PERCENTILES.items()
+        if bins
+    }
 
 
 class Tracker:
@@ -78,6 +111,7 @@ class Tracker:
         self._marks: list[tuple[str, Any]] = []
         self._launches: list[Any] = []
         self._buckets: list[tuple[Any, Any]] = []
+        self._older = (0, 0, 0)  # how many of each lie before the last boundary of SETTLE_BATCHES
         self._segment = Segment()
         self._last_sign = now()
         self.started_at = 0.0
@@ -113,6 +147,8 @@ class Tracker:
         self.mark("metrics")
         self._segment.batches += 1
         self._segment.samples += samples
+        if self.instrument and self._segment.batches % SETTLE_BATCHES == 0:
+            self._settle_older()
 
     def launched(self) -> Any:
         """Stamp that a bucket of gradients is complete and handed to the backend."""
@@ -134,7 +170,7 @@ class Tracker:
 
     @contextmanager
     def outside(self, name: str) -> Iterator[None]:
-        """Measure time between batches: validation, checkpoint, report. The device is waited for."""
+        """Measure time between batches: loading, validation, report. The device is waited for."""
         self._settle()
         begin = self._now()
         yield
@@ -177,18 +213,40 @@ class Tracker:
         return segment
 
     def _settle(self) -> None:
-        """Turn the collected stamps into seconds; waits for the device."""
+        """Turn all stamps into seconds; waits for the device."""
         if not self._marks:
             return
-        marks, launches, buckets = self._marks, self._launches, self._buckets
         if self._cuda:
             self._wait()
-            zero = marks[0][1]
-            marks = [(phase, zero.elapsed_time(event) / 1e3) for phase, event in marks]
-            launches = [zero.elapsed_time(event) / 1e3 for event in launches]
-            buckets = [(zero.elapsed_time(a) / 1e3, zero.elapsed_time(b) / 1e3) for a, b in buckets]
-        _account(self._segment, marks, launches, buckets)
-        self._marks, self._launches, self._buckets = [], [], []
+        self._settle_first(len(self._marks), len(self._launches), len(self._buckets))
+        self._older = (0, 0, 0)
+
+    def _settle_older(self) -> None:
+        """Turn the stamps up to the last such call into seconds; the time that takes is in no batch.
+
+        A GPU has passed them SETTLE_BATCHES batches ago, or nearly, so it does not run dry meanwhile.
+        """
+        self._settle_first(*self._older)
+        self._older = (len(self._marks), len(self._launches), len(self._buckets))
+        self.resume()
+
+    def _settle_first(self, marks: int, launches: int, buckets: int) -> None:
+        """Turn the first so many stamps of each kind, which are those of whole batches, into seconds."""
+        if not marks:
+            return
+        ends, left, arrived = (
+            _taken(self._marks, marks),
+            _taken(self._launches, launches),
+            _taken(self._buckets, buckets),
+        )
+        if self._cuda:
+            for event in (ends[-1][1], *(arrival for _, arrival in arrived)):
+                event.synchronize()
+            zero = ends[0][1]
+            ends = [(phase, zero.elapsed_time(event) / 1e3) for phase, event in ends]
+            left = [zero.elapsed_time(event) / 1e3 for event in left]
+            arrived = [(zero.elapsed_time(a) / 1e3, zero.elapsed_time(b) / 1e3) for a, b in arrived]
+        _account(self._segment, ends, left, arrived)
 
     def _event(self) -> Any:
         import torch
@@ -201,6 +259,13 @@ class Tracker:
         import torch
 
         torch.cuda.synchronize()
+
+
+def _taken(kept: list[Any], count: int) -> list[Any]:
+    """Take the first so many out of a list and return them."""
+    first = kept[:count]
+    del kept[:count]
+    return first
 
 
 def _account(
@@ -232,7 +297,8 @@ def _account(
         else:
             segment.phases[phase] += now - previous
         if phase == "metrics":
-            segment.batch_s.append(now - batch_begin)
+            n = batch_bin(now - batch_begin)
+            segment.batch_s[n] = segment.batch_s.get(n, 0) + 1
             batch_begin = now
         previous = now
 

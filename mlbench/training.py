@@ -31,6 +31,19 @@ class Updates(Protocol):
     def __iter__(self) -> Iterator[Sequence[Any]]: ...
 
 
+class Scaler(Protocol):
+    """A dynamic loss scale that says which updates it skips (mlbench/tasks/common/precision.py)."""
+
+    overflowed: torch.Tensor  # a bool on the device: whether the last update was skipped
+
+    def scale(self, outputs: torch.Tensor, /) -> torch.Tensor: ...
+    def step(self, optimizer: torch.optim.Optimizer, /) -> object: ...
+    def update(self) -> None: ...
+    def stuck(self) -> bool: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None: ...
+
+
 def _nothing(_: Any) -> None: ...
 
 
@@ -38,6 +51,8 @@ def _nothing(_: Any) -> None: ...
 class Parts:
     """What a task hands to the loop. Times and communication are the loop's own affair.
 
+    - load(): reads training and validation data, moves them to the device, sorts them: whatever looks at more
+      than their numbers of rows. It comes first on the clock, also after a restart.
     - updates(epoch): this rank's updates, the same number on every rank.
     - forward(model, batch) and loss(output, batch): the loss of a micro-batch, such that the mean of the
       gradients over workers is the update's gradient (accumulated micro-batches add up).
@@ -48,6 +63,7 @@ class Parts:
     - step(): clips and steps; the default is optimizer.step() through the scaler.
     - validate_at: fractions of an epoch after which to validate; the last is 1.
     - stateful: what a checkpoint must hold beside model and optimizer, by name.
+    - autocast, scaler: mixed precision and its loss scale; None and None is full precision.
     """
 
     model: nn.Module
@@ -58,13 +74,14 @@ class Parts:
     loss: Callable[[Any, Any], torch.Tensor]
     validate: Callable[[nn.Module], dict[str, float]]
     samples: Callable[[Any], int]
+    load: Callable[[], object] = lambda: None
     before_update: Callable[[int], None] = _nothing
     after_validation: Callable[[dict[str, float]], None] = _nothing
     step: Callable[[], None] | None = None
     validate_at: tuple[float, ...] = (1.0,)
     stateful: dict[str, Any] = field(default_factory=dict)
-    autocast: torch.dtype | None = None  # None: full precision
-    scaler: torch.amp.GradScaler | None = None
+    autocast: torch.dtype | None = None
+    scaler: Scaler | None = None
 
 
 @dataclass
@@ -85,7 +102,10 @@ class Outcome:
 
 
 class _Diverged(Exception):
-    """The loss is no longer finite on at least one rank; raised on every rank at the same update."""
+    """The loss is no longer finite on at least one rank, or the loss scale has given up.
+
+    Raised on every rank at the same update.
+    """
 
 
 def train(parts: Parts, worker: Worker) -> Outcome:
@@ -98,6 +118,8 @@ def train(parts: Parts, worker: Worker) -> Outcome:
     tracker.start(started_at=worker.resume["started_at"] if worker.resume else None)
     if worker.keep_checkpoints and not worker.resume:
         run.report(epoch=0)  # a start to go back to, and the moment at which the clock began
+    with tracker.outside("loading"):
+        parts.load()
     status = "goal_not_reached" if worker.goal else "completed"
     epoch = first_epoch
     try:
@@ -128,6 +150,7 @@ class _Run:
         self.reported_at = 0.0  # on rank 0's clock, so that all ranks decide alike
         self.loss_sum = torch.zeros((), device=worker.device)
         self.loss_count = 0
+        self.left_out = torch.zeros((), device=worker.device)  # updates whose loss is not in the sum
 
     def epoch(self, epoch: int) -> bool:
         """Train and validate one epoch; return whether the goal was reached."""
@@ -149,6 +172,7 @@ class _Run:
         """Run forward, backward and the optimizer's step over one update's micro-batches."""
         parts, tracker = self.parts, self.tracker
         parts.before_update(self.update)
+        before = self.loss_sum if parts.scaler is None else self.loss_sum.clone()
         samples = 0
         for index, batch in enumerate(micro_batches):
             last = index == len(micro_batches) - 1
@@ -167,6 +191,8 @@ class _Run:
         else:
             parts.step()
         self.scaler.update()
+        if parts.scaler is not None:
+            self.leave_out_overflow(parts.scaler, before)
         parts.optimizer.zero_grad()
         tracker.mark("optimizer")
         self.update += 1
@@ -186,6 +212,15 @@ class _Run:
             )
         tracker.end_batch(samples)
 
+    def leave_out_overflow(self, scaler: Scaler, before: torch.Tensor) -> None:
+        """Take back a loss that is not finite if its update was skipped; does not wait for the device.
+
+        Half precision overflows now and then, and the scale's rule mends it: no sign of divergence.
+        """
+        lost = scaler.overflowed & ~self.loss_sum.isfinite()
+        self.loss_sum = torch.where(lost, before, self.loss_sum)
+        self.left_out += lost
+
     def precision(self) -> Any:
         """Return the autocast context of the recipe, or none."""
         if self.parts.autocast is None:
@@ -194,10 +229,13 @@ class _Run:
 
     def mean_loss(self) -> float:
         """Return this rank's mean loss since the last validation; waits for the device."""
-        return self.loss_sum.item() / max(1, self.loss_count)
+        return self.loss_sum.item() / max(1.0, self.loss_count - self.left_out.item())
 
     def stop_if_diverged(self) -> None:
-        if not math.isfinite(self.worker.sum([self.loss_sum.item()]).item()):
+        """Raise on all ranks alike if the loss of one is not finite, or its loss scale is stuck."""
+        scaler = self.parts.scaler
+        loss = math.inf if scaler is not None and scaler.stuck() else self.loss_sum.item()
+        if not math.isfinite(self.worker.sum([loss]).item()):
             raise _Diverged
 
     def validate(self, position: float, *, last: bool) -> bool:
@@ -233,8 +271,10 @@ class _Run:
         """Return a validation's record; its time is taken first, before any further communication."""
         elapsed = self.tracker.elapsed()
         first = elapsed if self.worker.rank == 0 else 0.0
-        loss, count, elapsed = self.worker.sum([self.loss_sum.item(), self.loss_count, first]).tolist()
+        counted = self.loss_count - self.left_out.item()
+        loss, count, elapsed = self.worker.sum([self.loss_sum.item(), counted, first]).tolist()
         self.loss_sum.zero_()
+        self.left_out.zero_()
         self.loss_count = 0
         return {
             "epoch": position,
@@ -263,12 +303,12 @@ class _Run:
         }
         self.unreported = []
         self.reported_at = self.validations[-1]["elapsed"] if self.validations else 0.0
-        state = self.state(epoch) if self.worker.keep_checkpoints and epoch is not None else None
         with self.tracker.outside("report"):
+            state = self.state(epoch) if self.worker.keep_checkpoints and epoch is not None else None
             self.worker.report(message, state)
 
     def state(self, epoch: int) -> dict[str, Any]:
-        """Return everything a restart needs; tensors and plain values only (no pickled code)."""
+        """Return everything a restart of any rank needs; tensors and plain values only (no pickled code)."""
         stateful = {"model": sync.unwrap(self.model), "optimizer": self.parts.optimizer}
         stateful |= {"scaler": self.scaler} | self.parts.stateful
         return {
@@ -277,7 +317,7 @@ class _Run:
             "best": self.best,
             "started_at": self.tracker.started_at,
             "validations": list(self.validations),
-            "segments": [vars(segment) for segment in self.segments],
+            "segments": self.worker.gather([vars(segment) for segment in self.segments]),
             "states": {name: part.state_dict() for name, part in stateful.items()},
         }
 
@@ -292,7 +332,7 @@ class _Run:
             part.load_state_dict(saved["states"][name])
         self.update, self.best = saved["update"], saved["best"]
         self.validations = list(saved["validations"])
-        self.segments = [Segment(**segment) for segment in saved["segments"]]
+        self.segments = [Segment(**segment) for segment in saved["segments"][self.worker.rank]]
         return saved["epoch"]
 
     def outcome(self, status: str) -> Outcome:

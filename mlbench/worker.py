@@ -44,7 +44,6 @@ class Worker:
     keep_checkpoints: bool = False
     resume: dict[str, Any] | None = None
     control: dist.ProcessGroup | None = None
-    startup: dict[str, float] = field(default_factory=dict)  # s, parts that this process measured
     system: Callable[[], list[dict[str, Any]]] = list  # this node's samples since the last call
 
     def sum(self, values: list[float] | torch.Tensor) -> torch.Tensor:

@@ -94,6 +94,7 @@ def train_plain(words: list[str]) -> dict[str, Any]:
 
     def loop(parts: Parts, worker: Worker) -> Outcome:
         begin, update, samples = monotonic(), 0, 0
+        parts.load()
         for epoch in range(parts.epochs):
             parts.model.train()
             for micro_batches in parts.updates(epoch):

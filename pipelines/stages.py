@@ -21,6 +21,7 @@ from mlbench import (
     tasks,
     units,
 )
+from mlbench.errors import UserError
 from mlbench.sweep import Outcome, request
 
 
@@ -104,13 +105,33 @@ def _setting(point: speedup.Point, fields: Sequence[str]) -> str:
 
 
 def against(name: str, baseline: str, *, limit: float) -> tuple[list[str], list[str]]:
-    """Return what a comparison with the baseline's runs says, and which points are shown to be slower."""
+    """Return what a comparison with the baseline's runs says, and what of it fails the night.
+
+    That is a point that is shown to be slower than `limit` allows, one that no longer reaches its goal, and
+    one that the baseline has and the study has not: not measured, or its configuration or data changed.
+    """
     if not baseline:
         return [], []
-    before = [record.load(path) for path in sorted(Path(baseline).glob("*/record.json"))]
-    compared = comparison.compare(before, outcome(name, []).records, limit=limit)
-    said, slower = [], []
+    try:
+        compared = comparison.compare(_before(name, Path(baseline)), outcome(name, []).records, limit=limit)
+    except UserError as error:
+        return [], [f"not compared with {baseline}: {error}"]
+    said, worse = [], []
     for pair in compared.pairs:
-        sentence = f"{pair.b.task} {units.counted(pair.b.workers, 'worker')}: {pair.verdict}: {pair.why}"
-        (slower if pair.slower_than else said).append(sentence)
-    return said, slower
+        sentence = f"{_point(pair.b)}: {pair.lost or f'{pair.verdict}: {pair.why}'}"
+        (worse if pair.slower_than else said).append(sentence)
+    worse += [f"{_point(one)}: in the baseline, but nothing here is its like" for one in compared.only_a]
+    said += [f"{_point(one)}: new, the baseline has nothing like it" for one in compared.only_b]
+    return said, worse
+
+
+def _before(name: str, baseline: Path) -> list[record.Record]:
+    """Return the results of the baseline's study of this name; without one, all runs of the folder."""
+    plan = study.load(study.folder(baseline, name))
+    if plan is not None:
+        return study.records(plan, baseline)
+    return [record.load(path) for path in sorted(baseline.glob("*/record.json"))]
+
+
+def _point(point: speedup.Point) -> str:
+    return f"{point.task} {units.counted(point.workers, 'worker')}"

@@ -127,6 +127,7 @@ def with_parts(config: Any, worker: Worker, use: Callable[[Parts, Worker], None]
     """Run the task of `config` up to the loop, and give what it hands over to `use` instead."""
 
     def stub(parts: Parts, worker: Worker) -> Outcome:
+        parts.load()
         use(parts, worker)
         return Outcome("completed")
 

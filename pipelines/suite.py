@@ -1,7 +1,8 @@
 """Every task, every night: `python pipelines/suite.py run --study suite --baseline /results/2026-11-21`.
 
-The exit code is 1 if a run failed, or if a point is shown to be slower than the baseline's by more than
-`--limit`; a baseline is a folder of run folders.
+The exit code is 1 if a run failed, if a point is shown to be slower than the baseline's by more than
+`--limit`, if it no longer reaches its goal, or if a point of the baseline has no like tonight. A baseline is
+the output_root of an earlier night: its study of the same name, or else all of its run folders.
 """
 
 from typing import Any
@@ -21,15 +22,15 @@ class SuiteFlow(StudyFlow):
 
     def findings(self) -> list[str]:
         """Compare with the baseline."""
-        said, self.slower = stages.against(self.study, self.baseline, limit=self.limit)
+        said, self.worse = stages.against(self.study, self.baseline, limit=self.limit)
         return said
 
     @step
     def end(self):
-        """Say what the night showed; fail if a run did, or if a point became slower."""
+        """Say what the night showed; fail if a run did, or if a point became worse."""
         print(self.page, *self.found, sep="\n")
-        if self.slower or self.unmeasured:
-            raise SystemExit("\n".join([*self.slower, *(f"not measured: {one}" for one in self.unmeasured)]))
+        if self.worse or self.unmeasured:
+            raise SystemExit("\n".join([*self.worse, *(f"not measured: {one}" for one in self.unmeasured)]))
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ class Run:
             metadata["system"] = system
         events.append(self.log, "validation", validation, **metadata)
 
-    def end(self, status: str, *, error: str | None = None) -> Record:
-        """Conclude the run as the driver does: record, then `run_stop`."""
+    def end(self, status: str, *, error: str | None = None, **more: Any) -> Record:
+        """Conclude the run as the driver does: record, then `run_stop`. `more`: what the workers returned."""
         back = status in ("goal_reached", "goal_not_reached", "completed", "diverged")
         elapsed = self.validations[-1]["elapsed"] if self.validations else 0.0
         returned = {
@@ -68,6 +68,7 @@ class Run:
             "started_at": STARTED,
             "time_to_accuracy": elapsed if status == "goal_reached" else None,
             "unit": "rows",
+            **more,
         }
         measured = {
             "status": None if back else status,

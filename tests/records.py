@@ -41,7 +41,7 @@ def record(*words: str, **changes: Any) -> Record:
         "started_at": "2026-11-21T03:45:01.123+00:00",
         "ended_at": "2026-11-21T03:46:13.456+00:00",
         "wall": 72.333,
-        "startup": {"command": 1.2, "cluster": 5.4, "scheduling": 2.2, "imports": 3.9, "compilation": 0.0},
+        "startup": {"command": 1.2, "cluster": 5.4, "scheduling": 2.2, "imports": 3.9},
         "startup_time": 12.7,
         "time_to_accuracy": 48.25,
         "accuracy_after_time": 95.28,

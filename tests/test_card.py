@@ -160,13 +160,13 @@ def test_deviations_caveats_noise_and_failures_are_all_listed():
     text = said(
         record(
             deviations=[deviation],
-            caveats=["4 workers shared the CPUs of fewer"],
+            caveats=["4 workers had fewer CPUs"],
             warnings=["the CPU frequency may change"],
             restarts=[{"1": "Traceback\nActorDiedError: killed"}, {"0": "gone"}],
         )
     )
     assert "deviation task.rate is 0.1, the reference is 0.02 (R1)" in text
-    assert "caveat 4 workers shared the CPUs of fewer" in text
+    assert "caveat 4 workers had fewer CPUs" in text
     assert "noise the CPU frequency may change" in text
     assert "worker failures 2; rank 1 failed: ActorDiedError: killed; rank 0 failed: gone" in text
 

@@ -4,14 +4,17 @@ import math
 import zlib
 from collections.abc import Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from records import record
+from scipy.stats import binom
 from scripted import experiment
 
-from mlbench import comparison, config
+from mlbench import comparison, config, results
 from mlbench.comparison import compare
 from mlbench.errors import UserError
 from mlbench.record import Record
@@ -241,3 +244,88 @@ def test_the_verdict_does_not_hang_on_the_order_of_the_runs() -> None:
         for order in permutations(range(3))
     }
     assert len(verdicts) == 1
+
+
+@pytest.mark.parametrize("status", ["goal_not_reached", "diverged"])
+def test_a_goal_that_no_run_reaches_any_more_fails_the_gate_though_so_few_show_nothing(status: str) -> None:
+    """Of three runs a side the rank test gives 1/20 at least, so always against never passed the gate."""
+    a, b = runs(FAST[:3], "workers=2"), runs([None] * 3, "workers=1", status=status)
+    pair = only(compare(a, b, limit=0.05))
+    assert pair.lost == "3 of B's 3 runs missed the goal, of A's 0 of 3"
+    assert pair.verdict == "no difference shown" and pair.lost in pair.why
+    assert pair.slower_than is True
+    assert only(compare(a, b)).slower_than is None
+    assert only(compare(b, a, limit=0.05)).slower_than is False
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "lost"),
+    [
+        ([10.0, 10.1, None], [None, None, None], True),
+        ([10.0, 10.1, 10.2], [10.0, None, None], True),
+        ([10.0, 10.1, 10.2], [10.0, 10.1, None], False),
+        ([10.0, None, None], [None, None, None], False),
+        ([10.0, 10.1], [10.0, None], True),
+        ([10.0, None], [None, None], False),
+        ([10.0], [None], True),
+        ([10.0], [11.0], False),
+    ],
+)
+def test_a_goal_is_lost_when_the_median_run_misses_it(
+    a: list[float | None], b: list[float | None], lost: bool
+) -> None:
+    pair = only(compare(runs(a, "workers=2"), runs(b, "workers=1"), limit=0.05))
+    assert (pair.lost is not None) is lost
+    assert pair.slower_than is lost
+
+
+def test_runs_without_a_goal_that_diverge_fail_the_gate() -> None:
+    free = {"time_to_accuracy": None}
+    a = runs(FAST[:3], "workers=2", "goal=none", status="completed", **free)
+    b = runs(FAST[:3], "workers=1", "goal=none", status="diverged", **free)
+    pair = only(compare(a, b, limit=0.05))
+    assert pair.lost == "3 of B's 3 runs did not complete, of A's 0 of 3" and pair.slower_than
+
+
+@pytest.mark.parametrize(("count", "documented"), [(1, "4.8 %"), (3, "0.7 %"), (5, "0.1 %")])
+def test_how_often_chance_alone_loses_a_goal_is_as_documented(count: int, documented: str) -> None:
+    """All outcomes of runs of which 5 % miss the goal, each with its probability."""
+    assert documented in (ROOT / "docs" / "results-command.md").read_text()
+    chance = 0.0
+    for missed_a, missed_b in np.ndindex(count + 1, count + 1):
+        a = runs([*FAST[: count - missed_a], *[None] * missed_a], "workers=2")
+        b = runs([*FAST[: count - missed_b], *[None] * missed_b], "workers=1")
+        weight = math.prod(float(binom.pmf(missed, count, 0.05)) for missed in (missed_a, missed_b))
+        chance += weight * bool(only(compare(a, b, limit=0.05)).slower_than)
+    assert f"{100 * chance:.1f} %" == documented
+
+
+def test_the_command_fails_where_the_goal_is_lost(tmp_path: Path, capsys: Any) -> None:
+    for one in [*runs(FAST[:3], "workers=1"), *runs([None] * 3, "workers=2")]:
+        (tmp_path / one.run_id).mkdir()
+        one.save(tmp_path / one.run_id)
+    words = ["compare", "workers=1", "workers=2", f"output_root={tmp_path}"]
+    assert results.main(words) == 0
+    assert results.main([*words, "--fail-if-slower", "5%"]) == 1
+    assert "3 of B's 3 runs missed the goal, of A's 0 of 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("task.validation=split",), "task.validation is test in A and split in B"),
+        (("task.train_file=a9a.txt", "task.test_file=a9a.t"), "task.test_file is None in A and a9a.t in B"),
+    ],
+)
+def test_other_data_is_another_task(words: tuple[str, ...], told: str) -> None:
+    """The name of the data set and the goal stay as they are; the rows do not."""
+    ours = ("task=logreg", "workers=2")
+    with pytest.raises(UserError, match=told):
+        compare(runs(FAST, *ours), runs(FAST, *ours, "division=open", *words))
+
+
+def test_a_data_set_that_was_prepared_otherwise_is_another_one() -> None:
+    a = runs(FAST, "workers=1", data_manifest="a" * 16)
+    with pytest.raises(UserError, match="data is aaaa.* in A and bbbb.* in B"):
+        compare(a, runs(FAST, "workers=2", data_manifest="b" * 16))
+    assert compare(a, runs(FAST, "workers=2")).pairs, "what a run could not tell is no difference"

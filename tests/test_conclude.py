@@ -6,7 +6,7 @@ import pytest
 
 from mlbench.conclude import accuracy_after, conclude
 from mlbench.config import compose
-from mlbench.tracker import PHASES
+from mlbench.tracker import PHASES, batch_bin
 
 
 def segment(scale: float, *, samples: int = 64) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def segment(scale: float, *, samples: int = 64) -> dict[str, Any]:
         "outside": {"validation": scale},
         "batches": 2,
         "samples": samples,
-        "batch_s": [total * 0.25, total * 0.75],
+        "batch_s": {batch_bin(total * 0.25): 1, batch_bin(total * 0.75): 1},
     }
 
 
@@ -49,7 +49,6 @@ RETURNED: dict[str, Any] = {
     "entered": 111.0,
     "started_at": 112.0,
     "stamps": {"backend_begin": 109.0, "imports_end": 109.5, "group_end": 110.5},
-    "startup": {"compilation": 0.25},
 }
 
 
@@ -73,6 +72,9 @@ def test_totals_are_sums_over_segments_and_spreads_over_ranks() -> None:
     # communication is phase number 5 of 28 parts on both ranks
     assert record.exposed_communication_share == pytest.approx(5 / 28)
     assert record.outside["validation"].max == pytest.approx(2.3)
+    # of eight batches, 28 times 0.25 (twice), 0.275, 0.3, 0.75 (twice), 0.825 and 0.9 s
+    expected = {"p50": 28 * 0.75, "p95": 28 * 0.9, "p99": 28 * 0.9}
+    assert record.batch_s == pytest.approx(expected, rel=0.00501)
     assert record.model_flops_per_s == pytest.approx(1e6 * 256 / batches[1])
     assert record.mfu is None, "no peak is stated for this machine"
 
@@ -82,8 +84,15 @@ def test_the_parts_of_the_start_up_add_up() -> None:
     assert record.startup_time == pytest.approx(12.0)
     assert sum(record.startup.values()) == pytest.approx(12.0)
     assert record.startup["scheduling"] == pytest.approx(5.0)
-    assert record.startup["data_opening"] == pytest.approx(0.75)
-    assert record.startup["compilation"] == pytest.approx(0.25)
+    assert record.startup["data_opening"] == pytest.approx(1.0)
+
+
+def test_a_restart_s_stamps_are_not_the_run_s() -> None:
+    again = RETURNED | {"started_at": 112.0, "entered": 300.0, "stamps": {"backend_begin": 290.0}}
+    log = [{"key": "worker_failure", "value": {"0": "died"}, "metadata": {"count": 1}}]
+    record = conclude(compose(), start=START, measured=measured(returned=again), log=log)
+    assert len(record.restarts) == 1 and record.startup_time == pytest.approx(12.0)
+    assert record.startup == {"command": pytest.approx(1.0), "cluster": pytest.approx(3.0)}
 
 
 def test_noise_is_no_caveat_and_oversubscription_is() -> None:
@@ -114,6 +123,7 @@ def test_a_profile_that_this_node_is_not_makes_a_caveat_and_a_stated_peak_an_mfu
 @pytest.mark.parametrize(
     ("gpus", "nodes", "told"),
     [
+        ([], 2, ["states T4 GPUs, n has none"]),
         (["Tesla T4"], 2, []),
         (["Tesla T4", "NVIDIA T400 4GB"], 2, ["states T4 GPUs, n has NVIDIA T400 4GB"]),
         (["NVIDIA H200"], 2, ["states T4 GPUs, n has NVIDIA H200"]),
@@ -134,6 +144,7 @@ def test_other_gpus_or_nodes_than_the_profile_states_make_caveats(
 def test_the_peak_of_a_gpu_says_nothing_about_the_cpu_beside_it() -> None:
     record = conclude(compose(["hardware=gcp_n1_t4"]), start=START, measured=measured(), log=[])
     assert record.model_flops_per_s is not None and record.mfu is None
+    assert any("backend=gloo left idle" in caveat for caveat in record.caveats)
 
 
 def test_a_run_that_returned_nothing_is_made_from_its_log() -> None:

@@ -62,6 +62,11 @@ def test_every_number_in_conf_says_what_it_is() -> None:
         (["+colour=red"], "keys cannot be added"),
         (["task.goals=3"], "task.goals is a group of values"),
         (["nonsense"], "'nonsense' is not of the form name=value"),
+        (
+            ["hardware=gcp_n1_t4", "hardware.price.usd_per_hour_spot=0.1"],
+            "needs its origin (rule R13): add hardware.price.date=... hardware.price.source=...",
+        ),
+        (["hardware=gcp_n1_t4", "hardware.peak.fp32=9e12"], "add hardware.peak.source=..."),
         (["seed=-1"], "seed=-1: input should be greater than or equal to 0"),
     ],
 )
@@ -110,6 +115,13 @@ def test_a_division_is_chosen_whole(division: str, word: str) -> None:
         compose([f"division={division}", word])
     with pytest.raises(UserError, match="task.goals.light is 1"):
         compose([f"division={division}", word, "task.goals.light=1"])
+
+
+def test_a_price_of_ones_own_comes_with_its_origin() -> None:
+    price = "hardware.price.usd_per_hour=0.5"
+    origin = ("hardware.price.date=2026-11-20", "hardware.price.source=quote")
+    price = compose(["hardware=gcp_n1_t4", price, *origin]).hardware.price
+    assert price is not None and (price.usd_per_hour, price.source) == (0.5, "quote")
 
 
 def test_a_goal_of_ones_own_is_a_number() -> None:

@@ -133,7 +133,7 @@ def test_sharing_cpus_is_said_in_words(clock):
     course = made(clock, "workers=4")
     course.connected(Connection(oversubscribed=True))
     assert len(course.warnings) == 1
-    assert "4 workers share the CPUs of fewer" in course.warnings[0]
+    assert "4 worker(s) of 1 thread(s) have fewer CPUs than that" in course.warnings[0]
 
 
 def test_events_of_other_kinds_change_nothing(clock):

@@ -17,19 +17,10 @@ from mlbench.errors import UserError
 from mlbench.exchange import archive, intake, layout, published
 from mlbench.exchange.export import export, series
 from mlbench.record import Record
+from mlbench.tasks import resnet50
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 SECRET = "hunter2"
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store as MLflow makes it, to copy: making one takes it a second."""
-    from mlflow.tracking import MlflowClient
-
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
 
 
 @pytest.fixture
@@ -126,6 +117,16 @@ def test_mllog_lines_tell_the_course(run: Run, tmp_path: Path) -> None:
         assert sum(line["key"] == key for line in lines) == 2
 
 
+@pytest.mark.parametrize(("workers", "batch"), [(8, 2048), (32, 8192), (64, 8192), (100, 8100)])
+def test_the_global_batch_of_resnet50_grows_to_its_limit(workers: int, batch: int, tmp_path: Path) -> None:
+    """It said 64 times 256 at 64 workers, which have 128 images each."""
+    run = Run(tmp_path / "runs", "task=resnet50", "scale=official", f"workers={workers}", seed=9)
+    run.end("failed")
+    (told,) = [line for line in mllog(exported(run, tmp_path)) if line["key"] == "global_batch_size"]
+    config: Any = run.experiment.task
+    assert told["value"] == batch == resnet50.batches(config, workers)[0] * workers
+
+
 def test_a_missed_goal_has_no_result_and_is_no_success(tmp_path: Path) -> None:
     run = Run(tmp_path / "runs", seed=9)
     run.validate(50.0)
@@ -213,11 +214,11 @@ def test_an_imported_run_is_shown_but_never_reused(run: Run, tmp_path: Path, emp
     wanted = run.experiment.model_copy(update={"output_root": elsewhere, "seed": 7})
     path = export(run.folder, tmp_path / "run.zip")
     assert results.main(["import", str(path), f"output_root={elsewhere}"]) == 0
-    assert store.find_finished(wanted) is None
+    assert store.find_finished(wanted, data=None) is None
     with_store(run.folder.parent, empty_store)
     own = run.experiment.model_copy(update={"output_root": run.folder.parent, "seed": 7})
     assert [one.outcome for one in store.sync(run.folder.parent, None)] == ["uploaded"]
-    assert store.find_finished(own) is not None
+    assert store.find_finished(own, data=None) is not None
 
 
 def rewritten(files: dict[str, str], **changes: Any) -> dict[str, str]:
@@ -225,21 +226,47 @@ def rewritten(files: dict[str, str], **changes: Any) -> dict[str, str]:
     return files | {"record.json": json.dumps(whole)}
 
 
-def test_a_changed_export_is_refused(run: Run, tmp_path: Path) -> None:
+def relogged(files: dict[str, str], number: int, **changes: Any) -> dict[str, str]:
+    """Change the value of one of the log's events."""
+    log = [json.loads(line) for line in files["events.jsonl"].splitlines()]
+    log[number]["value"] |= changes
+    return files | {"events.jsonl": "".join(json.dumps(event) + "\n" for event in log)}
+
+
+def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> None:
     files = exported(run, tmp_path)
     headless = files["events.jsonl"].split("\n", 1)[1]
-    cases = {
-        "is no name of a run": rewritten(files, run_id="../../home"),
-        "are of different runs": rewritten(files, run_id="another"),
-        "of another version of mlbench, or changed \\(workers\\)": rewritten(files, workers="many"),
-        "NaN is no number": rewritten(files, wall=float("nan")),
-        "is no file of an export": files | {"evil.pkl": "cos\nsystem\n"},
-        "not the whole log": files | {"events.jsonl": headless},
-        "a line that is no event": files | {"events.jsonl": "7\n"},
-    }
-    for number, (told, content) in enumerate(cases.items()):
+    asked = run.experiment.plain()
+    task = {name: value for name, value in asked["task"].items() if name != "rate"}
+    untimed = asked | {"backend": asked["backend"] | {"timeout_s": None}}
+    unknown = {"experiment": asked | {"task": asked["task"] | {"name": "common.arrow"}}}
+    cases = [
+        ("is no name of a run", rewritten(files, run_id="../../home")),
+        ("are of different runs", rewritten(files, run_id="another")),
+        ("are of different runs", rewritten(files, experiment=asked | {"workers": 3})),
+        ("of another version of mlbench, or changed \\(workers\\)", rewritten(files, workers="many")),
+        ("changed \\(status\\)", rewritten(files, status="excellent")),
+        ("a task that is not known here \\(None\\)", rewritten(files, experiment={})),
+        ("not known here \\(common.arrow\\)", relogged(rewritten(files, **unknown), 0, **unknown)),
+        ("changed \\(experiment.hardware\\)", rewritten(files, experiment=asked | {"hardware": 7})),
+        ("changed \\(experiment.workers\\)", rewritten(files, experiment=asked | {"workers": "2"})),
+        ("changed \\(experiment.task.rate\\)", rewritten(files, experiment=asked | {"task": task})),
+        ("changed \\(experiment.backend.timeout_s\\)", rewritten(files, experiment=untimed)),
+        ("was changed", relogged(files, 1, metrics=None)),
+        ("was changed", relogged(files, 0, begun="yesterday")),
+        ("was changed", rewritten(files, ended_at="yesterday")),
+        ("NaN is no number", rewritten(files, wall=float("nan"))),
+        ("is no file of an export", files | {"evil.pkl": "cos\nsystem\n"}),
+        ("not the whole log", files | {"events.jsonl": headless}),
+        ("a line that is no event", files | {"events.jsonl": "7\n"}),
+    ]
+    for number, (told, content) in enumerate(cases):
         path = zips.write(tmp_path / f"{number}.zip", content)
         ((_, found, _),) = intake.read([path], {})
-        assert isinstance(found, UserError), told
+        assert isinstance(found, UserError), (number, told)
         with pytest.raises(UserError, match=told):
             raise found
+    elsewhere = tmp_path / "elsewhere"
+    assert results.main(["import", str(tmp_path / "5.zip"), f"output_root={elsewhere}"]) == 2
+    assert "5.zip is not imported: record.json is of a task" in capsys.readouterr().err
+    assert not elsewhere.exists()

@@ -36,7 +36,7 @@ def test_passwords_are_never_shown(where):
 def test_an_unreachable_store_loses_nothing():
     text = lines("http://10.0.0.3:5000", None)
     assert text["MLflow"].startswith("http://10.0.0.3:5000 could not be reached; nothing is lost")
-    assert text[""] == "python -m mlbench.results sync"
+    assert text[""] == "python -m mlbench.results sync output_root=/results"
     assert "MLflow run" not in text
 
 

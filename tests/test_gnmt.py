@@ -47,6 +47,7 @@ def test_the_recipe_counts_both_sides_and_has_the_originals_rates(monkeypatch, d
     seen: list[Any] = []
 
     def stub(parts: Parts, worker: Worker) -> Outcome:
+        parts.load()
         batch = next(iter(parts.updates(0)))[0]
         seen.append((parts.samples(batch), batch.source_tokens + batch.target_tokens))
         total = parts.epochs * len(parts.updates(0))

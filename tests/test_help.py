@@ -1,7 +1,9 @@
+import re
 import subprocess
 import sys
 
 import pytest
+from conftest import ROOT
 
 from mlbench import config
 from mlbench.terminal import help
@@ -42,6 +44,15 @@ def test_it_teaches_the_words_the_examples_and_the_exit_codes():
     for word in ("scale", "division", "goal", "recipe"):
         assert f"\n  {word} " in text
     assert text.count("\n  python -m mlbench.run") == 3
+
+
+def test_see_also_names_every_other_command():
+    sources = [*(ROOT / "mlbench").glob("*.py"), *(ROOT / "mlbench").glob("*/__main__.py")]
+    started = [path for path in sources if 'if __name__ == "__main__":' in path.read_text()]
+    commands = {path.parent.name if path.stem == "__main__" else path.stem for path in started}
+    see_also = help.text().partition("\nSee also\n")[2]
+    named = re.findall(r"python -m mlbench\.(\w+) --help", " ".join(see_also.split()))
+    assert sorted(named) == sorted(commands - {"run"})
 
 
 def test_the_examples_are_valid_commands():

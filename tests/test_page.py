@@ -150,3 +150,15 @@ def test_a_study_without_runs_has_a_page_that_says_so() -> None:
     text = page.page([], study=STUDY, references=[])
     assert "No run of this study has a record yet" in text
     assert "no room" in text
+
+
+def test_published_results_stand_beside_the_tasks_own_data_alone() -> None:
+    """A user's own files and the 80/20 split are other data sets than the published one."""
+    split = studies.study("task=logreg", "division=open", "task.validation=split", repeats=1)
+    references = reference.load(task="logreg")
+    alone = page.page(split, study=STUDY, references=references)
+    assert "logreg, mini, task.validation=split: " in alone
+    assert "Published results, not ours" not in alone
+    both = page.page([*split, *studies.study("task=logreg", repeats=1)], study=STUDY, references=references)
+    assert both.count("Published results, not ours") == 1
+    assert both.index("Published results, not ours") < both.index("<h2>logreg, mini, task.validation=split: ")

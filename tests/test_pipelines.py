@@ -16,9 +16,10 @@ from commands import PATIENCE_S, until
 from conftest import ROOT
 from records import record
 
-from mlbench import config, events, study
+from mlbench import config, events, study, tasks
 from mlbench.record import load
 from mlbench.study import Asked, Study
+from mlbench.tasks.common.arrow import manifest_hash
 
 TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none")
 FLOWS = ("scaling", "backends", "tuning", "suite")
@@ -142,18 +143,96 @@ def test_the_tables_of_all_runs_are_joined_with_their_runs(stages: ModuleType, t
     assert Path(png).read_bytes().startswith(b"\x89PNG")
 
 
+def earlier(output: Path, *words: str, seed: int, **changes: Any) -> None:
+    """Leave a run of the baseline in its folder."""
+    folder = output / f"b-{seed:x}"
+    folder.mkdir(parents=True)
+    key = config.key(config.compose(words))
+    record(*words, key=key, seed=seed, run_id=folder.name, **changes).save(folder)
+
+
 @pytest.mark.parametrize(("factor", "slower"), [(1.0, False), (1.5, True)])
 def test_a_point_that_is_shown_to_be_slower_than_the_baseline_fails(
     stages: ModuleType, tmp_path: Path, factor: float, slower: bool
 ) -> None:
     for seed in range(6):
         seconds = 10 + 0.1 * seed
-        before = tmp_path / "baseline" / f"b-{seed:x}"
-        before.mkdir(parents=True)
-        words = ("task=logreg",)
-        key = config.key(config.compose(words))
-        record(*words, key=key, seed=seed, run_id=before.name, time_to_accuracy=seconds).save(before)
-        measured(tmp_path, *words, seed=seed, time_to_accuracy=factor * seconds)
+        earlier(tmp_path / "baseline", "task=logreg", seed=seed, time_to_accuracy=seconds)
+        measured(tmp_path, "task=logreg", seed=seed, time_to_accuracy=factor * seconds)
     said, found = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
     assert bool(found) is slower and len(said) + len(found) == 1
     assert stages.against("tiny", "", limit=0.05) == ([], [])
+
+
+@pytest.mark.parametrize("status", ["goal_not_reached", "diverged"])
+def test_a_point_that_reaches_its_goal_no_more_fails_with_the_suites_three_runs(
+    stages: ModuleType, tmp_path: Path, status: str
+) -> None:
+    for seed in range(3):
+        earlier(tmp_path / "baseline", "task=logreg", seed=seed, time_to_accuracy=10 + 0.1 * seed)
+        measured(tmp_path, "task=logreg", seed=seed, time_to_accuracy=None, status=status)
+    said, found = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+    assert said == []
+    assert found == ["logreg 2 workers: 3 of B's 3 runs missed the goal, of A's 0 of 3"]
+
+
+def test_a_point_that_has_left_the_suite_fails_and_a_new_one_is_told(
+    stages: ModuleType, tmp_path: Path
+) -> None:
+    for seed in range(3):
+        earlier(tmp_path / "baseline", "task=logreg", "workers=1", seed=seed)
+        earlier(tmp_path / "baseline", "task=logreg", "workers=2", seed=10 + seed)
+        measured(tmp_path, "task=logreg", "workers=2", seed=20 + seed)
+        measured(tmp_path, "task=logreg", "workers=3", seed=30 + seed)
+    said, found = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+    assert found == ["logreg 1 worker: in the baseline, but nothing here is its like"]
+    assert [line.split(":")[:2] for line in said] == [
+        ["logreg 2 workers", " no difference shown"],
+        ["logreg 3 workers", " new, the baseline has nothing like it"],
+    ]
+
+
+def test_data_that_changed_fail_the_suite(stages: ModuleType, tmp_path: Path) -> None:
+    for seed in range(3):
+        earlier(tmp_path / "baseline", "task=logreg", seed=seed, data_manifest="a" * 16)
+        measured(tmp_path, "task=logreg", seed=seed, data_manifest="b" * 16)
+    said, (found,) = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+    assert said == [] and "cannot be compared: data is aaaa" in found
+
+
+def test_of_a_baseline_that_has_the_study_its_other_runs_do_not_count(
+    stages: ModuleType, tmp_path: Path
+) -> None:
+    for seed in range(3):
+        measured(tmp_path / "baseline", "task=logreg", seed=seed)
+        earlier(tmp_path / "baseline", "task=resnet20", seed=20 + seed)
+        measured(tmp_path, "task=logreg", seed=30 + seed)
+    said, found = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+    assert len(said) == 1 and found == []
+
+
+@pytest.mark.slow
+def test_a_night_with_a_slower_point_ends_with_exit_code_1_and_its_report(
+    tmp_path: Path, data_root: Path
+) -> None:
+    """All runs are there, so nothing is trained; the flow is run as every night."""
+    tonight = tmp_path / "tonight"
+    data = manifest_hash(tasks.load("logreg").prepare(config.compose(["task=logreg"]).task, data_root))
+    for seed in range(6):
+        seconds = 10 + 0.1 * seed
+        told: dict[str, Any] = {"seed": seed, "data_manifest": data}
+        earlier(tmp_path / "baseline", "task=logreg", **told, time_to_accuracy=seconds)
+        measured(tonight, "task=logreg", **told, time_to_accuracy=1.5 * seconds)
+    environment = {
+        **os.environ,
+        "MLBENCH_OUTPUT_ROOT": str(tonight),
+        "MLBENCH_DATA_ROOT": str(data_root),
+    }
+    words = ("--study", "tiny", "--baseline", str(tmp_path / "baseline"))
+    night = flow("suite", "run", *words, environment=environment)
+    said, _ = night.communicate(timeout=PATIENCE_S)
+    assert night.returncode == 1, said
+    assert "logreg 2 workers: slower: B needs more time than A" in said
+    page = study.folder(tonight, "tiny") / study.REPORT / "report.html"
+    assert page.exists() and str(page) in said
+    assert len(list(tonight.glob("*/record.json"))) == 6, "nothing was measured again"

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from mlbench import launch
+from mlbench.config import compose
 from mlbench.errors import UserError
-from mlbench.tasks.common.precision import LossScaler, on_device
+from mlbench.tasks.common.precision import STUCK, LossScaler, on_device
 
 CPU = torch.device("cpu")
 GNMT: dict[str, Any] = {"first": 2.0**10, "window": 128, "largest": 2.0**13}
@@ -66,6 +68,34 @@ def test_an_overflow_at_the_largest_scale_is_counted_once():
     walk.steps(300)
     assert walk.step(overflow=True) == 2**12
     assert walk.scaler.skipped_updates() == 1
+
+
+def test_the_scale_is_stuck_once_so_many_updates_in_a_row_overflowed():
+    walk = Walk(first=2.0**20)
+    for _ in range(STUCK - 1):
+        walk.step(overflow=True)
+    assert not walk.scaler.stuck()
+    walk.step()
+    for _ in range(STUCK - 1):
+        walk.step(overflow=True)
+    assert not walk.scaler.stuck(), "one in between was made"
+    walk.step(overflow=True)
+    assert walk.scaler.stuck() and walk.scaler.skipped_updates() == 2 * STUCK - 1
+
+
+def test_a_scale_of_0_stays_stuck():
+    """From 2^-149 on float32 halves to 0, which cannot fall any more."""
+    walk = Walk(first=2.0)
+    assert [walk.step(overflow=True) for _ in range(160)][-1] == 0
+    assert bool(walk.scaler.overflowed) and walk.scaler.stuck() and walk.scaler.skipped_updates() == 160
+
+
+def test_what_overflowed_is_known_update_by_update():
+    walk, found = Walk(), []
+    for overflow in (False, True, True, False):
+        walk.step(overflow=overflow)
+        found.append(bool(walk.scaler.overflowed))
+    assert found == [False, True, True, False]
 
 
 def test_a_fused_optimizer_skips_and_counts_too():
@@ -136,3 +166,28 @@ def test_a_gpu_trains_in_mixed_precision(name):
     scaler.step(optimizer)
     scaler.update()
     assert not torch.equal(before, weight.detach())
+
+
+def test_every_worker_computes_in_float32_unless_its_recipe_declares_less(monkeypatch):
+    """torch lets cuDNN use TF32 unless told otherwise, so ResNet-20 did on GPUs since Ampere."""
+    switches: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [switch.allow_tf32 for switch in switches]
+    context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1, get_local_rank=lambda: 0)
+    monkeypatch.setattr("ray.train.get_context", lambda: context)
+    monkeypatch.setattr(launch, "_resume", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assignment = launch.Assignment(
+        compose(["task=resnet20"]),
+        seed=1,
+        threads=torch.get_num_threads(),
+        progress=("127.0.0.1", 9),
+        token="",
+    )
+    try:
+        for switch in switches:
+            switch.allow_tf32 = True
+        launch._worker(assignment)
+        assert [switch.allow_tf32 for switch in switches] == [False, False]
+    finally:
+        for switch, allowed in zip(switches, before, strict=True):
+            switch.allow_tf32 = allowed

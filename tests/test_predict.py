@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from worlds import World, as_record
 
-from mlbench import predict, study
+from mlbench import predict, record, study
 
 WORLD = World(grows=True, batch=32, alpha=1e-3)
 
@@ -27,19 +27,23 @@ def lay(root: Path, world: World, *words: str, counts: tuple[int, ...] = (1, 2, 
         one.save(folder)
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A study of two backends in a folder of runs."""
-    lay(tmp_path, WORLD, "hardware=gcp_n1_t4")
-    lay(tmp_path, WORLD, "hardware=gcp_n1_t4", "backend=nccl")
+def planned(root: Path, *choices: tuple[str, ...]) -> None:
+    """Write a study `scaling` of these experiments, each at 1, 2 and 4 workers with three runs."""
     points = []
-    for words in (("hardware=gcp_n1_t4",), ("hardware=gcp_n1_t4", "backend=nccl")):
+    for place, words in enumerate(choices):
+        lay(root, WORLD, *words)
         for index, workers in enumerate((1, 2, 4)):
-            first = 3 * index + (9 if len(words) > 1 else 0)
+            first = 9 * place + 3 * index
             key = f"{'-'.join(words)}-{workers}"
             points.append(study.Point(key=key, words=words, seeds=tuple(range(first, first + 3))))
     plan = study.new("scaling", question="?").model_copy(update={"points": tuple(points)})
-    study.save(plan, study.folder(tmp_path, "scaling"))
+    study.save(plan, study.folder(root, "scaling"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A study of two backends in a folder of runs."""
+    planned(tmp_path, ("hardware=gcp_n1_t4",), ("hardware=gcp_n1_t4", "backend=nccl"))
     return tmp_path
 
 
@@ -106,6 +110,38 @@ def test_other_hardware_and_an_allreduce_run_as_network(root: Path, capsys: Any)
     assert any("scaled from gcp_n1_t4 to gcp_a2_highgpu_1g" in sentence for sentence in told["sentences"])
 
 
+def test_a_run_of_another_task_is_no_network(root: Path, capsys: Any) -> None:
+    """ResNet-50 leaves a table, too: of decoding."""
+    folder = root / "2026-resnet50-w2-ff"
+    folder.mkdir()
+    as_record(WORLD.run(2), run_id=folder.name, table=[{"kind": "decoding", "images": 256}]).save(folder)
+    assert ask(root, "scaling", "backend=gloo", "network=2026-resnet50") == 2
+    assert "measured no bandwidth of all_reduce" in capsys.readouterr().err
+
+
+def test_a_missed_goal_is_no_error_and_its_json_is_json(tmp_path: Path, capsys: Any) -> None:
+    lay(tmp_path, WORLD, counts=(1, 2, 4))
+    names = [path.name for path in tmp_path.glob("2026*")]
+    for name in names:
+        if "-w4-" in name:
+            found = record.load(tmp_path / name / "record.json")
+            missed = {"status": "goal_not_reached", "time_to_accuracy": None}
+            found.model_copy(update=missed).save(tmp_path / name)
+
+    def no_json(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    assert ask(tmp_path, *names, "max_workers=4", "--json") == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=no_json)
+    assert [one["measured_s"] is None for one in told["predictions"]] == [False, False, True]
+    assert ask(tmp_path, *names, "workers=1,2", "max_workers=4", "--json") == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=no_json)
+    assert told["held_out"] == []
+    assert ask(tmp_path, *names, "workers=1,2", "max_workers=4") == 0
+    shown = capsys.readouterr().out
+    assert "missed *" in shown and "Measured, but not fitted" not in shown
+
+
 def test_the_figure_shows_band_and_runs(root: Path, tmp_path: Path) -> None:
     path = tmp_path / "curve.png"
     assert ask(root, "scaling", "backend=gloo", f"plot={path}") == 0
@@ -127,6 +163,24 @@ def test_the_documented_tables_are_what_the_command_prints(tmp_path: Path, capsy
         for line in capsys.readouterr().out.splitlines()[2:9]:
             # The ends of intervals are quantiles of draws, whose last digit may differ between processors.
             assert line.split("  95 %")[0][:35].rstrip() in documented
+
+
+def examples() -> list[str]:
+    """Return the command lines that the help and the documentation show as examples."""
+    texts = predict.HELP, (ROOT / "docs" / "prediction.md").read_text()
+    lines = [line.strip() for text in texts for line in text.splitlines() if line.startswith("  ")]
+    found = [line.split("  ")[0] for line in lines if line.startswith("python -m mlbench.predict ")]
+    return [line.removeprefix("python -m mlbench.predict ") for line in dict.fromkeys(found)]
+
+
+def test_the_documented_examples_work_on_a_study_of_several_tasks(tmp_path: Path, capsys: Any) -> None:
+    planned(tmp_path, (), ("task=logreg",))
+    assert ask(tmp_path, "scaling") == 2, "the shipped study has several tasks as well"
+    assert "task.name is" in capsys.readouterr().err
+    assert len(examples()) == 3
+    for example in examples():
+        assert ask(tmp_path, *example.split()) == 0, example
+        assert "Least time: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mlbench.config import Hardware
 from mlbench.errors import UserError
 from mlbench.prediction import advice, fitting, measured, model, network, published, words
 from mlbench.prediction.forecast import Estimate, Forecast, Target, forecast
-from mlbench.prediction.holdout import compare, drift, leave_one_out
+from mlbench.prediction.holdout import compare, drift, held_out, leave_one_out
 from mlbench.prediction.measured import Measurements
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -218,6 +218,8 @@ def test_the_line_of_an_allreduce_run_is_a_network() -> None:
     )
     with pytest.raises(UserError, match="measured no bandwidth"):
         network.of_table("run", [])
+    with pytest.raises(UserError, match="measured no bandwidth"):
+        network.of_table("run", [{"kind": "decoding", "images_per_s_per_process": 800.0}])
 
 
 def test_other_hardware_is_scaled_by_stated_peaks_and_has_its_own_price() -> None:
@@ -297,6 +299,14 @@ def test_leave_one_out_needs_three_worker_counts() -> None:
     assert "needs runs at 3" in words.left_out([])
 
 
+def test_a_count_that_missed_its_goal_has_no_error() -> None:
+    runs = World().measure((1, 2, 4, 8))
+    missed = replace(runs, runs=tuple(replace(r, reached=r.workers < 4) for r in runs.runs))
+    assert [one.workers for one in leave_one_out(missed)] == [1, 2]
+    assert held_out(model.fit(missed.only([1, 2])), missed) == []
+    assert [one.workers for one in held_out(model.fit(runs.only([1, 2])), runs)] == [4, 8]
+
+
 def test_the_point_that_is_predicted_has_no_say_in_its_prediction() -> None:
     runs = World().measure((1, 2, 4, 8), noise=0.03)
     spoiled = replace(runs, runs=tuple(replace(r, compute_s=9e9) if r.workers == 8 else r for r in runs.runs))
@@ -338,6 +348,16 @@ def test_runs_with_a_caveat_are_never_fitted_and_are_named() -> None:
     assert len(found.left_out) == 5 and "more workers than CPUs" in found.left_out[0]
     with pytest.raises(UserError, match="at 2 or more worker counts, these have 1"):
         measured.check(measured.from_records([good[0], *bad], title="study"))
+
+
+def test_hardware_and_price_are_those_of_the_runs_that_are_fitted() -> None:
+    world = World(grows=True, batch=32)
+    caveat = {"caveats": ["the node has fewer CPUs than its profile states"]}
+    bad = [as_record(world.run(k), "hardware=gcp_n1_standard_4", seed=k, **caveat) for k in (1, 2)]
+    good = [as_record(world.run(k), seed=10 + k) for k in (1, 2)]
+    found = measured.from_records([*bad, *good], title="study")
+    assert found.counts == [1, 2] and len(found.left_out) == 2
+    assert found.hardware.name == "local" and found.hardware.price is None
 
 
 def test_a_record_becomes_the_run_that_it_was_made_of() -> None:

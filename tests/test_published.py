@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import zips
 
-from mlbench import results
+from mlbench import events, results
 from mlbench.errors import UserError
 from mlbench.exchange import archive, intake, published
+from mlbench.exchange.export import export
 from mlbench.record import Record
 from mlbench.terminal import card
 
@@ -26,16 +27,6 @@ GNMT = "torch-1.7.0/nlp/translation/wmt16-gnmt-all-reduce"
 TRANSFORMER = "torch-1.7.0/nlp/translation/wmt17-transformer-all-reduce"
 LANGUAGE = "torch-1.7.0/nlp/language-modeling/wikitext2-lstm-all-reduce"
 PUBLISHED = os.environ.get("MLBENCH_PUBLISHED_RESULTS")  # the folder with all of MLBench's result zips
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store as MLflow makes it, to copy: making one takes it a second."""
-    from mlflow.tracking import MlflowClient
-
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
 
 
 def cifar(workers: int = 2, **changes: Any) -> dict[str, str]:
@@ -314,6 +305,23 @@ def test_importing_a_folder_twice_adds_nothing(tmp_path: Path, empty_store: Path
     assert "without repetition" in run.data.tags["caveats"]
     assert results.main(["sync", f"output_root={root}"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "2 present"
+
+
+def test_what_was_imported_can_be_exported_and_imported_again(tmp_path: Path) -> None:
+    """It has values that no run of ours may have: no time-out, no size of buckets, no warm-ups."""
+    zips.write(tmp_path / "zips" / CIFAR / "metrics_gloo-2.zip", cifar())
+    zips.write(tmp_path / "zips" / "backend_benchmark" / "metrics_mpi-2.zip", zips.backends(2, cuda=False))
+    read = list(intake.read(intake.zips([str(tmp_path / "zips")]), {}))
+    assert len(read) == 2
+    for _, found, log in read:
+        assert isinstance(found, Record)
+        folder = tmp_path / found.run_id
+        folder.mkdir()
+        found.save(folder)
+        (folder / events.NAME).write_text("".join(json.dumps(event) + "\n" for event in log))
+        ((_, again, _),) = intake.read([export(folder, tmp_path / f"{found.run_id}.zip")], {})
+        assert isinstance(again, Record), again
+        assert (again.experiment, again.table) == (found.experiment, found.table)
 
 
 # Inventory of MLBench's results repository: total, compute, communication, metrics, load, forward, loss,

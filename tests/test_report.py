@@ -2,22 +2,26 @@
 
 import csv
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import studies
+from conftest import ROOT
 from PIL import Image, ImageStat
 from records import nothing_measured
 
 from mlbench import report
 from mlbench.record import Record
-from mlbench.report import families, interactive, origin, tables
+from mlbench.report import families, interactive, origin, page, tables
 from mlbench.report.answer import answer
 from mlbench.report.chart import Chart
 from mlbench.report.charts import NAMES, charts
+from mlbench.report.charts.shares import OUTSIDE
 from mlbench.speedup import points, speedups
+from mlbench.tracker import PHASES
 
 T4 = "hardware=gcp_n1_t4"
 STUDY = report.StudyText(
@@ -273,3 +277,62 @@ def test_a_study_of_task_0_shows_its_messages(tmp_path: Path) -> None:
     assert "833 MB/s with 2 workers" in rates
     report.write(records, tmp_path, study=STUDY, references=[])
     assert (tmp_path / "message_bandwidth.png").exists()
+
+
+@pytest.mark.parametrize(
+    "row", [{"kind": "decoding", "images": 256}, {"kind": "batches", "share_of_padding": 0.1}]
+)
+def test_a_table_that_is_not_of_messages_makes_no_task_0(row: dict[str, Any]) -> None:
+    """ResNet-50 times its decoding, translation counts its padding: their reports are about the goal."""
+    (group,) = families.groups(studies.study(repeats=3, table=[row]))
+    assert answer(group)[0].startswith("Fastest to top1_accuracy >= 95 is 4 workers")
+    assert [chart.name for chart in charts(group)] == list(NAMES)
+    assert [chart.name for chart in page._worth(group)] == list(NAMES)  # also that which only says why not
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"data_manifest": "e" * 16}, "data"),
+        ({"nodes": [{"cpu_model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}]}, "machine"),
+    ],
+)
+def test_a_point_whose_runs_differ_in_data_or_machine_is_told_apart(
+    change: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    node = {"cpu_model": "AMD EPYC 7B12 64-Core Processor"}
+    records = studies.study(repeats=2, nodes=[node], data_manifest="d" * 16)
+    records[-1] = records[-1].model_copy(update=change)
+    (group,) = families.groups(records)
+    labels = [family.label for family in group.families]
+    assert len(set(labels)) == 2 and all(label.startswith(f"{name} ") for label in labels)
+    assert max(map(len, labels)) < 60
+    report.write(records, tmp_path, study=STUDY, references=[])
+
+
+SPLIT = ("task=logreg", "division=open", "task.validation=split")
+FILES = ("task=logreg", "division=open", "task.train_file=a9a.txt", "task.test_file=a9a.t")
+
+
+def test_other_data_stands_in_charts_answers_and_metrics_of_its_own() -> None:
+    records = [run for words in (("task=logreg",), SPLIT, FILES) for run in studies.study(*words, repeats=3)]
+    found = families.groups(records)
+    files = "task.test_file=a9a.t task.train_file=a9a.txt"
+    assert [group.other_data for group in found] == ["", files, "task.validation=split"]
+    assert [len(group.families) for group in found] == [1, 1, 1]
+    assert [group.about.rpartition(", data ")[2] for group in found] == [
+        "epsilon_like", files, "epsilon_like task.validation=split",
+    ]  # fmt: skip
+    assert all("9 runs at 3 points" in answer(group)[2] for group in found)
+    metrics = list(report.metrics(records))
+    assert len({(name, workers) for name, _, workers in metrics}) == len(metrics)
+    assert {row["other_data"] for row in report.rows(records)} == {group.other_data for group in found}
+
+
+def test_all_that_a_run_measures_between_its_batches_is_drawn_and_in_the_tables() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "mlbench").rglob("*.py"))
+    assert set(re.findall(r'\.outside\("(\w+)"\)', sources)) == set(OUTSIDE)
+    (row,) = report.rows([studies.run(1, 0, time=9)])
+    assert {name for name in row if name.endswith("_s_per_epoch")} == {
+        f"{part}_s_per_epoch" for part in (*PHASES, *OUTSIDE)
+    }

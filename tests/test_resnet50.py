@@ -1,5 +1,6 @@
 """Task 1b from class folders to a trained model."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import torch
 from ranks import run_ranks
 from test_resnet50_data import write_images
 
-from mlbench import tasks
+from mlbench import tasks, training
 from mlbench.config import compose
 from mlbench.errors import UserError
 from mlbench.tasks import resnet50
+from mlbench.tasks.common import precision
 from mlbench.tasks.resnet50 import data
 from mlbench.tracker import Tracker
+from mlbench.training import Outcome, Parts
 from mlbench.worker import Worker
 
 TINY = ["task=resnet50", "division=open", "goal=none", "task.blocks=[1,1,1,1]", "task.width=4",
@@ -65,6 +68,50 @@ def test_a_global_batch_grows_with_the_workers_to_its_limit() -> None:
     assert isinstance(odd, resnet50.Config)
     with pytest.raises(UserError, match="does not divide the 256 images"):
         resnet50.batches(odd, 1)
+
+
+def test_labels_are_read_when_the_clock_runs_and_not_before(
+    imagenet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[data.Dataset] = []
+    open_dataset = data.open_dataset
+
+    def remember(folder: Path) -> data.Dataset:
+        opened.append(open_dataset(folder))
+        return opened[-1]
+
+    def read() -> list[str]:
+        return sorted(name for split in (opened[0].train, opened[0].val) for name in vars(split))
+
+    def stub(parts: Parts, worker: Worker) -> Outcome:
+        before = read()
+        parts.load()
+        seen.append([name for name in read() if name not in before])
+        return Outcome("completed")
+
+    seen: list[list[str]] = []
+    monkeypatch.setattr(data, "open_dataset", remember)
+    monkeypatch.setattr(training, "train", stub)
+    train_on(Worker(), imagenet, [*TINY, "scale=official", "task.batch_size=8"])
+    assert seen == [["labels", "labels"]]
+
+
+class Overflowing(precision.LossScaler):
+    """Its first two updates overflow."""
+
+    def scale(self, outputs: Any) -> Any:
+        return super().scale(outputs) * (math.inf if self.skipped_updates() < 2 else 1.0)
+
+
+def test_updates_that_overflowed_are_counted_in_every_validation(
+    imagenet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, which computes in full precision but can scale a loss; and the run goes on from its start."""
+    scaler = Overflowing(torch.device("cpu"), first=2.0, window=1000, largest=None)
+    monkeypatch.setattr(precision, "on_device", lambda *_, **__: precision.Precision(None, scaler))
+    outcome = train_on(Worker(), imagenet, [*TINY, "scale=official", "task.batch_size=8"])
+    assert outcome.updates == 4 and outcome.status == "completed"
+    assert [validation["metrics"]["skipped_updates"] for validation in outcome.validations] == [2.0, 2.0]
 
 
 def test_more_workers_than_the_images_feed_are_refused(imagenet: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import signal
 import struct
+import zlib
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,6 +122,32 @@ def test_damaged_images_are_all_named_and_nothing_is_left_half(imagenet: Path) -
     assert f"{cut}: image file is truncated" in sentence
     assert "n01443537_0.JPEG: not an image" in sentence and "n02105855_2.JPEG: not an image" in sentence
     assert "n02105855_1.JPEG: [Errno 21] Is a directory" in sentence
+
+
+def png(width: int, height: int) -> bytes:
+    """Return a PNG file that states this size and holds no pixels."""
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", b""),
+        (b"IEND", b""),
+    )
+    parts = [
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_images_of_too_many_pixels_are_named_also_those_that_pillow_refuses_to_open(imagenet: Path) -> None:
+    """From 179 million pixels on Pillow has an error of its own, which named no file."""
+    train = imagenet / "downloads/imagenet/train"
+    (train / "n01440764/n01440764_1.JPEG").write_bytes(png(12_000, 12_000))
+    (train / "n01443537/n01443537_0.JPEG").write_bytes(png(20_000, 10_000))
+    with pytest.warns(Image.DecompressionBombWarning):
+        sentence = refused(imagenet)
+    assert "2 of 9 files are no whole images" in sentence
+    assert "n01440764_1.JPEG: 12000 x 12000 pixels" in sentence
+    assert "n01443537_0.JPEG: more than 134,217,728 pixels" in sentence
 
 
 def test_a_class_without_images_is_named(imagenet: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from commands import Run
 from conftest import ROOT
 
+from mlbench import store
 from mlbench.provenance import usable_cpus
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -105,21 +106,72 @@ def test_more_workers_than_cpus_run_and_are_marked(
     assert "oversubscribed" in output and "no speed-up" in " ".join(output.split())
 
 
-def test_a_cluster_that_is_too_small_refuses_and_says_what_fits(
-    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
-) -> None:
+@pytest.fixture(scope="module")
+def inside(kept_ray: dict[str, str]) -> dict[str, str]:
+    """The environment of a process on a node of a Ray cluster."""
     address = subprocess.run(
         [sys.executable, "-m", "mlbench.cluster", "status"],
         cwd=ROOT, env=kept_ray, capture_output=True, text=True, check=True,
     ).stdout.split()[-1]  # fmt: skip
-    environment = {**kept_ray, "RAY_ADDRESS": address}
+    return {**kept_ray, "RAY_ADDRESS": address}
+
+
+def test_a_run_inside_a_ray_cluster_uses_it_and_leaves_it_running(
+    inside: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    run = Run(inside, tmp_path, data_root, "task=logreg", "workers=1", "cluster=attached")
+    code, output = run.finish()
+    assert code == 0, output
+    record = run.record()
+    assert record.status == "goal_reached" and record.experiment["cluster"]["name"] == "attached"
+    status = [sys.executable, "-m", "mlbench.cluster", "status"]
+    said = subprocess.run(status, cwd=ROOT, env=inside, capture_output=True, text=True, check=True).stdout
+    assert inside["RAY_ADDRESS"] in said
+
+
+@pytest.mark.gpu
+def test_every_gpu_of_this_machine_trains_over_nccl(tmp_path: Path, data_root: Path) -> None:
+    import torch
+
+    workers = torch.cuda.device_count()
+    run = Run(dict(os.environ), tmp_path, data_root, "backend=nccl", f"workers={workers}")
+    code, output = run.finish()
+    assert code == 0, output
+    record = run.record()
+    assert record.status == "goal_reached" and record.workers == workers
+    assert record.nodes[0]["gpus"] and not record.oversubscribed
+    assert all(record.phases[phase].mean > 0 for phase in ("forward", "backward", "optimizer"))
+
+
+def test_a_cluster_that_is_too_small_refuses_and_says_what_fits(
+    inside: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
     done = command(
         "cluster=attached", "workers=64", f"output_root={tmp_path}", f"data_root={data_root}",
-        environment=environment,
+        environment=inside,
     )  # fmt: skip
     assert done.returncode == 2
     assert "workers=64 needs 64 CPUs" in done.stderr and "say workers=" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("task=allreduce", "workers=1"), "allreduce needs at least 2 workers"),  # a worker says so
+        (("task=logreg", "backend=nccl", "workers=999"), "workers=999 needs 999 GPUs"),
+    ],
+)
+def test_a_run_that_is_refused_has_a_record_and_is_synced_once(
+    words: tuple[str, ...], told: str, kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    run = Run(kept_ray, tmp_path, data_root, *words)
+    code, output = run.finish()
+    assert code == 2 and told in output and "Traceback" not in output, output
+    found = run.record()
+    assert found.status == "failed" and found.error is not None and found.error in output
+    assert {one.outcome for one in store.sync(tmp_path, None)} <= {"present", "uploaded"}
+    assert [one.outcome for one in store.sync(tmp_path, None)] == ["present"]
 
 
 @pytest.mark.parametrize(

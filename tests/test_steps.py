@@ -21,7 +21,7 @@ NO_DROPOUT = {
     "gnmt": {"dropout": 0.0},
     "transformer": {"dropout": 0.0},
 }
-OFFICIAL_PARAMETERS = {  # TASKS
+OFFICIAL_PARAMETERS = {  # as the READMEs of the tasks state them
     "logreg": 2_000,
     "resnet20": 272_474,
     "resnet50": 25_557_032,

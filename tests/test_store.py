@@ -17,7 +17,7 @@ import yaml
 from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
 from tracking_server import Server, wait_for
 
-from mlbench import config, events, record, store
+from mlbench import config, events, provenance, record, store
 from mlbench.store import entries
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
@@ -50,14 +50,6 @@ def outcomes(output_root: Path, uri: str | None = None) -> dict[str, str]:
 
 def experiment(output_root: Path, seed: int) -> config.Experiment:
     return config.compose(["task=logreg", "workers=2", f"output_root={output_root}", f"seed={seed}"])
-
-
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store as MLflow makes it, to copy: making one takes it a second."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    client(f"sqlite:///{path}").search_experiments()
-    return path
 
 
 @pytest.fixture
@@ -168,10 +160,65 @@ def test_the_files_of_a_run_are_all_there(mirrored: tuple[Run, Any], tmp_path: P
 def test_a_finished_run_is_found_by_key_and_seed(mirrored: tuple[Run, Any]) -> None:
     run, _ = mirrored
     same = run.experiment.model_copy(update={"seed": 7})
-    found = store.find_finished(same)
+    found = store.find_finished(same, data=None)
     assert found == record.load(run.folder / "record.json")
-    assert store.find_finished(run.experiment.model_copy(update={"seed": 8})) is None
-    assert store.find_finished(same.model_copy(update={"workers": 4})) is None
+    assert store.find_finished(run.experiment.model_copy(update={"seed": 8}), data=None) is None
+    assert store.find_finished(same.model_copy(update={"workers": 4}), data=None) is None
+
+
+def test_a_run_on_other_data_does_not_stand_for_this_one(root: Path) -> None:
+    run = Run(root)
+    run.end("goal_not_reached", data_manifest="old")
+    for data in ("old", None):
+        found = store.find_finished(experiment(root, 7), data=data)
+        assert found is not None and found.run_id == "run-7"
+    assert store.find_finished(experiment(root, 7), data="new") is None
+
+
+HERE = {"hostname": "here", "cpu_model": "EPYC", "usable_cpus": 3, "gpus": [{"name": "H200"}], "warnings": []}
+
+
+def in_the_store_alone(root: Path, *words: str, name: str = "run", begun: float = BEGUN, **more: Any) -> None:
+    """Leave a finished run in the store and no folder of it."""
+    run = Run(root, *words, name=name)
+    run.log.unlink()
+    events.append(run.log, "run_configuration", run.start | {"begun": begun})
+    run.end("goal_not_reached", **more)
+    assert outcomes(root) == {f"{name}-7": "uploaded"}
+    shutil.rmtree(run.folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "stands"),
+    [
+        ((), {}, True),
+        ((), {"cpu_model": "Xeon"}, False),
+        ((), {"usable_cpus": 2}, False),
+        ((), {"gpus": []}, True),  # they took no part
+        (("backend=nccl",), {"gpus": []}, False),
+        (("hardware=gcp_n1_standard_4",), {"cpu_model": "Xeon"}, True),  # the profile states the machine
+        (("hardware=gcp_n1_standard_4",), {"cpu_model": "Xeon", "usable_cpus": 2}, False),  # and this is none
+    ],
+)
+def test_another_machine_s_time_is_not_taken_from_a_shared_store(
+    root: Path, words: tuple[str, ...], changes: dict[str, Any], stands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "node", lambda: HERE)
+    in_the_store_alone(root, *words, data_manifest="d", nodes=[HERE | changes, HERE | changes])
+    same = Run(root, *words, name="same").experiment.model_copy(update={"seed": 7})
+    found = store.find_finished(same, data="d")
+    assert (found is not None) == stands
+    assert store.find_finished(same, data="other") is None
+
+
+def test_an_own_run_is_found_behind_another_machine_s_newer_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "node", lambda: HERE)
+    in_the_store_alone(root, name="mine", nodes=[HERE])
+    in_the_store_alone(root, name="theirs", begun=BEGUN + 5, nodes=[HERE | {"cpu_model": "Xeon"}])
+    found = store.find_finished(experiment(root, 7), data=None)
+    assert found is not None and found.run_id == "mine-7"
 
 
 def test_syncing_what_is_there_changes_nothing(mirrored: tuple[Run, Any]) -> None:
@@ -201,19 +248,20 @@ def test_no_run_that_failed_is_called_finished(root: Path) -> None:
     for seed, status in enumerate(statuses):
         files = client(uri).list_artifacts(seen[status].info.run_id)
         assert "official_result.txt" not in {file.path for file in files}
-        found = store.find_finished(experiment(root, seed))
+        found = store.find_finished(experiment(root, seed), data=None)
         assert (found.status if found else None) == (status if status in record.FINISHED else None)
 
 
 def test_looking_for_a_finished_run_makes_no_store(tmp_path: Path) -> None:
     wanted = config.compose(["task=logreg", "seed=7", f"output_root={tmp_path / 'runs'}"])
-    assert store.find_finished(wanted) is None
+    assert store.find_finished(wanted, data=None) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_is_no_database_means_nothing_was_found(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database" * 100)
-    assert store.find_finished(config.compose(["task=logreg", "seed=7", f"output_root={tmp_path}"])) is None
+    wanted = config.compose(["task=logreg", "seed=7", f"output_root={tmp_path}"])
+    assert store.find_finished(wanted, data=None) is None
 
 
 def test_a_run_written_half_way_is_completed_not_duplicated(root: Path, monkeypatch: Any) -> None:
@@ -245,6 +293,43 @@ def test_one_damaged_folder_keeps_no_other_out(root: Path) -> None:
     (root / "c").mkdir()
     (root / "c" / events.NAME).write_text('{"key": "run_conf')
     assert outcomes(root) == {"a-7": "failed", "b-7": "uploaded"}
+
+
+def test_a_run_that_was_refused_without_a_record_is_recorded_as_failed(root: Path) -> None:
+    run = Run(root)
+    run.validate(50.0)
+    events.append(run.log, "run_refused", "no room (add nodes)")
+    events.append(run.log, "run_stop", {"status": "failed"}, kind="INTERVAL_END")
+    assert outcomes(root) == {"run-7": "uploaded"}
+    assert outcomes(root) == {"run-7": "present"}
+    found = record.load(run.folder / "record.json")
+    assert (found.status, found.error) == ("failed", "no room (add nodes)") and len(found.validations) == 1
+    assert [event["key"] for event in events.read(run.log)].count("run_stop") == 1
+    seen = only(run.experiment.store)
+    assert (seen.info.status, seen.data.tags["status"]) == ("FAILED", "failed")
+
+
+def test_a_record_that_is_lost_here_does_not_spoil_the_one_in_the_store(root: Path) -> None:
+    run = Run(root)
+    run.validate(90.0)
+    run.end("goal_reached")
+    assert outcomes(root) == {"run-7": "uploaded"}
+    (run.folder / "record.json").unlink()
+    uri = run.experiment.store
+    assert store.bring(run.folder, "run-7", uri).outcome == "present"
+    assert not (run.folder / "record.json").exists()
+    assert only(uri).data.tags["status"] == "goal_reached"
+
+
+def test_a_record_that_is_lost_everywhere_is_not_made_up(root: Path) -> None:
+    run = Run(root)
+    run.validate(90.0)
+    run.end("goal_reached")
+    (run.folder / "record.json").unlink()
+    assert outcomes(root) == {"run-7": "uploaded"}
+    found = record.load(run.folder / "record.json")
+    assert (found.status, found.error) == ("interrupted", "its record was lost")
+    assert found.time_to_accuracy is None and len(found.validations) == 1
 
 
 DRIVER = """
@@ -369,4 +454,4 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, ro
     assert (seen.info.status, seen.data.tags["status"]) == ("FINISHED", "goal_not_reached")
     history = client(server.uri).get_metric_history(seen.info.run_id, "validation/accuracy")
     assert [metric.value for metric in history] == [50.0, 60.0]
-    assert store.find_finished(run.experiment.model_copy(update={"seed": 7})) is not None
+    assert store.find_finished(run.experiment.model_copy(update={"seed": 7}), data=None) is not None

@@ -1,20 +1,25 @@
 """A study's plan: grids, seeds that stay, balanced random order, money, and who holds it."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zips
+from driven import Run
 from hypothesis import given
 from hypothesis import strategies as st
 from records import nothing_measured, record
 from rich.console import Console
 from scripted import experiment
 
-from mlbench import config, study, sweep
+from mlbench import config, provenance, results, run, store, study, sweep
 from mlbench.errors import UserError
 from mlbench.study import Asked, Point, Study, Trial
 from mlbench.sweep import __main__ as command
@@ -272,3 +277,89 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_trial_is_the_command_with_its_seed() -> None:
     trial = Trial(Point(key="k", words=("task=logreg", "workers=2"), seeds=(255,)), 0, 255)
     assert trial.words == ("task=logreg", "workers=2", "seed=255") and trial.id == "k-ff"
+
+
+HERE = {"hostname": "here", "cpu_model": "EPYC", "usable_cpus": 2, "gpus": [], "warnings": []}
+
+
+class Measures(Exception):
+    """The sweep went on to measure."""
+
+
+def asked_again(root: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], sweep.Outcome]:
+    """Return a sweep for driven.Run's experiment and seed, that raises Measures instead of starting Ray."""
+
+    def join(_: Any) -> None:
+        raise Measures
+
+    monkeypatch.setattr(provenance, "node", lambda: HERE)
+    monkeypatch.setattr(sweep.clusters, "join", join)
+    words = ["task=logreg", "workers=2", "seed=7", "study=s", f"output_root={root}", f"data_root={data_root}"]
+    return lambda: sweep.measure(request.read(words))
+
+
+def finished(root: Path, data_root: Path, **more: Any) -> Run:
+    """Leave a finished run in its folder and in the store."""
+    made = Run(root, f"data_root={data_root}")
+    made.validate(50.0)
+    told = {"data_manifest": run.data_manifest(made.experiment), "nodes": [HERE]} | more
+    made.end("goal_not_reached", **told)
+    assert [one.outcome for one in store.sync(root, None)] == ["uploaded"]
+    return made
+
+
+def removed(there: Run) -> None:
+    shutil.rmtree(there.folder)
+
+
+def damaged(there: Run) -> None:
+    (there.folder / "record.json").write_text("{")
+
+
+def without_record(there: Run) -> None:
+    (there.folder / "record.json").unlink()
+
+
+def removed_beside_a_failed_attempt(there: Run) -> None:
+    shutil.rmtree(there.folder)
+    Run(there.folder.parent, name="again").end("failed", error="it broke")
+
+
+@pytest.mark.parametrize("gone", [removed, damaged, without_record, removed_beside_a_failed_attempt])
+def test_a_finished_run_that_only_the_default_store_has_counts_and_comes_back(
+    gone: Callable[[Run], None],
+    tmp_path: Path,
+    data_root: Path,
+    empty_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = zips.with_store(tmp_path / "runs", empty_store)
+    sweeps = asked_again(root, data_root, monkeypatch)
+    gone(finished(root, data_root))
+    outcome = sweeps()
+    assert outcome.unmeasured == [] and [one.run_id for one in outcome.records] == ["run-7"]
+    assert outcome.records[0].status == "goal_not_reached"
+    words = ["export", "run-7", f"to={tmp_path / 'run.zip'}", f"output_root={root}"]
+    assert results.main(words) == 0, "the record and the log are back"
+
+
+def test_another_machine_s_run_is_not_copied_into_a_study(
+    tmp_path: Path, data_root: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = zips.with_store(tmp_path / "runs", empty_store)
+    sweeps = asked_again(root, data_root, monkeypatch)
+    removed(finished(root, data_root, nodes=[HERE | {"cpu_model": "Xeon"}]))
+    with pytest.raises(Measures):
+        sweeps()
+    assert not (root / "run-7").exists()
+
+
+def test_a_study_is_not_continued_on_other_data(
+    tmp_path: Path, data_root: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = zips.with_store(tmp_path / "runs", empty_store)
+    sweeps = asked_again(root, data_root, monkeypatch)
+    finished(root, data_root, data_manifest="another")
+    with pytest.raises(UserError, match="has runs on other data than is there now, e.g. run-7"):
+        sweeps()
+    assert not (root / "studies" / "s" / study.PLAN).exists()

@@ -1,6 +1,8 @@
 """THE CONTRACT of a task, for every task there is; a new task is found by its YAML."""
 
 import math
+import shutil
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from ranks import mini_worker, run_ranks
 
 from mlbench import tasks, training
 from mlbench.config import TrainingConfig, choices, compose
+from mlbench.sweep import request
 from mlbench.training import Outcome, Parts
 from mlbench.worker import Worker
 
@@ -19,6 +22,7 @@ TRAINED = [name for name in TASKS if compose([f"task={name}"]).target is not Non
 
 def stub(parts: Parts, worker: Worker) -> Outcome:
     """Two updates in evaluation mode (no dropout, no batch statistics), one validation."""
+    parts.load()
     parts.model.eval()
     losses, seen = [], []
     for update, micro_batches in zip(range(2), parts.updates(0), strict=False):
@@ -69,11 +73,79 @@ def pair(data_root: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_prepare_makes_the_data_once(name: str, data_root: Path) -> None:
+    def progress(step: str, done: int, total: int | None, unit: str) -> None:
+        """Take what mlbench.data gives a person to see."""
+
     task = compose([f"task={name}"]).task
-    folder = tasks.load(name).prepare(task, data_root)
+    folder = tasks.load(name).prepare(task, data_root, progress=progress)
     before = {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
     assert tasks.load(name).prepare(task, data_root) == folder
     assert {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")} == before
+
+
+def first_batches(worker: Worker, root: Path, spoil: bool) -> dict[str, list[torch.Tensor] | None]:
+    """Return what every task trains on first, None where it fails.
+
+    With `spoil` the prepared files turn to zeros just before the loop would let the task load them. Moves
+    to the device copy, as those to a GPU do.
+    """
+    seen: dict[str, list[torch.Tensor] | None] = {}
+
+    def stub(parts: Parts, worker: Worker) -> Outcome:
+        for file in root.glob(f"{task.name}/*/*.arrow") if spoil else ():
+            with file.open("r+b") as raw:
+                raw.write(bytes(file.stat().st_size))
+        seen[task.name] = None
+        parts.load()
+        seen[task.name] = [tensor.clone() for tensor in _tensors(next(iter(parts.updates(0)))[0])]
+        return Outcome("completed")
+
+    move = torch.Tensor.to
+    torch.Tensor.to = lambda self, *given, **named: move(self, *given, **named).clone()
+    training.train = stub
+    for name in TRAINED:
+        task = compose([f"task={name}"]).task
+        with suppress(Exception) if spoil else nullcontext():
+            tasks.load(name).run(task, mini_worker(worker, root / name))
+    return seen
+
+
+def test_no_content_of_the_data_is_read_before_the_clock_runs(data_root: Path, tmp_path: Path) -> None:
+    """All of epsilon, CIFAR, WikiText and WMT were copied, and sorted, in what counted as start-up."""
+    for name in TRAINED:
+        folder = tasks.load(name).prepare(compose([f"task={name}"]).task, data_root)
+        shutil.copytree(folder, tmp_path / name / folder.name)
+    (right,) = run_ranks(first_batches, 1, tmp_path, False)
+    (spoilt,) = run_ranks(first_batches, 1, tmp_path, True)
+    assert right.keys() == spoilt.keys() == set(TRAINED)
+    for name in TRAINED:
+        found = spoilt[name]
+        assert found is None or not any(map(torch.equal, right[name], found)), name
+
+
+class Enough(Exception):
+    """The first update was made."""
+
+
+SCALING = [words for grid, _ in request.named("scaling", place={}).grids for words in grid.points]
+
+
+@pytest.mark.parametrize("words", SCALING, ids=" ".join)
+def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
+    words: tuple[str, ...], data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mini Transformer's updates cannot be shared out to 32 workers, which the study asked for."""
+
+    def stub(parts: Parts, worker: Worker) -> Outcome:
+        parts.load()
+        assert parts.samples(next(iter(parts.updates(0)))[0]) > 0
+        raise Enough
+
+    monkeypatch.setattr(training, "train", stub)
+    experiment = compose(words)
+    worker = Worker(rank=experiment.workers - 1, world_size=experiment.workers)
+    with pytest.raises(Enough):
+        tasks.load(experiment.task.name).run(experiment.task, mini_worker(worker, data_root))
 
 
 @pytest.mark.parametrize("name", TRAINED)

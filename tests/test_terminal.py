@@ -197,7 +197,7 @@ def test_a_real_terminal_gets_the_panel_with_unbroken_lines_below():
     assert "─" * 70 in plain
     assert "GOAL REACHED: top1_accuracy 95.28 %" in plain
     assert "/long/" + 90 * "x" + "\n" in plain
-    assert "python -m mlbench.results sync\n" in plain
+    assert "python -m mlbench.results sync output_root=/long\n" in plain
 
 
 @pytest.mark.parametrize(

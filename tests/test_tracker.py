@@ -1,10 +1,14 @@
 """The clock with a clock of our own: what is counted where."""
 
+import math
+import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from mlbench.tracker import PHASES, Tracker, _busy
+from mlbench import tracker as module
+from mlbench.tracker import PHASES, Tracker, _busy, batch_bin, percentiles
 
 
 class Clock:
@@ -62,7 +66,7 @@ def test_phases_add_up_to_the_batch(tracker: Tracker, clock: Clock) -> None:
         batch(tracker, clock, launches=(0.2, 0.7))
     segment = tracker.take()
     assert sum(segment.phases.values()) == pytest.approx(clock.now - begin)
-    assert sum(segment.batch_s) == pytest.approx(clock.now - begin)
+    assert segment.batch_s == {batch_bin((clock.now - begin) / 3): 3}
     assert segment.batches == 3 and segment.samples == 24
     assert set(segment.phases) == set(PHASES)
 
@@ -162,6 +166,127 @@ def test_repeats_on_a_gpu_last_as_long_as_the_kernels_and_not_as_their_launch() 
         min(tracker.time_repeats(lambda n=n: [matrix @ matrix for _ in range(n)], 5)) for n in (10, 30)
     )
     assert three == pytest.approx(3 * one, rel=0.2)
+
+
+# What is kept of each batch
+
+
+def test_percentiles_are_those_of_the_sorted_durations_within_half_a_percent() -> None:
+    drawn = random.Random(4)
+    durations = [math.exp(drawn.gauss(-3, 1.5)) for _ in range(10_000)]
+    histograms: list[dict[int, int]] = [{}, {}]
+    for place, duration in enumerate(durations):
+        histogram = histograms[place % 2]
+        histogram[batch_bin(duration)] = histogram.get(batch_bin(duration), 0) + 1
+    found, ordered = percentiles(histograms), sorted(durations)
+    assert found.keys() == {"p50", "p95", "p99"}
+    for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        assert found[name] == pytest.approx(ordered[int(part * len(ordered))], rel=0.00501)
+    assert max(map(len, histograms)) < 1500, "bins, not batches"
+
+
+def test_percentiles_of_one_batch_are_that_batch_and_of_none_there_are_none() -> None:
+    assert percentiles([{}, {batch_bin(0.2): 1}]) == pytest.approx(
+        {"p50": 0.2, "p95": 0.2, "p99": 0.2}, rel=0.00501
+    )
+    assert percentiles([{}]) == percentiles([]) == {}
+    assert percentiles([{batch_bin(0.0): 1}])["p50"] < 1e-8, "a clock that stood still"
+
+
+def test_what_is_kept_does_not_grow_with_the_batches_and_nothing_is_lost(
+    tracker: Tracker, clock: Clock
+) -> None:
+    """A batch of one row has 320,000 batches an epoch."""
+    tracker.resume()
+    marks = buckets = 0
+    batches = 5 * module.SETTLE_BATCHES + 7
+    for _ in range(batches):
+        batch(tracker, clock, launches=(0.2, 0.7))
+        marks, buckets = max(marks, len(tracker._marks)), max(buckets, len(tracker._buckets))
+    assert marks <= 2 * module.SETTLE_BATCHES * 7 and buckets <= 2 * module.SETTLE_BATCHES * 2
+    segment = tracker.take()
+    one = {"data_wait": 0.1, "forward": 0.2, "loss": 0.3, "backward": 0.7, "communication": 0.3}
+    one |= {"optimizer": 0.4, "metrics": 0.05}
+    assert segment.phases == pytest.approx({name: batches * seconds for name, seconds in one.items()})
+    assert segment.overlapped_communication == pytest.approx(batches * 0.25)
+    assert segment.batches == batches and segment.batch_s == {batch_bin(2.05): batches}
+
+
+def test_the_time_that_adding_up_takes_is_in_no_batch(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    monkeypatch.setattr(module, "SETTLE_BATCHES", 2)
+    account = module._account
+
+    def slow(*given: Any) -> None:
+        clock.run(50)
+        account(*given)
+
+    monkeypatch.setattr(module, "_account", slow)
+    tracker = Tracker(now=clock, wall_now=clock)
+    tracker.resume()
+    for _ in range(8):
+        batch(tracker, clock)
+    assert clock.now > 100 + 3 * 50
+    assert sum(tracker.take().phases.values()) == pytest.approx(8 * 2.05)
+
+
+class Event:
+    """A CUDA event on a clock of our own; remembers which ones were waited for."""
+
+    waited: list[float] = []
+
+    def __init__(self, clock: Clock) -> None:
+        self.at = clock.now
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 1e3 * (other.at - self.at)
+
+    def synchronize(self) -> None:
+        self.waited.append(self.at)
+
+
+def test_a_gpu_is_waited_for_at_the_end_and_before_only_where_it_passed_long_ago(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    monkeypatch.setattr(module, "SETTLE_BATCHES", 10)
+    monkeypatch.setattr(Event, "waited", [])
+    drained: list[float] = []
+    tracker = Tracker("cuda", now=clock, wall_now=clock)
+    monkeypatch.setattr(tracker, "_stamp", lambda: Event(clock))
+    monkeypatch.setattr(tracker, "_wait", lambda: drained.append(clock.now))
+    tracker.resume()
+    begin = clock.now
+    for number in range(1, 46):
+        waited = len(Event.waited)
+        batch(tracker, clock, launches=(0.2, 0.7))
+        new = Event.waited[waited:]
+        assert bool(new) == (number in (20, 30, 40))
+        assert all(at <= clock.now - 10 * 2.05 + 1e-6 for at in new)
+    assert not drained
+    segment = tracker.take()
+    assert len(drained) == 1 and segment.batch_s == {batch_bin(2.05): 45}
+    assert sum(segment.phases.values()) == pytest.approx(clock.now - begin)
+    assert segment.overlapped_communication == pytest.approx(45 * 0.25)
+
+
+@pytest.mark.gpu
+def test_a_gpu_s_batches_add_up_however_often_they_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    monkeypatch.setattr(module, "SETTLE_BATCHES", 5)
+    matrix = torch.randn(2048, 2048, device="cuda")
+    tracker = Tracker("cuda")
+    tracker.resume()
+    begin = tracker.elapsed()
+    for _ in range(33):
+        tracker.mark("data_wait")
+        torch.mm(matrix, matrix)
+        tracker.mark("forward")
+        tracker.end_batch(1)
+    segment = tracker.take()
+    assert segment.batches == sum(segment.batch_s.values()) == 33
+    assert 0 < sum(segment.phases.values()) <= tracker.elapsed() - begin
 
 
 @pytest.mark.parametrize(

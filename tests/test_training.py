@@ -1,6 +1,9 @@
 """The loop with real gloo processes: same mathematics whatever the number of workers, honest phases."""
 
+import copy
 import math
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,12 @@ from ranks import mini_worker, run_ranks
 from torch import nn
 
 from mlbench import tasks, training
+from mlbench.conclude import spread_segments
 from mlbench.config import choices, compose
 from mlbench.goal import Goal
 from mlbench.tasks.common import sampling
-from mlbench.tracker import Tracker
+from mlbench.tasks.common.precision import STUCK, LossScaler
+from mlbench.tracker import BIN, Tracker
 from mlbench.training import Outcome, Parts, train
 from mlbench.worker import Worker
 
@@ -100,6 +105,7 @@ def validation_counts(worker: Worker, names: list[str], root: Path) -> list[dict
     """Validate each task's untrained model: the same weights whatever k is."""
 
     def validate_only(parts: Parts, worker: Worker) -> Outcome:
+        parts.load()
         parts.model.eval()
         with torch.no_grad():
             return Outcome("completed", validations=[parts.validate(parts.model)])
@@ -170,6 +176,113 @@ def test_a_loss_that_is_not_finite_ends_as_diverged() -> None:
     assert len(outcome.validations) == 1 and outcome.validations[0]["train_loss"] is None
 
 
+# An overflow of half precision
+
+
+def overflowing(updates: set[int], seen: list[float]) -> Any:
+    """Return a loss that is infinite at these updates, and remembers what it was at the others."""
+    made = 0
+
+    def loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
+        nonlocal made
+        made += 1
+        plain = (output - batch[1]).square().mean()
+        if made - 1 in updates:
+            return plain * math.inf
+        seen.append(plain.item())
+        return plain
+
+    return loss
+
+
+def scaled(updates: set[int], *, epochs: int) -> tuple[Outcome, LossScaler, list[float]]:
+    """Train with a loss scale, as a GPU does in fp16, 12 updates an epoch of which some overflow."""
+    worker, seen = Worker(), []
+    problem = Problem(worker, batch=8, epochs=epochs)
+    problem.x, problem.y, problem.model = problem.x.float(), problem.y.float(), problem.model.float()
+    scaler = LossScaler(worker.device, first=2.0**10, window=1000, largest=None)
+    loss = overflowing(updates, seen)
+    return train(problem.parts(loss=loss, scaler=scaler), worker), scaler, seen
+
+
+def test_an_overflow_skips_its_update_is_counted_and_the_run_goes_on() -> None:
+    """Update 13's forward pass overflowed once, and the run ended as diverged."""
+    outcome, scaler, seen = scaled({3, 13, 14}, epochs=3)
+    assert outcome.status == "completed" and outcome.updates == 36
+    assert scaler.skipped_updates() == 3 and scaler.get_scale() == 2.0**7
+    assert len(seen) == 33
+    means = [sum(part) / len(part) for part in (seen[:11], seen[11:21], seen[21:])]
+    assert [v["train_loss"] for v in outcome.validations] == pytest.approx(means, rel=1e-5)
+
+
+def test_a_run_of_overflows_alone_has_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, scaler, _ = scaled(set(range(5, 10_000)), epochs=50)
+    assert outcome.status == "diverged" and outcome.validations[-1]["train_loss"] is None
+    assert outcome.updates == 12 * math.ceil((5 + STUCK) / 12), "at the first validation after"
+    monkeypatch.setattr(training, "CHECK_UPDATES", 2)
+    outcome, scaler, _ = scaled(set(range(5, 10_000)), epochs=50)
+    assert outcome.status == "diverged" and outcome.updates == 5 + STUCK + 1
+    assert scaler.skipped_updates() == outcome.updates - 5
+
+
+def test_an_infinite_loss_whose_update_was_made_is_divergence_with_a_loss_scale_too() -> None:
+    worker = Worker()
+    problem = Problem(worker, batch=8, epochs=9)
+    scaler = LossScaler(worker.device, first=2.0, window=1000, largest=None)
+
+    def loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
+        return (output - batch[1]).square().mean() + math.inf  # its gradient is finite
+
+    outcome = train(problem.parts(loss=loss, scaler=scaler), worker)
+    assert outcome.status == "diverged" and scaler.skipped_updates() == 0
+
+
+# Loading
+
+
+def test_loading_is_on_the_clock_once_a_start_and_before_anything_is_trained() -> None:
+    did: list[str] = []
+
+    def load() -> None:
+        assert worker.tracker.started_at > 0, "the clock runs"
+        time.sleep(0.05)
+        did.append("load")
+
+    worker = Worker()
+    problem = Problem(worker, batch=8)
+
+    def updates(epoch: int) -> Any:
+        did.append(f"epoch {epoch}")
+        return problem.updates(epoch)
+
+    outcome = train(problem.parts(load=load, updates=updates), worker)
+    assert did == ["load", "epoch 0", "epoch 1"]
+    assert outcome.segments[0].outside["loading"] >= 0.05
+    assert "loading" not in outcome.segments[1].outside
+    assert outcome.validations[0]["elapsed"] >= 0.05
+    assert sum(outcome.segments[0].phases.values()) < outcome.validations[0]["elapsed"] - 0.05
+
+
+def test_a_restart_loads_again_and_goes_back_to_a_start_that_was_told_before_loading() -> None:
+    """Workers that die while they load begin again on the clock that ran."""
+    told: list[Any] = []
+
+    def fail() -> None:
+        raise ConnectionError("gone")
+
+    worker = Worker(keep_checkpoints=True, report=lambda message, state: told.append(copy.deepcopy(state)))
+    with pytest.raises(ConnectionError):
+        train(Problem(worker, batch=8).parts(load=fail), worker)
+    (start,) = told
+    assert start["epoch"] == 0 and start["started_at"] == worker.tracker.started_at
+    time.sleep(0.05)
+    loaded: list[int] = []
+    again = Worker(resume=start)
+    outcome = train(Problem(again, batch=8).parts(load=lambda: loaded.append(1)), again)
+    assert loaded == [1] and outcome.updates == 24
+    assert outcome.validations[0]["elapsed"] >= 0.05, "what the first start lost stays on the clock"
+
+
 def diverge_on_rank_one(worker: Worker) -> str:
     def loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
         plain = (output - batch[1]).square().mean()
@@ -232,8 +345,6 @@ def test_a_checkpoint_continues_to_the_same_weights(monkeypatch: pytest.MonkeyPa
         return train(problem.parts(), worker), problem.weights()
 
     def copied(state: Any) -> Any:
-        import copy
-
         return copy.deepcopy(state)
 
     states: list[dict[str, Any]] = []
@@ -246,6 +357,39 @@ def test_a_checkpoint_continues_to_the_same_weights(monkeypatch: pytest.MonkeyPa
     assert resumed.elapsed >= whole.validations[1]["elapsed"]
 
 
+def interrupted(worker: Worker) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Train three epochs, then the last again from rank 0's checkpoint; rank 1 counts its samples twice."""
+    training.REPORT_S = 0.0
+    states: list[dict[str, Any]] = []
+
+    def keep(_: dict[str, Any], state: dict[str, Any] | None) -> None:
+        if state:
+            states.append(copy.deepcopy(state))
+
+    def trained(worker: Worker) -> list[dict[str, Any]]:
+        problem = Problem(worker, batch=8, epochs=3)
+        outcome = train(problem.parts(samples=lambda batch: (1 + worker.rank) * len(batch[1])), worker)
+        return [vars(segment) for segment in outcome.segments]
+
+    whole = trained(replace(worker, tracker=Tracker(), keep_checkpoints=True, report=keep))
+    saved = worker.gather(states[2])[0]  # only rank 0's is kept; the others would find nothing else
+    resumed = trained(replace(worker, tracker=Tracker(), resume=saved))
+    return whole, resumed, spread_segments(worker.gather(resumed))
+
+
+def test_a_restart_gives_each_rank_its_own_segments_back() -> None:
+    """Rank 0's checkpoint had rank 0's alone, and each rank went on from those."""
+    (whole, resumed, spread), (other_whole, other_resumed, same) = run_ranks(interrupted, 2)
+    assert len(resumed) == len(other_resumed) == 3
+    assert resumed[:2] == whole[:2] and other_resumed[:2] == other_whole[:2] != whole[:2]
+    assert [[s["samples"] for s in rank] for rank in (resumed, other_resumed)] == [[48] * 3, [96] * 3]
+    assert spread == same and [segment["samples"] for segment in spread] == [144] * 3
+    for segment, mine, others in zip(spread, resumed, other_resumed, strict=True):
+        both = sorted((mine["phases"]["forward"], others["phases"]["forward"]))
+        forward = segment["phases"]["forward"]
+        assert [forward["min"], forward["max"]] == both and forward["mean"] == pytest.approx(sum(both) / 2)
+
+
 def phases(worker: Worker) -> tuple[dict[str, float], float, float]:
     worker.tracker = Tracker()
     problem = Problem(worker, batch=8, epochs=20)
@@ -254,7 +398,8 @@ def phases(worker: Worker) -> tuple[dict[str, float], float, float]:
     ).double()
     outcome = train(problem.parts(), worker)
     totals = {p: sum(s.phases[p] for s in outcome.segments) for p in outcome.segments[0].phases}
-    return totals, sum(sum(s.batch_s) for s in outcome.segments), outcome.elapsed
+    middles = [count * BIN ** (n + 0.5) for s in outcome.segments for n, count in s.batch_s.items()]
+    return totals, sum(middles), outcome.elapsed
 
 
 def test_one_worker_has_no_communication_and_phases_fill_the_batch() -> None:

@@ -43,6 +43,7 @@ def test_the_recipe_counts_target_tokens_and_has_the_originals_rates(monkeypatch
     seen: list[Any] = []
 
     def stub(parts: Parts, worker: Worker) -> Outcome:
+        parts.load()
         batch = next(iter(parts.updates(0)))[0]
         seen.append((parts.samples(batch), batch.target_tokens, int((batch.target_out != 0).sum())))
         rates = []

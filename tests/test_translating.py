@@ -172,6 +172,7 @@ def test_gnmts_gradient_is_clipped_before_the_step_and_the_transformers_is_not(m
     steps: list[Any] = []
 
     def stub(parts: Parts, worker: Worker) -> Outcome:
+        parts.load()
         batch = next(iter(parts.updates(0)))[0]
         (1e3 * parts.loss(parts.forward(parts.model, batch), batch)).backward()
         gradients = [weight.grad for weight in parts.model.parameters() if weight.grad is not None]

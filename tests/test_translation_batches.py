@@ -18,7 +18,7 @@ from mlbench.tasks.common.translation.subwords import BOS, EOS, PAD
 from mlbench.training import Parts, train
 from mlbench.worker import Worker
 
-GNMT, TRANSFORMER = Budget("sentences", 2048, 128), Budget("tokens", 2**17, 8192)  # TASKS.md, 4a and 4b
+GNMT, TRANSFORMER = Budget("sentences", 2048, 128), Budget("tokens", 2**17, 8192)  # as in conf/task
 SMALL = [
     Budget("sentences", 96, 24),
     Budget("sentences", 96, 96),

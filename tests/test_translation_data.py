@@ -1,5 +1,6 @@
 """Prepared text: the phrasebook, and files of a user's own, through the same preparation."""
 
+import os
 import sys
 from pathlib import Path
 from subprocess import run
@@ -121,6 +122,33 @@ def test_own_files_are_prepared_by_the_data_sets_rules(tmp_path: Path) -> None:
     manifest = arrow.read_manifest(prepared)
     assert manifest["name"] == "files" and manifest["pairs_read"] == 42
     assert [each["file"] for each in manifest["inputs"]] == ["train.en", "train.fr", "test.en", "test.fr"]
+
+
+IN_ASCII = """
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from mlbench.tasks.common.translation import data, wmt
+
+root = Path(sys.argv[1])
+files = {"train_files": root / "train", "test_files": root / "test"}
+config = SimpleNamespace(dataset="phrasebook", source="en", target="fr", **files)
+found = data.open_dataset(data.prepare_dataset(config, root))
+begin, end = found.train.target_offsets[7:9]
+print(ascii([found.detokenise(found.train.targets[begin:end]), *wmt.segments(root / "test.sgm")]))
+"""
+
+
+def test_text_is_utf_8_whatever_the_locale_says(tmp_path: Path) -> None:
+    own(tmp_path)
+    (tmp_path / "test.sgm").write_text("<seg id=1>Grüße я</seg>", "utf-8")
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run(
+        [sys.executable, "-c", IN_ASCII, tmp_path], env=environment, capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == ascii(["The nombre été я, 7 !", "Grüße я"])
 
 
 def test_no_test_sentence_is_dropped_however_odd(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ class Connection:
     """A Ray cluster that this process is a driver of.
 
     - resources: what one worker reserves, e.g. {"CPU": 1, "GPU": 1}.
+    - placement: Ray's strategy for the workers' nodes, PACK or STRICT_SPREAD.
     - threads: compute threads of a worker.
-    - oversubscribed: workers share CPUs, so the times are not those of this many workers.
+    - oversubscribed: more threads than CPUs, so the times are not those of this many workers.
     - host: the address at which workers reach this process.
     """
 
     resources: dict[str, float]
+    placement: str
     threads: int
     oversubscribed: bool
     host: str

@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,20 +89,25 @@ def stop() -> bool:
     logs = next(a for a in psutil.Process(kept["pid"]).cmdline() if a.startswith("--log_dir="))
     session = str(Path(logs.split("=", 1)[1]).parent)
     named = [p for p in psutil.process_iter(["cmdline"]) if session in " ".join(p.info["cmdline"] or ())]
-    ours = {*named, *(child for process in named for child in _children(process))}  # agents take other names
+    ours = {*named, *(child for process in named for child in children(process))}  # agents take other names
     for process in ours:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
-    waits = 10 * STOP_S
-    while waits and any(_lives(process) for process in ours):
-        time.sleep(0.1)
-        waits -= 1
-    for process in filter(_lives, ours):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    end(ours)
     _path().unlink(missing_ok=True)
     return True
+
+
+def end(processes: Collection[psutil.Process]) -> None:
+    """Wait STOP_S for processes that were told to end, and kill those that have not."""
+    # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
+    waits = 10 * STOP_S
+    while waits and any(_lives(process) for process in processes):
+        time.sleep(0.1)
+        waits -= 1
+    for process in filter(_lives, processes):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _note() -> dict[str, Any] | None:
@@ -115,7 +121,8 @@ def _note() -> dict[str, Any] | None:
     return kept if same else None
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
+def children(process: psutil.Process) -> list[psutil.Process]:
+    """Return the processes below this one; none where it has ended."""
     with suppress(psutil.NoSuchProcess):
         return process.children(recursive=True)
     return []

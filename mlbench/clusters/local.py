@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import ray
 
 from mlbench import provenance
@@ -29,6 +30,7 @@ def join(experiment: Experiment) -> Iterator[str]:
         "log_to_driver": experiment.verbose,
     }
     address = kept.address()
+    before = set(kept.children(psutil.Process()))
     if address:
         ray.init(address=address, **options)
     else:
@@ -43,4 +45,7 @@ def join(experiment: Experiment) -> Iterator[str]:
     try:
         yield LOOPBACK
     finally:
+        started = set() if address else set(kept.children(psutil.Process())) - before
         ray.shutdown()
+        # Ray's workers end when they miss their server, but now and then one of them hangs for ever (2.60).
+        kept.end(started)

@@ -9,16 +9,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mlbench import events
+from mlbench import config, events, tasks
 from mlbench.errors import UserError
 from mlbench.exchange import archive, published
 from mlbench.exchange.archive import Archive
 from mlbench.exchange.export import OF_EXPORT
 from mlbench.exchange.layout import is_layout
 from mlbench.record import Record
+from mlbench.store import entries
 
 Log = list[dict[str, Any]]
 RECORD = "record.json"
+OF_BOTH = ("run_id", "experiment", "seed", "key", "command")  # of the record and of the log's first event
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
 
 
@@ -71,10 +73,38 @@ def _ours(opened: Archive) -> tuple[Record, Log]:
     try:
         record = Record.model_validate_json(opened.files[RECORD])
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise opened.refusal(f"{RECORD} is of another version of mlbench, or changed ({where})") from error
+        raise _changed(opened, ".".join(map(str, error.errors()[0]["loc"]))) from error
     if not RUN_ID.fullmatch(record.run_id):
         raise opened.refusal(f"{record.run_id[:80]!r} is no name of a run")
+    _check_experiment(opened, record)
+    log = _own_log(opened, record)
+    marked = {"imported": _origin(opened)}
+    log[0] = log[0] | {"value": log[0]["value"] | marked}
+    return record.model_copy(update={"software": record.software | marked}), log
+
+
+def _check_experiment(opened: Archive, record: Record) -> None:
+    """Refuse an experiment that is none: a record keeps it as plain values, which every reader relies on."""
+    plain = record.experiment
+    task = plain.get("task")
+    name = task.get("name") if isinstance(task, dict) else None
+    if not isinstance(task, dict) or name not in config.choices("task"):
+        raise opened.refusal(f"{RECORD} is of a task that is not known here ({str(name)[:40]})")
+    common = {field: value for field, value in task.items() if field in config.TaskConfig.model_fields}
+    parts = (("task.", tasks.load(name).Config, task), ("", config.Experiment, plain | {"task": common}))
+    for prefix, model, values in parts:
+        try:
+            model.model_validate_json(json.dumps(values), strict=True)
+        except ValidationError as error:
+            for fault in error.errors():
+                where = prefix + ".".join(map(str, fault["loc"]))
+                told = record.source != published.SOURCE or where not in published.UNLIKE_OURS
+                if told or fault["input"] != published.UNLIKE_OURS[where]:
+                    raise _changed(opened, f"experiment.{where}") from error
+
+
+def _own_log(opened: Archive, record: Record) -> Log:
+    """Return the event log; UserError where it is not the record's, or MLflow cannot be written from it."""
     log: Log = []
     for line in opened.text(events.NAME).splitlines() if events.NAME in opened.files else ():
         try:
@@ -87,11 +117,21 @@ def _ours(opened: Archive) -> tuple[Record, Log]:
     if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
         raise opened.refusal(f"{events.NAME} is missing, or not the whole log of a run")
     start = log[0]["value"]
-    if not isinstance(start, dict) or start.get("run_id") != record.run_id:
+    if not isinstance(start, dict) or any(start.get(name) != getattr(record, name) for name in OF_BOTH):
         raise opened.refusal(f"{RECORD} and {events.NAME} are of different runs")
-    marked = {"imported": _origin(opened)}
-    log[0] = log[0] | {"value": start | marked}
-    return record.model_copy(update={"software": record.software | marked}), log
+    try:
+        entries.opening_tags(start)
+        entries.params(start)
+        entries.series(log)
+        entries.closing_metrics(record, ended=datetime.fromisoformat(record.ended_at).timestamp())
+        datetime.fromtimestamp(start["begun"])
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError) as error:
+        raise opened.refusal(f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error
+    return log
+
+
+def _changed(opened: Archive, where: str) -> UserError:
+    return opened.refusal(f"{RECORD} is of another version of mlbench, or changed ({where})")
 
 
 def _log(record: Record, opened: Archive) -> Log:

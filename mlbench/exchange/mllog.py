@@ -45,8 +45,11 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
 
 
 def _global_batch(task: dict[str, Any], record: Record) -> int:
-    """Return samples an update over all workers; translation fixes that, whatever the number of workers."""
-    return task.get("update_size") or task["batch_size"] * record.workers
+    """Return samples an update over all workers; some tasks fix that, or bound it, whatever their number."""
+    if task.get("update_size"):
+        return task["update_size"]
+    batch, most = task["batch_size"], task.get("largest_global_batch")
+    return (batch if most is None else min(batch, most // record.workers)) * record.workers
 
 
 def _validated(record: Record, event: dict[str, Any], *, since: float) -> list[str]:

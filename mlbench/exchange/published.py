@@ -43,6 +43,11 @@ SEED = 42  # of every published task's main.py; archives have none
 REPEATS = 100  # calls that backend_benchmark averaged over, its main.py
 THIRDS = (0.3, 0.6, 0.9)  # shares of an epoch at which GNMT validated for its goal, its main.py
 QUARTERS = (*THIRDS, 1.0)  # and the Transformer
+UNLIKE_OURS = {  # what `_plain` puts where none of our runs may have it: not told, or not done there
+    "backend.timeout_s": None,
+    "sync.bucket_cap_mb": None,
+    "task.warmups": 0,
+}
 NAME = re.compile(r"metrics_(?P<backend>[a-z]+)(?P<gpu>-gpu)?-(?P<workers>\d+)\.zip")
 
 
@@ -282,5 +287,5 @@ def _table(archive: Archive, series: Series, place: Origin) -> list[dict[str, An
             repeats=REPEATS * len(times) // len(ranks),
             mean_s=math.fsum(times) / len(times),
         )
-        for (dtype, size), times in sorted(seconds.items(), reverse=False)
+        for (dtype, size), times in sorted(seconds.items())
     ]

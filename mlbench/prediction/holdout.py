@@ -29,7 +29,13 @@ def leave_one_out(measurements: Measurements) -> list[LeftOut]:
         rest = measurements.only([k for k in measurements.counts if k != left])
         if any(run.reached for run in rest.runs):
             errors.append(compare(fit(rest), measurements.only([left])))
-    return [one for one in errors if math.isfinite(one.measured_s)]
+    return _reached(errors)
+
+
+def held_out(model: Model, everything: Measurements) -> list[LeftOut]:
+    """Return how well the model predicts worker counts that were measured but not fitted."""
+    unseen = [k for k in everything.counts if k not in model.measurements.counts]
+    return _reached([compare(model, everything.only([k])) for k in unseen])
 
 
 def compare(model: Model, measured: Measurements) -> LeftOut:
@@ -60,3 +66,8 @@ def drift(measurements: Measurements) -> float:
         return 0.0
     off = compare(fit(rest), measurements.only([most])).epoch_error
     return abs(math.log1p(off)) / math.log2(most / fewer[-1])
+
+
+def _reached(errors: list[LeftOut]) -> list[LeftOut]:
+    """Return those with a time to compare with: where most runs missed the goal there is none."""
+    return [one for one in errors if math.isfinite(one.measured_s)]

@@ -30,7 +30,7 @@ class Measured:
     feeding_s: float  # waiting for data, metrics of the training batch
     communication_s: float  # exposed
     overlapped_s: float  # communication hidden behind backward
-    outside_s: float  # the clock's time outside the batches: validation, reports, checkpoints
+    outside_s: float  # the clock's time outside the batches: loading, validation, reports
     startup_s: float | None = None
 
     @property
@@ -124,7 +124,7 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
             f"{title} mixes experiments: {'; '.join(differing)}",
             hint="choose one, e.g. task=logreg backend=gloo",
         )
-    first = records[0].experiment
+    first = (kept or records)[0].experiment
     hardware = Hardware.model_validate(first["hardware"])
     return Measurements(
         title=title,

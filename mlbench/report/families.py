@@ -1,15 +1,20 @@
 """What the runs of a study have in common and what tells its families apart, in words."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
 
+from mlbench import comparison
 from mlbench.record import Record
 from mlbench.speedup import Point, Speedup, families, points, speedups
 from mlbench.speedup.points import OURS
 from mlbench.units import counted
 
-LABELS = ("task", "scale", "recipe", "backend", "sync", "network", "hardware")  # fields of Point
+LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware")  # fields of Point
+OWN_FILES = ("_file", "_files", "_folder")  # ends of the fields by which a user names data of their own
+LONG = 40  # letters of a value in a label; of a longer one the beginning stands there, and a checksum
+SPLIT = "test"  # what a task that can validate on something else validates on
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,18 @@ class Family:
 
 @dataclass(frozen=True)
 class Group:
-    """The families that may stand in one chart: one task, one scale, one goal."""
+    """The families that may stand in one chart: one task, one scale, one goal, the same data.
+
+    - dataset: its name; "" where a user's own files take its place.
+    - other_data: these files, or another split than the task's own, in words; "" where the runs were trained
+      and judged on what the published ones were.
+    """
 
     task: str
     scale: str
     goal: str | None
+    dataset: str
+    other_data: str
     families: tuple[Family, ...]
 
     @property
@@ -56,26 +68,27 @@ class Group:
 
     @property
     def about(self) -> str:
-        """What every chart's title says: task, scale, goal, hardware and how often a point was measured."""
+        """What stands below every title; the data last, as names of files may be longer than the picture."""
         hardware = dict.fromkeys(point.hardware for point in self.points)
         repeats = sorted({point.n for point in self.points})
         n = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
         goal = f", {self.goal}" if self.goal else ""
-        return f"{self.task}, {self.scale}{goal}, hardware {', '.join(hardware)}, n = {n} a point"
+        data = " ".join(filter(None, (self.dataset, self.other_data)))
+        first = f"{self.task}, {self.scale}{goal}, hardware {', '.join(hardware)}"
+        return f"{first}, n = {n} a point, data {data}"
 
 
 def groups(records: Sequence[Record]) -> list[Group]:
     """Return the records by what may be compared at all; ours come before published ones."""
     found = points(records)
     compared = {id(one.point): one for one in speedups(found)}
-    together: dict[tuple[str, str, str | None], list[list[Point]]] = {}
+    together: dict[tuple[str, ...], list[list[Point]]] = {}
     for family in families(found):
         first = family[0]
-        together.setdefault((first.task, first.scale, first.goal), []).append(family)
-    return [
-        Group(*place, families=_labelled(some, compared))
-        for place, some in sorted(together.items(), key=lambda item: tuple(map(str, item[0])))
-    ]
+        data = comparison.data(first)
+        place = (first.task, first.scale, str(first.goal), _other_data(data), repr(data))
+        together.setdefault(place, []).append(family)
+    return [_group(some, compared) for _, some in sorted(together.items())]
 
 
 def workers(point: Point) -> str:
@@ -100,6 +113,32 @@ def reasons(family: Family, *, forbidden_only: bool = False) -> list[str]:
     ]
 
 
+def _group(some: list[list[Point]], compared: dict[int, Speedup]) -> Group:
+    first = some[0][0]
+    data = comparison.data(first)
+    return Group(
+        first.task,
+        first.scale,
+        first.goal,
+        dataset="" if _own_files(data) else str(data.get("task.dataset", "")),
+        other_data=_other_data(data),
+        families=_labelled(some, compared),
+    )
+
+
+def _other_data(data: dict[str, Any]) -> str:
+    """Return a user's own files or the other split as one says them on the command line; "" for neither."""
+    plain = {"task.dataset": data.get("task.dataset"), "task.validation": SPLIT}
+    said = {name: value for name, value in data.items() if value != plain.get(name)}
+    if not _own_files(data):
+        said = {name: value for name, value in said.items() if name in plain}
+    return " ".join(f"{name}={value}" for name, value in said.items())
+
+
+def _own_files(data: dict[str, Any]) -> bool:
+    return any(name.endswith(OWN_FILES) for name in data)
+
+
 def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Family, ...]:
     """Return the families with labels of what differs among them, in fields that people know if those do."""
     ordered = sorted(some, key=lambda family: family[0].source != OURS)
@@ -108,9 +147,7 @@ def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Fa
         fields = [dict(family[0].series) for family in ordered]
         names = [name for name in sorted(set().union(*fields)) if len({one.get(name) for one in fields}) > 1]
         for label, one in zip(labels, fields, strict=True):
-            label += [
-                f"{name.removeprefix('task.')} {json.loads(one.get(name, 'null'))}" for name in names[:3]
-            ]
+            label += [f"{name.removeprefix('task.')} {_value(one.get(name, 'null'))}" for name in names[:3]]
     return tuple(
         Family(
             " ".join(filter(None, [*label, "published" if family[0].source != OURS else ""])),
@@ -122,3 +159,9 @@ def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Fa
 
 def _telling(some: list[list[Point]]) -> list[str]:
     return [name for name in LABELS if len({getattr(family[0], name) for family in some}) > 1]
+
+
+def _value(text: str) -> str:
+    """Return a field's value for a label, which has little room; different values stay different."""
+    said = str(comparison.parsed(text))
+    return said if len(said) <= LONG else f"{said[: LONG - 12]}... {crc32(said.encode()):08x}"

@@ -13,6 +13,7 @@ from mlbench.report import tables
 from mlbench.report.answer import answer
 from mlbench.report.chart import Chart
 from mlbench.report.charts import charts
+from mlbench.report.charts.messages import measured
 from mlbench.report.families import Group, groups
 from mlbench.report.figures import figure
 from mlbench.report.interactive import plotly
@@ -95,17 +96,18 @@ def _packaged(name: str) -> str:
 
 def _section(group: Group, place: int, all_groups: Sequence[Group], references: Sequence[Any]) -> _Section:
     beside, unshown = tables.references([one for one in references if one.task == group.task])
-    first = all_groups.index(next(one for one in all_groups if one.task == group.task)) == place
+    first = next((one for one in all_groups if one.task == group.task and not one.other_data), None)
     notes = {f"Note: {one.note}." for family in group.families for one in family.speedups if one.note}
+    data = f", {group.other_data}" if group.other_data else ""
     goal = f": {group.goal}" if group.goal else ""
     return _Section(
         id=f"group-{place}",
-        title=f"{group.task}, {group.scale}{goal}",
+        title=f"{group.task}, {group.scale}{data}{goal}",
         answer=answer(group),
         figures=[_Figure(f"figure-{place}-{chart.name}", chart, _png(chart)) for chart in _worth(group)],
         table=tables.points(group),
         notes=sorted(notes),
-        references=beside if first else [],
+        references=beside if group is first else [],
         unshown=unshown,
     )
 
@@ -113,7 +115,7 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
 def _worth(group: Group) -> list[Chart]:
     """Return the charts to show; of task 0, which has no goal, only those that have something."""
     found = charts(group)
-    return [chart for chart in found if not chart.empty] if any(r.table for r in group.records) else found
+    return [chart for chart in found if not chart.empty] if measured(group) else found
 
 
 def _png(chart: Chart) -> str:

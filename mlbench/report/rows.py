@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.record import Record
-from mlbench.report.families import Family, groups
+from mlbench.report.charts.shares import OUTSIDE
+from mlbench.report.families import Family, Group, groups
 from mlbench.speedup import Estimate, Ratio, Speedup
 from mlbench.tracker import PHASES
 
@@ -36,7 +37,10 @@ def rows(records: Sequence[Record]) -> list[Row]:
     Infinite times and costs mean that half of the runs or more missed the goal.
     """
     return [
-        _row(family, one) for group in groups(records) for family in group.families for one in family.speedups
+        _row(group, family, one)
+        for group in groups(records)
+        for family in group.families
+        for one in family.speedups
     ]
 
 
@@ -50,7 +54,7 @@ def metrics(records: Sequence[Record]) -> Iterator[tuple[str, float, int]]:
     for row in rows(records):
         if row["no_speedup"] and row["oversubscribed"]:
             continue
-        place = [row["task"], row["scale"]] if several else []
+        place = [row["task"], row["scale"], row["other_data"].replace("/", "_")] if several else []
         prefix = "".join(f"{part}/" for part in [*place, row["family"]] if part)
         for name in METRICS:
             for end in ("", "_low", "_high"):
@@ -74,17 +78,18 @@ def save(table: Sequence[Row], folder: Path) -> None:
     pyarrow.csv.write_csv(arrow, folder / "summary.csv")
 
 
-def _row(family: Family, one: Speedup) -> Row:
+def _row(group: Group, family: Family, one: Speedup) -> Row:
     point = one.point
     row: Row = {
         "task": point.task,
         "scale": point.scale,
         "goal": point.goal,
+        "dataset": group.dataset,
+        "other_data": group.other_data,
         "recipe": point.recipe,
         "workers": point.workers,
         "backend": point.backend,
         "sync": point.sync,
-        "network": point.network,
         "hardware": point.hardware,
         "nodes": point.nodes,
         "source": point.source,
@@ -120,7 +125,7 @@ def _row(family: Family, one: Speedup) -> Row:
         for end in ("value", "low", "high"):
             column = name if end == "value" else f"{name}_{end}"
             row[column] = getattr(found, end) if found else None
-    for phase in (*PHASES, "validation", "checkpoint", "report"):
+    for phase in (*PHASES, *OUTSIDE):
         row[f"{phase}_s_per_epoch"] = {**point.phases, **point.outside}.get(phase)
     return row
 

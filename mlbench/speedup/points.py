@@ -62,7 +62,6 @@ class Point:
     backend: str
     sync: str
     hardware: str
-    network: str
     goal: str | None
     nodes: int
     reached: int
@@ -184,7 +183,6 @@ def _point(runs: list[Record]) -> Point:
         backend=_name(experiment, "backend"),
         sync=_name(experiment, "sync"),
         hardware=_name(experiment, "hardware"),
-        network=_name(experiment, "network"),
         goal=runs[0].goal,
         nodes=_nodes(runs[0]),
         reached=sum(run.status == "goal_reached" for run in runs),

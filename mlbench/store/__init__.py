@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import yaml
 
-from mlbench import events, record, tasks
+from mlbench import events, provenance, record, tasks
 from mlbench.config import Experiment, key
 from mlbench.errors import UserError
 from mlbench.provenance import without_credentials
@@ -36,22 +36,51 @@ OUTCOMES = ("uploaded", "present", "running", "failed")  # of `sync`, for one ru
 LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
 
 
-def find_finished(experiment: Experiment) -> Record | None:
-    """Return the record of a finished run with this experiment's key and seed, if there is one.
+def find_finished(experiment: Experiment, *, data: str | None) -> Record | None:
+    """Return the record of a finished run that stands for this experiment, if there is one.
 
-    The folders below output_root tell first: the store may be down, or behind.
+    It has the same key and seed, and `data` as the hash of its data's manifest (None: any). The folders below
+    output_root tell first: the store may be down, or behind. A run that only the store has may be another
+    machine's; it stands for one on this machine where that makes no difference.
     """
     assert experiment.seed is not None
     here = record.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
-    finished = [one for one in here if one.status in FINISHED]
+    finished = [one for one in here if one.status in FINISHED and data in (None, one.data_manifest)]
     if finished:
         return finished[-1]
     with suppress(Exception):  # a dead or unreadable store costs a repetition, not the run
         ledger = open_ledger(experiment.store, artifacts=None)
         if ledger is not None:
-            text = ledger.record_json(key=key(experiment), seed=experiment.seed, statuses=FINISHED)
-            return Record.model_validate_json(text) if text else None
+            for text in ledger.records(key=key(experiment), seed=experiment.seed, statuses=FINISHED):
+                one = Record.model_validate_json(text)
+                if data in (None, one.data_manifest) and _as_here(one, experiment):
+                    return one
     return None
+
+
+def _as_here(one: Record, experiment: Experiment) -> bool:
+    """Return whether the run's nodes are as the hardware profile states, or else as this machine."""
+    if experiment.hardware.cpus is not None and not one.caveats:
+        return True
+    on_gpu = experiment.backend.device == "cuda"
+
+    def shape(node: dict[str, Any]) -> list[Any]:
+        return [node["cpu_model"], node["usable_cpus"], *(gpu["name"] for gpu in node["gpus"] if on_gpu)]
+
+    here = provenance.node()
+    known = bool(one.nodes) and here["cpu_model"] is not None
+    return known and all(shape(node) == shape(here) for node in one.nodes)
+
+
+def restore(found: Record, folder: Path, uri: str) -> None:
+    """Make the folder of a run that the store has, with its record and, if it can be had, its event log."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / events.NAME).exists():
+        with suppress(Exception):  # whatever MLflow raises: the record is what counts
+            ledger = open_ledger(uri, artifacts=None)
+            if ledger is not None:
+                ledger.fetch(found.run_id, events.NAME, folder)
+    found.save(folder)
 
 
 class Mirror(threading.Thread):
@@ -163,8 +192,11 @@ def bring(folder: Path, run_id: str, uri: str) -> Synced:
     except BlockingIOError:
         return Synced(run_id, "running")
     try:
-        log = events.read(folder / events.NAME)
-        if not any(event["key"] == "run_stop" for event in log):
+        stopped = any(event["key"] == "run_stop" for event in events.read(folder / events.NAME))
+        lost = stopped and not (folder / "record.json").exists()
+        if lost and run_id in complete_in(uri):
+            return Synced(run_id, "present")  # with the record that is lost here
+        if lost or not stopped:
             recover(folder)
         _Transfer(folder, uri).advance()
     except Exception as error:  # one bad folder must not keep the others out

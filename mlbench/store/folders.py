@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mlbench import events, record
+from mlbench import command, events, record
 from mlbench import study as studies
 from mlbench.errors import UserError
 from mlbench.record import Record

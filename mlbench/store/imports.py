@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from mlbench import events, store
+from mlbench import command, events, store
 from mlbench.errors import UserError
 from mlbench.record import Record
 from mlbench.store import Synced

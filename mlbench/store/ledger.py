@@ -54,8 +54,8 @@ class Ledger:
             self.client.delete_run(run.info.run_id)
         return bool(found)
 
-    def record_json(self, *, key: str, seed: int, statuses: Sequence[str]) -> str | None:
-        """Return the newest record of a complete run with this key, seed and one of the statuses.
+    def records(self, *, key: str, seed: int, statuses: Sequence[str]) -> Iterator[str]:
+        """Yield the records, as JSON, of complete runs with this key, seed and status, newest first.
 
         Runs that were imported do not count: nobody knows here on what they were measured.
         """
@@ -64,8 +64,13 @@ class Ledger:
             if run.data.tags["status"] in statuses and IMPORTED not in run.data.tags:
                 with tempfile.TemporaryDirectory() as folder:
                     path = self.client.download_artifacts(run.info.run_id, "record.json", folder)
-                    return Path(path).read_text()
-        return None
+                    yield Path(path).read_text()
+
+    def fetch(self, run_id: str, name: str, folder: Path) -> None:
+        """Copy one of a run's files into the folder."""
+        run = self.find(run_id)
+        assert run is not None, run_id
+        self.client.download_artifacts(run.info.run_id, name, str(folder))
 
     def search(self, query: str, *, deleted: bool = False) -> Iterator[Any]:
         """Yield MLflow's runs that the query finds, newest first."""

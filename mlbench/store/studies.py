@@ -17,7 +17,7 @@ from mlbench.store.ledger import Ledger, open_ledger
 from mlbench.study import Study
 
 PARENT = "mlflow.parentRunId"  # tag by which MLflow nests runs
-FIELDS = ("task", "scale", "recipe", "backend", "sync", "hardware", "network", "goal")
+FIELDS = ("task", "scale", "recipe", "backend", "sync", "hardware", "goal")
 
 
 def parent(ledger: Ledger, output_root: Path, name: str) -> str:

@@ -42,11 +42,14 @@ def measure(request: Request) -> Outcome:
         _check(wanted, request)
         for one in wanted.values():
             run.check_data(one)
+        data = {name: run.data_manifest(one) for name, one in wanted.items()}
+        study.check_data(plan, data, output_root=outcome.output_root)
         outcome.study = plan
         study.save(plan, outcome.folder)
         given = {seed for asked, _ in request.grids for seed in asked.seeds or ()}
         drawn = {t.id for t in study.trials(plan) if t.id not in known_before and t.seed not in given}
-        runs = _attempts(plan, known, outcome.output_root, fresh=drawn)
+        old = {t.id for t in study.trials(plan) if t.point.key in wanted} - drawn
+        runs = _attempts(plan, known, outcome.output_root, old=old)
         _run_missing(outcome, wanted, known, runs=runs, request=request)
         outcome.records = study.records(plan, outcome.output_root)
     return outcome
@@ -68,7 +71,7 @@ def prepare(request: Request) -> None:
     wanted = experiments or {point.key: _compose(point.words, request) for point in plan.points}
     _check(wanted, request)
     for one in wanted.values():
-        if one.task.dataset != run.NO_DATASET:
+        if one.task.dataset != tasks.NO_DATASET:
             tasks.load(one.task.name).prepare(one.task, one.data_root.absolute())
 
 
@@ -211,12 +214,13 @@ def _check(wanted: Mapping[str, Experiment], request: Request) -> None:
 
 
 def _attempts(
-    plan: Study, known: Mapping[str, Experiment], output_root: Path, *, fresh: set[str]
+    plan: Study, known: Mapping[str, Experiment], output_root: Path, *, old: set[str]
 ) -> dict[str, list[Record]]:
     """Return all runs of every trial.
 
-    What a killed sweep left half-done is concluded first. A run that only a tracking server has, because it
-    was measured elsewhere with this seed, is brought here; for a fresh trial nobody needs to be asked.
+    What a killed sweep left half-done is concluded first. A finished run that only the store has, because it
+    was measured elsewhere or its folder is gone, is brought here. The store is asked for the `old` trials: a
+    seed that has just been drawn is nobody's.
     """
     found = {}
     for trial in study.trials(plan):
@@ -225,16 +229,15 @@ def _attempts(
             if not (log.parent / "record.json").exists():
                 store.bring(log.parent, log.parent.name, experiment.store)
         found[trial.id] = study.attempts(trial, output_root)
-        if not found[trial.id] and experiment.tracking_uri and trial.id not in fresh:
-            found[trial.id] = _from_elsewhere(trial, experiment, output_root)
+        finished = any(one.status in FINISHED for one in found[trial.id])
+        if not finished and trial.id in old:
+            found[trial.id] += _from_store(trial, experiment, output_root)
     return found
 
 
-def _from_elsewhere(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:
-    there = store.find_finished(experiment.model_copy(update={"seed": trial.seed}))
+def _from_store(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:
+    there = run.already_measured(experiment.model_copy(update={"seed": trial.seed}))
     if there is None:
         return []
-    folder = output_root / there.run_id
-    folder.mkdir(parents=True, exist_ok=True)
-    there.save(folder)
+    store.restore(there, output_root / there.run_id, experiment.store)
     return [there]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mlbench import events, provenance, study
+from mlbench import command, events, provenance, study
 from mlbench.record import Record
 from mlbench.store import studies
 from mlbench.study import Study

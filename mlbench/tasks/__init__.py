@@ -3,7 +3,8 @@
 A task is a module with three names, and `conf/task/NAME.yaml` with the values of its closed division:
 
 - `Config`: a frozen `TaskConfig` with the task's own fields. It has no defaults; the YAML has them all.
-- `prepare(config, root) -> Path`: makes the data set below `root` once and returns its folder. Not timed.
+- `prepare(config, root, *, progress=None) -> Path`: makes the data set below `root` once and returns its
+  folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (common/arrow.py).
 - `run(config, worker) -> Outcome`: trains (or measures) with `mlbench.training.train`.
 
 A task whose result is a table may have a module `report` with `figure(table, network_gbit_per_s=)` for
@@ -14,9 +15,14 @@ The module itself must import quickly (no torch), because the driver only needs 
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from mlbench.errors import UserError
+
+NO_DATASET = "none"  # of tasks that generate what they need
+OWN_DATA = ("train_file", "train_files", "train_folder")  # fields by which a user names data of their own
 
 
 def load(name: str) -> ModuleType:
@@ -31,6 +37,18 @@ def load(name: str) -> ModuleType:
     if missing:
         raise UserError(f"task {name!r} lacks {', '.join(missing)}", hint="see docs/adding-a-task.md")
     return module
+
+
+def require_data(task: Any, scale: str, root: Path) -> None:
+    """Raise UserError if the task's official data set is not prepared below `root`, which can take hours."""
+    own = any(getattr(task, field, None) for field in OWN_DATA)
+    if scale != "official" or own or task.dataset == NO_DATASET:
+        return
+    if not (root / task.dataset / "manifest.json").exists():
+        raise UserError(
+            f"data set {task.dataset!r} is not prepared below {root}",
+            hint=f"python -m mlbench.data prepare task={task.name} scale=official data_root={root}",
+        )
 
 
 def report(name: str) -> ModuleType | None:

@@ -1,8 +1,7 @@
 """What a person sees on the terminal: help, progress while a run trains, and its result card.
 
 Progress goes to stderr and the card to stdout, so that either can be piped. A terminal gets a live screen;
-anything else gets plain lines. Drawing happens in one thread of the driver, seldom enough to cost the
-workers beside it nothing that could be measured (docs/performance.md).
+anything else gets plain lines. Drawing happens in one thread of the driver, at most some times a second.
 """
 
 import sys

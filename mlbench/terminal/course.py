@@ -65,8 +65,8 @@ class Course:
         self.doing = WAITING
         if connection.oversubscribed:
             self.warnings.append(
-                f"oversubscribed: {self.experiment.workers} workers share the CPUs of fewer; "
-                "no speed-up may be taken from this run"
+                f"oversubscribed: {self.experiment.workers} worker(s) of {connection.threads} thread(s) have "
+                "fewer CPUs than that; no speed-up may be taken from this run"
             )
 
     def sign(self, sign: dict[str, Any]) -> None:

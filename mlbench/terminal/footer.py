@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from mlbench import command
 from mlbench.provenance import without_credentials
 from mlbench.record import FINISHED, Record
 

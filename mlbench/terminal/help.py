@@ -20,8 +20,9 @@ Examples
   python -m mlbench.run task=logreg workers=8
       Another task, eight workers; more workers than CPUs run, but marked.
   python -m mlbench.run task=resnet20 scale=official data_root=/data \\
-      workers=4 hardware=gcp_n1_t4 backend=nccl goal=light
-      The published task on four GPU nodes, to its lighter goal.
+      workers=4 hardware=gcp_n1_t4 backend=nccl goal=light cluster=attached
+      The published task on four GPU nodes, to its lighter goal; called on a
+      node of the Ray cluster that they form.
 """
 
 GROUPS = {
@@ -63,7 +64,8 @@ CLOSING = (
         "A run gets its own folder below output_root: events.jsonl (what happened, written as it happens), "
         "record.json and record.parquet (the result). The same goes to the MLflow store at tracking_uri, "
         "by default a SQLite file in output_root; the result card ends with the line that opens it. A "
-        "finished run with the same configuration and seed is shown again, unless rerun=true.",
+        "finished run with the same configuration, seed and data is shown again, unless rerun=true; one that "
+        "only a shared store has, if the hardware profile states its CPUs or they are those of this machine.",
     ),
     (
         "Exit codes",
@@ -72,7 +74,9 @@ CLOSING = (
     ),
     (
         "See also",
-        "python -m mlbench.data --help (data sets), python -m mlbench.results --help (what was measured).",
+        "python -m mlbench.sweep --help (grids of runs, repeated: studies), python -m mlbench.predict --help "
+        "(more workers than were measured), python -m mlbench.results --help (runs of the past), "
+        "python -m mlbench.data --help (data sets), python -m mlbench.cluster --help (a Ray that stays).",
     ),
 )
 

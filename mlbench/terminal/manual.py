@@ -57,7 +57,8 @@ about the time to the goal. One run on a side shows no difference.
   python -m mlbench.results compare "task=gnmt workers=2" "task=gnmt workers=4"
   python -m mlbench.results compare study:old study:new --fail-if-slower 5%
       Exit code 1 if a point of `new` is shown to need more than 5 % more time
-      than its partner, i.e. the whole interval lies above 1.05; for CI.
+      than its partner, i.e. the whole interval lies above 1.05, or lost its
+      goal: half of its runs missed it and fewer of the partner's did. For CI.
   python -m mlbench.results compare key:01ab key:9f3e
 """,
     "export": """\

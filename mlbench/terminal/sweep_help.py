@@ -16,7 +16,8 @@ Examples
   python -m mlbench.sweep task=resnet20 workers=1,2,4,8,16 repeats=5
       The first study again, extended: only 16 workers are measured.
   python -m mlbench.sweep task=resnet50 scale=official data_root=/data \\
-      workers=1,2,4 hardware=gcp_n1_t4 backend=nccl max_usd=50
+      workers=1,2,4 hardware=gcp_n1_t4 backend=nccl cluster=attached \\
+      max_usd=50
       Stops before the runs of this study have cost more than 50 USD.
   python -m mlbench.sweep study=quick
       A study of conf/study, or one that you began and named: the rest of it.

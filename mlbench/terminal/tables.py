@@ -69,7 +69,8 @@ def _pair(pair: Pair, limit: float | None) -> str:
     lines += [f"note: {note}" for note in pair.notes]
     lines.append(f"verdict: {_verdict(pair)}")
     if limit is not None:
-        outcome = "yes" if pair.slower_than else "not shown"
+        shown = "yes" if pair.slower_than else "not shown"
+        outcome = f"yes: {pair.lost}" if pair.lost else shown
         lines.append(f"B slower by more than {100 * limit:g} %: {outcome}")
     return "\n".join(lines)
 

@@ -1,8 +1,8 @@
-"""The charts of a study: from the points of one task, scale and goal to traces and words."""
+"""The charts of a study: from the points of one task, scale, goal and data set to traces and words."""
 
 from mlbench.report.chart import Chart
 from mlbench.report.charts.course import convergence
-from mlbench.report.charts.messages import message_bandwidth, message_times
+from mlbench.report.charts.messages import measured, message_bandwidth, message_times
 from mlbench.report.charts.price import cost
 from mlbench.report.charts.shares import communication, phases
 from mlbench.report.charts.speed import speedup, time_to_accuracy
@@ -19,6 +19,5 @@ def charts(group: Group) -> list[Chart]:
 
     A group of task 0 has those of its messages in front.
     """
-    measures_messages = any(record.table for record in group.records)
-    first = (message_times, message_bandwidth) if measures_messages else ()
+    first = (message_times, message_bandwidth) if measured(group) else ()
     return [draw(group) for draw in (*first, *DRAWN)]

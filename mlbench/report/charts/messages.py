@@ -11,6 +11,11 @@ from mlbench.units import duration, with_prefix
 SHOWN = "all_reduce"  # the collective of the charts; all others are in the records' tables
 
 
+def measured(group: Group) -> bool:
+    """Return whether these are runs of task 0; others have tables of their own kinds, e.g. of decoding."""
+    return any(row.get("collective") for record in group.records for row in record.table)
+
+
 def message_times(group: Group) -> Chart:
     """Return the median time of an all-reduce over the message size, one line a point and dtype."""
     return _over_size(

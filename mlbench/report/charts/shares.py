@@ -8,7 +8,7 @@ from mlbench.speedup import Estimate, Point
 from mlbench.tracker import PHASES
 from mlbench.units import duration, percent
 
-OUTSIDE = ("validation", "checkpoint", "report")  # what a run does between its batches
+OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches
 BAR = 0.7  # width of a bar, of the distance between two
 
 

@@ -1,5 +1,6 @@
 """Task 3a: language modelling with the AWD-LSTM; recurrent, with a large word matrix and long gradients."""
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,7 +67,14 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     averaging = Averaging(model, patience=config.patience)
     columns = reading.columns(text.train, worker, each=config.batch_size)
     way = reading.Reading(columns, config.bptt, worker)
-    measure = reading.validation(text.valid, worker, count=config.validation_columns, bptt=config.bptt)
+
+    @cache
+    def measure() -> reading.Validation:
+        return reading.validation(text.valid, worker, count=config.validation_columns, bptt=config.bptt)
+
+    def load() -> None:
+        way.load()
+        measure()
 
     def before_update(_: int) -> None:
         now = reading.rate(
@@ -88,25 +96,24 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         optimizer.step()
         averaging.after_update()
 
-    # True fp32, as the recipe says: cuDNN's recurrent kernels use TF32 unless told otherwise.
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        outcome = train(
-            Parts(
-                model=model,
-                optimizer=optimizer,
-                epochs=config.epochs,
-                updates=way.updates,
-                forward=way.forward,
-                loss=loss,
-                validate=lambda trained: measure(averaging.validated(trained)),
-                samples=lambda piece: piece.inputs.numel(),
-                before_update=before_update,
-                after_validation=averaging.after_validation,
-                step=step,
-                stateful={"averaging": averaging},
-            ),
-            worker,
-        )
+    outcome = train(
+        Parts(
+            model=model,
+            optimizer=optimizer,
+            epochs=config.epochs,
+            updates=way.updates,
+            forward=way.forward,
+            loss=loss,
+            validate=lambda trained: measure()(averaging.validated(trained)),
+            samples=lambda piece: piece.inputs.numel(),
+            load=load,
+            before_update=before_update,
+            after_validation=averaging.after_validation,
+            step=step,
+            stateful={"averaging": averaging},
+        ),
+        worker,
+    )
     outcome.unit = "tokens"
     outcome.flops_per_sample = flops_per_token(config, text.vocabulary)
     return outcome

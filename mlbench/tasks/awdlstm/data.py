@@ -110,7 +110,7 @@ WIKITEXT2_ARCHIVE = Archive(
     sha256="92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",  # as CorpusLoaders.jl has it
     md5="542ccefacc6c27f945fb54453812b3cd",  # as torchtext 0.18 has it
 )
-# What a split on blanks gives, with an <eos> a line (TASKS, 3a; test as PyTorch's example counts it).
+# What a split on blanks gives, with an <eos> a line (see README.md; test as PyTorch's example counts it).
 WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 WIKITEXT2_VOCABULARY = 33_278  # of all three files
 

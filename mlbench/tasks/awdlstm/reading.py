@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 class Reading:
     """One rank's way through the training text: where it is, and the state of its columns there.
 
-    - text: [rows + 1, columns]; row i + 1 holds what follows row i.
+    - text: [rows + 1, columns]; row i + 1 holds what follows row i. A view of the file until `load`.
     - position: epochs read before this piece. length: this piece's, in tokens.
     """
 
@@ -47,6 +47,10 @@ class Reading:
     length: int = 0
     states: States | None = None
     masks: torch.Generator | None = None
+
+    def load(self) -> None:
+        """Read this rank's columns from the file onto its device."""
+        self.text = self.text.contiguous().to(self.worker.device)
 
     def updates(self, epoch: int) -> "Pieces":
         """Return an epoch's pieces, from the start of every column."""
@@ -86,7 +90,7 @@ class Pieces:
 
 
 def columns(tokens: Tensor, worker: Worker, *, each: int) -> Tensor:
-    """Return this rank's columns of a text [tokens], as [rows + 1, each] on its device.
+    """Return this rank's columns of a text [tokens], as a view [rows + 1, each]: nothing is read yet.
 
     The global columns follow one another in the text, and rank r has those from r * each on; the last
     row repeats the first of the next column, as a target. What fills no row is left out. Raises
@@ -99,9 +103,8 @@ def columns(tokens: Tensor, worker: Worker, *, each: int) -> Tensor:
             f"{worker.world_size} workers x {each} columns leave {rows} tokens each, {SHORTEST} are needed",
             hint="use fewer workers, fewer columns (task.batch_size) or a longer text",
         )
-    whole = tokens.unfold(0, rows + 1, rows)[:count]  # overlapping views, nothing is copied yet
-    own = whole[worker.rank * each : (worker.rank + 1) * each]
-    return own.T.contiguous().to(worker.device)
+    whole = tokens.unfold(0, rows + 1, rows)[:count]  # overlapping
+    return whole[worker.rank * each : (worker.rank + 1) * each].T
 
 
 def piece_lengths(rows: int, *, bptt: int, generator: torch.Generator) -> list[int]:

@@ -105,7 +105,7 @@ def write_dataset(
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a prepared data set; UserError if there is none."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     except FileNotFoundError as error:
         raise UserError(
             f"{folder} is not a prepared data set", hint="python -m mlbench.data prepare task=NAME"
@@ -233,7 +233,7 @@ def _seal(draft: Draft, wanted: Mapping[str, Any]) -> None:
         "splits": draft.splits,
     }
     path = draft.folder / MANIFEST
-    path.write_text(json.dumps(manifest, indent=2) + "\n")
+    path.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
     _flush(path)
     _flush(draft.folder)
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import torch
 
-NORM_CONSTANT = 5.0  # words, of the length norm (Wu et al. 2016; TASKS, 4a and 4b)
+NORM_CONSTANT = 5.0  # words, of the length norm (Wu et al. 2016; the READMEs of gnmt and transformer)
 
 Tensors = tuple[torch.Tensor, ...]
 

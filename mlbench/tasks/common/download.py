@@ -21,6 +21,8 @@ from time import sleep
 from typing import IO
 from urllib.error import HTTPError, URLError
 
+from filelock import FileLock
+
 import mlbench
 from mlbench.errors import UserError
 
@@ -70,13 +72,28 @@ def download(
     file, when what it gives is not the file, or when the file that is there already is not it.
     """
     wanted = {k: v for k, v in (("sha256", sha256), ("md5", md5)) if v is not None}
-    if target.exists():
-        fault = _fault(target, size, wanted)
-        if fault:
-            raise UserError(f"{target} {fault}", hint="remove it and let it be fetched again")
-        return target
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Data sets share archives: of several processes that want one, one fetches it, the others wait.
+        with FileLock(target.with_name(f".{target.name}.lock")):
+            if not target.exists():
+                _from_mirrors(urls, target, size, wanted, progress or (lambda *_: None))
+                return target
+    fault = _fault(target, size, wanted)
+    if fault:
+        raise UserError(f"{target} {fault}", hint="remove it and let it be fetched again")
+    return target
+
+
+def _from_mirrors(
+    urls: Sequence[str],
+    target: Path,
+    size: int | None,
+    wanted: dict[str, str],
+    progress: Callable[[int, int | None], None],
+) -> None:
+    """Fetch `target` from the first mirror that has it; UserError with what each of them said."""
     part = target.with_name(target.name + ".part")
-    part.parent.mkdir(parents=True, exist_ok=True)
     mirrors, failures = list(urls), dict[str, str]()
     for pause in (*PAUSES_S, None):
         for url in tuple(mirrors):
@@ -84,11 +101,11 @@ def download(
                 part.unlink(missing_ok=True)
             continued = part.exists()
             try:
-                _transfer(url, part, progress or (lambda *_: None))
+                _transfer(url, part, progress)
                 fault = _fault(part, size, wanted)
                 if not fault:
                     part.replace(target)
-                    return target
+                    return
                 part.unlink()  # or the next try would go on from wrong bytes
                 raise (OSError if continued else _Rejected)(f"what it sends {fault}")
             except _Rejected as error:

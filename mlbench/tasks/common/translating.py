@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import cast
 
 import torch
@@ -45,9 +46,17 @@ def train_translator(
     from mlbench.training import train
 
     found = data.open_dataset(data.prepare_dataset(config, worker.data_root))
-    plan = BucketedUpdates(
-        found.train, update_budget(config, worker.device), longest=config.longest, worker=worker
-    )
+
+    @cache
+    def plan() -> BucketedUpdates:
+        """Sort and cut the pairs; the loop asks first."""
+        budget = update_budget(config, worker.device)
+        return BucketedUpdates(found.train, budget, longest=config.longest, worker=worker)
+
+    @cache
+    def rates() -> schedules.Factor:
+        return factor(config.epochs * len(plan()))
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
         network = model(found.vocabulary).to(worker.device)
@@ -58,7 +67,7 @@ def train_translator(
     )
     mixed = mixed_precision(config, worker)
     clip = config.clip or math.inf
-    schedule = schedules.Schedule(optimizer, factor(config.epochs * len(plan)))
+    schedule = schedules.Schedule(optimizer, lambda update: rates()(update))
 
     def forward(net: nn.Module, batch: MicroBatch) -> torch.Tensor:
         lengths = batch.source_lengths.to(worker.device, non_blocking=True)
@@ -89,11 +98,12 @@ def train_translator(
             model=network,
             optimizer=optimizer,
             epochs=config.epochs,
-            updates=plan,
+            updates=lambda epoch: plan()(epoch),
             forward=forward,
             loss=lambda logits, batch: update_loss(logits, batch, config=config, workers=worker.world_size),
             validate=validate,
             samples=lambda batch: counted(batch.source_tokens, batch.target_tokens),
+            load=plan,
             before_update=schedule.before_update,
             step=None if math.isinf(clip) else clipped_step,
             validate_at=config.validate_at,
@@ -105,8 +115,8 @@ def train_translator(
     )
     outcome.unit = "tokens"
     signed = [{"kind": "bleu", "signature": score.signature} for score in scores[-1:]]
-    outcome.table = [*signed, {"kind": "batches", "share_of_padding": plan.padding}]
-    source, target = (round(length) for length in plan.lengths.mean(1).tolist())
+    outcome.table = [*signed, {"kind": "batches", "share_of_padding": plan().padding}]
+    source, target = (round(length) for length in plan().lengths.mean(1).tolist())
     outcome.flops_per_sample = pair_flops(network, source, target) / counted(source, target)
     return outcome
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from mlbench.tasks.gnmt.attention import AdditiveAttention
 
-# Weights start uniform in +-SPREAD / sqrt(hidden): +-0.1 at 1,024 (TASKS, 4a), sums alike at other widths
+# Weights start uniform in +-SPREAD / sqrt(hidden): +-0.1 at 1,024 (README.md), sums alike at other widths
 SPREAD = 3.2
 Attend = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # hidden to contexts and weights
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 prepare = data.prepare_dataset
 
-# alpha of rate alpha/sqrt(t) for k workers, MLBench 2018; from 16 workers on it stays (TASKS, 2a)
+# alpha of rate alpha/sqrt(t) for k workers, MLBench 2018; from 16 workers on it stays (README.md)
 STUDY_ALPHA = {1: 200.0, 2: 400.0, 4: 600.0, 8: 700.0, 16: 800.0}
 
 
@@ -40,14 +40,20 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     from mlbench.tasks.logreg import model as logistic
     from mlbench.training import Parts, train
 
-    rows, test = (
-        data.Rows(split.features.to(worker.device), split.labels.to(worker.device))
-        for split in data.open_dataset(prepare(config, worker.data_root))
-    )
-    kept = None  # the rows to train on; None: all
+    rows, test = data.open_dataset(prepare(config, worker.data_root))
+    kept = held = None  # the rows to train on and those to validate on; None: all, and the test rows
     if config.validation == "split":
         kept, held = (part.to(worker.device) for part in data.held_out(len(rows.labels)))
-        test = data.Rows(rows.features.index_select(0, held), rows.labels.index_select(0, held))
+
+    def load() -> None:
+        nonlocal rows, test
+        rows, test = (
+            data.Rows(split.features.to(worker.device), split.labels.to(worker.device))
+            for split in (rows, test)
+        )
+        if held is not None:
+            test = data.Rows(rows.features.index_select(0, held), rows.labels.index_select(0, held))
+
     features = rows.features.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
@@ -94,6 +100,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
             loss=loss,
             validate=validate,
             samples=lambda batch: len(batch.labels),
+            load=load,
             before_update=schedule.before_update,
             after_validation=schedule.after_validation,
             stateful={"schedule": schedule},

@@ -46,8 +46,13 @@ def run(config: Config, worker: "Worker") -> "Outcome":
 
     found = data.open_dataset(prepare(config, worker.data_root))
     device = worker.device
-    images, labels = (tensor.to(device) for tensor in found.train)
-    test_images, test_labels = (tensor.to(device) for tensor in found.test)
+    (images, labels), (test_images, test_labels) = found.train, found.test
+
+    def load() -> None:
+        nonlocal images, labels, test_images, test_labels
+        images, labels = (tensor.to(device) for tensor in found.train)
+        test_images, test_labels = (tensor.to(device) for tensor in found.test)
+
     normalised = partial(normalise, mean=found.mean.to(device), std=found.std.to(device))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
@@ -101,6 +106,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
             loss=lambda logits, batch: F.cross_entropy(logits, batch[1]),
             validate=validate,
             samples=lambda batch: len(batch[1]),
+            load=load,
             before_update=schedule.before_update,
             after_validation=schedule.after_validation,
             stateful={"schedule": schedule},

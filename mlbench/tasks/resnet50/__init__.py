@@ -90,6 +90,10 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         window=config.loss_scale_window,
         largest=None,
     )
+    if mixed.scaler is not None:
+        # Or torch's fused SGD goes on from memory that it never wrote, if the first update overflows (2.13).
+        for weight in net.parameters():
+            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
     normalise = model.normaliser(config.crop, mean=MEAN, std=STD, device=worker.device)
 
@@ -120,11 +124,14 @@ def run(config: Config, worker: "Worker") -> "Outcome":
             totals[2] += ranked.sum()
             totals[3] += len(labels)
         entropy, first, five, count = worker.sum(totals).tolist()
-        return {
+        metrics = {
             "top1_accuracy": 100 * first / count,
             "top5_accuracy": 100 * five / count,
             "loss": entropy / count,
         }
+        if mixed.scaler is not None:
+            metrics["skipped_updates"] = float(mixed.scaler.skipped_updates())
+        return metrics
 
     try:
         outcome = train(
@@ -137,6 +144,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
                 loss=loss,
                 validate=validate,
                 samples=lambda pixels: len(pixels[1]),
+                load=lambda: (found.train.labels, found.val.labels),  # images come batch by batch
                 before_update=schedules.Schedule(optimizer, factor).before_update,
                 autocast=mixed.autocast,
                 scaler=mixed.scaler,

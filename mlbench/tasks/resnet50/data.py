@@ -5,7 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,16 +26,29 @@ SPLITS = ("train", "val")
 
 @dataclass(frozen=True)
 class Images:
-    """The encoded images of a split, mapped from its files; labels, heights and widths int64 [n]."""
+    """The encoded images of a split, mapped from its files; nothing is read until it is asked for."""
 
     shards: list[tuple[np.ndarray, np.ndarray]]  # bytes, and where in them each image begins
     begins: np.ndarray  # row of each shard's first image
-    labels: np.ndarray
-    heights: np.ndarray
-    widths: np.ndarray
+    numbers: dict[str, list[np.ndarray]]  # label, height and width (pixels), each shard by shard
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return sum(map(len, self.numbers["label"]))
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """int64 [n]."""
+        return self._joined("label")
+
+    @cached_property
+    def heights(self) -> np.ndarray:
+        """int64 [n], pixels."""
+        return self._joined("height")
+
+    @cached_property
+    def widths(self) -> np.ndarray:
+        """int64 [n], pixels."""
+        return self._joined("width")
 
     def encoded(self, row: int) -> bytes:
         """Return the file that row `row` was."""
@@ -43,6 +56,9 @@ class Images:
         values, starts = self.shards[shard]
         place = row - self.begins[shard]
         return values[starts[place] : starts[place + 1]].tobytes()
+
+    def _joined(self, name: str) -> np.ndarray:
+        return np.concatenate(self.numbers[name]).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -82,16 +98,12 @@ def _open_split(folder: Path, split: str, manifest: dict[str, Any]) -> Images:
     names = sorted(name for name in manifest["splits"] if name.startswith(f"{split}-"))
     tables = [arrow.read_split(folder, name) for name in names]
     ends = np.cumsum([table.num_rows for table in tables])
-
-    def joined(column: str) -> np.ndarray:
-        return np.concatenate([arrow.column(table, column) for table in tables]).astype(np.int64)
-
     return Images(
         shards=[arrow.ragged(table, "image") for table in tables],
         begins=np.concatenate([[0], ends[:-1]]),
-        labels=joined("label"),
-        heights=joined("height"),
-        widths=joined("width"),
+        numbers={
+            name: [arrow.column(table, name) for table in tables] for name in ("label", "height", "width")
+        },
     )
 
 

@@ -111,6 +111,8 @@ def _read(file: tuple[Path, int]) -> Encoded | _Fault:
                 return _Fault(path, f"{width} x {height} pixels")
             image.draft(None, (width // 8, height // 8))  # reads all of a JPEG, computes 1/64 of it
             image.load()
+    except Image.DecompressionBombError:  # Pillow's own limit is above ours
+        return _Fault(path, f"more than {MOST_PIXELS:,} pixels")
     except UnidentifiedImageError:
         return _Fault(path, "not an image")
     except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:

@@ -117,7 +117,7 @@ def _fill(draft: Draft, *, config: Any, root: Path) -> None:
     text = corpus.text(config, draft, work, root=root)
     files = [work / "tokenised.source", work / "tokenised.target"]
     letters, read = subwords.Letters(), 0
-    with files[0].open("w") as sources, files[1].open("w") as targets:
+    with files[0].open("w", encoding="utf-8") as sources, files[1].open("w", encoding="utf-8") as targets:
         for cleaned in moses.clean_all(text.train, text.rules):
             sources.writelines(line + "\n" for line in cleaned.sources)
             targets.writelines(line + "\n" for line in cleaned.targets)
@@ -127,7 +127,7 @@ def _fill(draft: Draft, *, config: Any, root: Path) -> None:
     draft.progress("learn sub-words", 0, 1, "rows")
     made = subwords.learn(files, letters, text.size)
     draft.progress("learn sub-words", 1, 1, "rows")
-    with files[0].open() as sources, files[1].open() as targets:
+    with files[0].open(encoding="utf-8") as sources, files[1].open(encoding="utf-8") as targets:
         draft.write("train", _train(made, sources, targets))
     draft.write("test", [_test(made, text)])
     draft.write("vocabulary", [pa.record_batch({"piece": pa.array(subwords.pieces(made))})])

@@ -151,7 +151,8 @@ SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECASE)
 def segments(path: Path) -> list[str]:
     """Return the sentences of a test set in WMT's SGML; UserError if there is none."""
     found = [
-        " ".join(html.unescape(each).split()) for each in SEGMENT.findall(path.read_text(errors="replace"))
+        " ".join(html.unescape(each).split())
+        for each in SEGMENT.findall(path.read_text("utf-8", errors="replace"))
     ]
     if not found:
         raise UserError(
