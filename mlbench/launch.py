@@ -59,6 +59,8 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
     from mlbench.launch_hooks import EventWriter, TimedTorchConfig, Trainer
 
     experiment = assignment.experiment
+    # Ray's own barrier, of a report, waits for ever by default.
+    os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(experiment.backend.timeout_s)
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
     trainer = Trainer(
         on_worker,
@@ -161,7 +163,7 @@ def _worker(assignment: Assignment) -> Any:
         progress=Sender(assignment.progress, token=assignment.token, rank=rank),
         keep_checkpoints=experiment.max_failures > 0,
         resume=_resume(),
-        control=control_group() if world_size > 1 else None,
+        control=control_group(experiment.backend.timeout_s) if world_size > 1 else None,
     )
 
 
@@ -190,10 +192,11 @@ def _resume() -> dict[str, Any] | None:
 
 
 def _with_missing_rank(error: Exception, worker: Any) -> Exception:
-    """Return the error with the ranks that no longer answer, if it came from a collective."""
+    """Return the error with the ranks that no longer answer, if it came from a collective or a report."""
     import torch.distributed as dist
+    from ray.exceptions import RayError
 
-    if worker.world_size == 1 or not isinstance(error, (RuntimeError, dist.DistError)):
+    if worker.world_size == 1 or not isinstance(error, (RuntimeError, dist.DistError, RayError)):
         return error
     try:
         dist.monitored_barrier(

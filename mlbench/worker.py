@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -77,9 +78,9 @@ class Worker:
         return torch.Generator(self.device).manual_seed(_mix(state) >> 1)
 
 
-def control_group() -> dist.ProcessGroup:
+def control_group(timeout_s: float) -> dist.ProcessGroup:
     """Return a new gloo group of all ranks, for `Worker.control`; every rank must call this."""
-    return cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
 
 
 def _mix(state: int) -> int:

@@ -10,6 +10,8 @@ from typing import Any
 
 from mlbench.worker import Worker, control_group
 
+TIMEOUT_S = 120  # s, for ranks that wait for one another
+
 
 def run_ranks(function: Callable[..., Any], workers: int, *arguments: Any) -> list[Any]:
     """Return function(worker, *arguments) of each of `workers` processes, in rank order.
@@ -29,7 +31,7 @@ def run_ranks(function: Callable[..., Any], workers: int, *arguments: Any) -> li
         process.start()
     found: dict[int, Any] = {}
     while len(found) < workers:
-        rank, answer, failure = answers.get(timeout=120)
+        rank, answer, failure = answers.get(timeout=TIMEOUT_S)
         assert failure is None, failure
         found[rank] = pickle.loads(answer)
     for process in ranks:
@@ -44,7 +46,7 @@ def _rank(answers: Any, rank: int, workers: int, port: int, function: Any, argum
     try:
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=workers)
-        worker = Worker(rank=rank, world_size=workers, local_rank=rank, control=control_group())
+        worker = Worker(rank=rank, world_size=workers, local_rank=rank, control=control_group(TIMEOUT_S))
         # By value: torch would leave its tensors in shared memory that ends with this process.
         answers.put((rank, pickle.dumps(function(worker, *arguments)), None))
         dist.barrier()

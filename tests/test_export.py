@@ -221,6 +221,20 @@ def test_an_imported_run_is_shown_but_never_reused(run: Run, tmp_path: Path, emp
     assert store.find_finished(own, data=None) is not None
 
 
+def test_an_imported_run_s_own_store_is_never_asked(tmp_path: Path, empty_store: Path, capsys: Any) -> None:
+    """It may be somebody else's server, and `delete` would delete there."""
+    theirs = Run(tmp_path / "runs", "tracking_uri=http://127.0.0.1:9")
+    theirs.validate(90.0)
+    theirs.end("goal_reached")
+    path = export(theirs.folder, tmp_path / "run.zip")
+    elsewhere = with_store(tmp_path / "elsewhere", empty_store)
+    root = f"output_root={elsewhere}"
+    assert results.main(["import", str(path), root]) == 0
+    assert results.main(["sync", root]) == 0
+    assert results.main(["delete", theirs.folder.name, "--yes", root]) == 0
+    assert not (elsewhere / theirs.folder.name).exists()
+
+
 def rewritten(files: dict[str, str], **changes: Any) -> dict[str, str]:
     whole = json.loads(files["record.json"]) | changes
     return files | {"record.json": json.dumps(whole)}

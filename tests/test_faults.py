@@ -46,14 +46,14 @@ def test_a_killed_worker_fails_the_run_in_one_sentence(start) -> None:
 
 
 def test_a_killed_worker_is_restarted_from_the_last_checkpoint_and_the_clock_runs_on(start) -> None:
-    run = start("goal=none", "division=open", "task.epochs=40", "task.width=4", "max_failures=1", "seed=3")
+    run = start("goal=none", "division=open", "task.epochs=24", "task.width=4", "max_failures=1", "seed=3")
     run.await_validation(3)
     training_processes()[0].kill()
     code, output = run.finish()
     assert code == 0, output
     record = run.record()
     assert record.status == "completed" and len(record.restarts) == 1
-    assert record.epochs == 40 and record.updates == 40 * 22
+    assert record.epochs == 24 and record.updates == 24 * 22
     elapsed = [validation["elapsed"] for validation in record.validations]
     assert elapsed == sorted(elapsed)
     # The workers' restart, seconds of it, lies between two validations and stays on the clock.

@@ -50,7 +50,7 @@ def test_a_frame_in_the_middle_shows_everything():
         "top1_accuracy 93.61 %, goal >= 95 %",
         "22 s since the command, 12 s since the first touch of data",
         "at most about 1 min 46 s to the last epoch",
-        "oversubscribed: 4 workers share",
+        "oversubscribed: 4 worker(s) of 1 thread(s)",
         "rank 3 failed: ActorDiedError: killed (restart 1 of at most 2)",
     ):
         assert part in text, text

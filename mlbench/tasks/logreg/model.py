@@ -9,15 +9,19 @@ def linear(features: int) -> nn.Linear:
     return nn.Linear(features, 1, bias=False)
 
 
-def loss(logits: Tensor, labels: Tensor, weight: Tensor, l2: float) -> Tensor:
-    """Return the mean binary cross-entropy in nats plus l2/2 * ||w||^2, a scalar.
+def entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean binary cross-entropy in nats, a scalar.
 
     `logits` is (batch, 1), `labels` (batch,) with 0 and 1 of any type. The mean over workers with
-    equal batches is the loss of the joined batch, so averaged gradients are exact.
+    equal batches is that of the joined batch, so averaged gradients are exact.
     """
+    return F.binary_cross_entropy_with_logits(logits.squeeze(1), labels.to(logits))
+
+
+def loss(logits: Tensor, labels: Tensor, weight: Tensor, l2: float) -> Tensor:
+    """Return the objective: `entropy` plus l2/2 * ||w||^2, a scalar."""
     w = weight.flatten()
-    entropy = F.binary_cross_entropy_with_logits(logits.squeeze(1), labels.to(logits))
-    return entropy + l2 / 2 * w.dot(w)
+    return entropy(logits, labels) + l2 / 2 * w.dot(w)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
