@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from conftest import ROOT
 from mlbench import events
 from mlbench.record import Record, load
 
+CACHE = "XDG_CACHE_HOME"  # environment variable that tells the tests' Ray from any other
 PATIENCE_S = 120  # s; a slow machine is no failure, a hang is
 
 
@@ -20,6 +22,7 @@ class Run:
 
     def __init__(self, environment: dict[str, str], output: Path, data_root: Path, *words: str) -> None:
         self.output = output
+        self.environment = environment
         command = [sys.executable, "-m", "mlbench.run", f"output_root={output}", f"data_root={data_root}"]
         self.process = subprocess.Popen(
             [*command, *words],
@@ -56,6 +59,10 @@ class Run:
         output, _ = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, output
 
+    def workers(self) -> list[psutil.Process]:
+        """Return the training processes on this run's Ray, oldest first."""
+        return training_processes(self.environment)
+
     def record(self) -> Record:
         """Return the record of the newest run."""
         return load(self.folder / "record.json")
@@ -69,7 +76,12 @@ def until(condition: Any) -> None:
         time.sleep(0.1)
 
 
-def training_processes() -> list[psutil.Process]:
-    """Return the workers' processes on this machine, oldest first."""
-    found = [p for p in psutil.process_iter(["name"]) if (p.info["name"] or "").startswith("ray::RayTrainW")]
+def training_processes(environment: dict[str, str]) -> list[psutil.Process]:
+    """Return the workers' processes on the Ray that was started in this environment, oldest first."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        if (process.info["name"] or "").startswith("ray::RayTrainW"):
+            with suppress(psutil.Error):  # it has just ended
+                if process.environ().get(CACHE) == environment[CACHE]:
+                    found.append(process)
     return sorted(found, key=psutil.Process.create_time)

@@ -29,13 +29,13 @@ def start(kept_ray: dict[str, str], tmp_path: Path, data_root: Path):
         run.process.wait()
         if run.process.stdout:
             run.process.stdout.close()
-    until(lambda: not training_processes())
+    until(lambda: not training_processes(kept_ray))
 
 
 def test_a_killed_worker_fails_the_run_in_one_sentence(start) -> None:
     run = start(*LONG)
     run.await_validation(2)
-    training_processes()[-1].kill()
+    run.workers()[-1].kill()
     code, output = run.finish()
     record = run.record()
     assert code == 1 and record.status == "failed"
@@ -48,7 +48,7 @@ def test_a_killed_worker_fails_the_run_in_one_sentence(start) -> None:
 def test_a_killed_worker_is_restarted_from_the_last_checkpoint_and_the_clock_runs_on(start) -> None:
     run = start("goal=none", "division=open", "task.epochs=24", "task.width=4", "max_failures=1", "seed=3")
     run.await_validation(3)
-    training_processes()[0].kill()
+    run.workers()[0].kill()
     code, output = run.finish()
     assert code == 0, output
     record = run.record()
@@ -70,7 +70,7 @@ def test_a_killed_driver_leaves_a_valid_log_and_the_same_command_repeats_cleanly
     log = events.read(first / events.NAME)
     assert [event["key"] for event in log][0] == "run_configuration"
     assert not (first / "record.json").exists()
-    until(lambda: not training_processes())
+    until(lambda: not run.workers())
     again = start("goal=none", "division=open", "task.epochs=2", "task.width=4", "seed=5")
     code, output = again.finish()
     assert code == 0, output
@@ -85,13 +85,13 @@ def test_ctrl_c_ends_all_processes_and_records_interrupted(start, number: signal
     code, output = run.finish()
     assert code == 130, output
     assert run.record().status == "interrupted" and len(run.record().validations) >= 1
-    until(lambda: not training_processes())
+    until(lambda: not run.workers())
 
 
 def test_a_stuck_collective_ends_by_a_timeout_that_names_the_missing_rank(start) -> None:
     run = start(*LONG, "backend.timeout_s=5")
     run.await_validation(1)
-    frozen = training_processes()[-1]
+    frozen = run.workers()[-1]
     frozen.suspend()
     try:
         code, output = run.finish()

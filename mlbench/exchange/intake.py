@@ -79,7 +79,7 @@ def _ours(opened: Archive) -> tuple[Record, Log]:
     _check_experiment(opened, record)
     log = _own_log(opened, record)
     marked = {"imported": _origin(opened)}
-    # Where the run was recorded is not where its copy is: nothing may be sent to, or deleted from, that store.
+    # Where the run was recorded is not where its copy is: nothing is sent to, or deleted from, that store.
     here = {"experiment": record.experiment | {"tracking_uri": None}}
     log[0] = log[0] | {"value": log[0]["value"] | marked | here}
     return record.model_copy(update={"software": record.software | marked} | here), log
