@@ -155,19 +155,13 @@ def test_a_cluster_that_is_too_small_refuses_and_says_what_fits(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("task=allreduce", "workers=1"), "allreduce needs at least 2 workers"),  # a worker says so
-        (("task=logreg", "backend=nccl", "workers=999"), "workers=999 needs 999 GPUs"),
-    ],
-)
-def test_a_run_that_is_refused_has_a_record_and_is_synced_once(
-    words: tuple[str, ...], told: str, kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+def test_a_run_that_a_worker_refuses_has_a_record_and_is_synced_once(
+    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
 ) -> None:
-    run = Run(kept_ray, tmp_path, data_root, *words)
+    run = Run(kept_ray, tmp_path, data_root, "task=allreduce", "workers=1")
     code, output = run.finish()
-    assert code == 2 and told in output and "Traceback" not in output, output
+    assert code == 2 and "allreduce needs at least 2 workers" in output, output
+    assert "Traceback" not in output, output
     found = run.record()
     assert found.status == "failed" and found.error is not None and found.error in output
     assert {one.outcome for one in store.sync(tmp_path, None)} <= {"present", "uploaded"}

@@ -63,8 +63,8 @@ def run(config: Config, worker: "Worker") -> "Outcome":
         plateau = Plateau(config.decay_factor, config.patience)
     else:
         rate, factor, plateau = study_alpha(config, worker.world_size), inverse_sqrt, None
-    # The penalty's gradient, l2 * w, is weight decay. Its value is in the validations' loss only: in that of an
-    # update it took a tenth of the time and more on a CPU (torch 2.13, 2026-11-21).
+    # The penalty's gradient, l2 * w, is weight decay. Its value is in the validations' loss only: in every
+    # update's it took a tenth of the time and more on a CPU (torch 2.13, 2026-11-21).
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, weight_decay=config.l2, foreach=False)
     schedule = Schedule(optimizer, factor, plateau=plateau)
     count = len(rows.labels) if kept is None else len(kept)
