@@ -50,7 +50,11 @@ def test_a_worker_s_share(words: str, nodes: list[dict[str, float]], expected: S
     [
         ("cluster=attached workers=9", [SMALL] * 2, r"workers=9 needs 9 CPUs.* room for 8 .*say workers=8\)"),
         ("backend=nccl workers=4", [ONE_GPU], "needs 4 GPUs.*say workers=1, or cluster=attached"),
-        ("backend=nccl workers=1", [SMALL], "room for 0 .*add nodes with a GPU, or cluster=attached"),
+        (
+            "backend=nccl workers=1",
+            [SMALL],
+            "room for 0 on 1 node.*add nodes with a GPU, or cluster=attached",
+        ),
         (
             f"{STANDARD} workers=4",
             [{"CPU": 96.0}],

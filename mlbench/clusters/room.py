@@ -42,12 +42,12 @@ def share(experiment: Experiment, nodes: list[dict[str, float]]) -> Share:
     """
     what = "GPU" if experiment.backend.device == "cuda" else "CPU"
     hardware, workers, may_share = experiment.hardware, experiment.workers, experiment.cluster.oversubscribe
+    there = len(nodes)
     nodes = sorted((node for node in nodes if int(node.get(what, 0))), key=lambda node: -node.get("CPU", 0))
     fit = sum(int(node[what]) for node in nodes)
     if workers > fit and (what == "GPU" or not may_share):
         raise UserError(
-            f"workers={workers} needs {workers} {what}s, the cluster has room for {fit} "
-            f"on {len(nodes)} node(s)",
+            f"workers={workers} needs {workers} {what}s, the cluster has room for {fit} on {there} node(s)",
             hint=_way_out(fit, what, local=may_share),
         )
     a_node = hardware.workers_per_node
