@@ -254,6 +254,17 @@ def test_the_figure_has_a_line_a_backend_and_pair(tmp_path: Path) -> None:
     assert (tmp_path / "allreduce.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_figure_has_a_row_a_collective_and_the_median_of_repeated_runs() -> None:
+    runs = [synthetic("gloo", busbw=busbw) for busbw in (1e9, 8e9, 2e9)]
+    other = [{**row, "collective": "broadcast"} for row in synthetic("gloo")]
+    drawn = report.figure([row for run in [*runs, other] for row in run])
+    assert [axes.get_ylabel() for axes in drawn.axes[::2]] == ["all_reduce", "broadcast"]
+    (line,) = drawn.axes[1].lines
+    sizes, rates = line.get_xydata().T  # type: ignore[union-attr]
+    assert list(sizes) == [4, 1000, 10**6, 4 * 10**8]
+    assert rates[-1] == pytest.approx(2e9, rel=1e-3)
+
+
 def measure_cuda(worker: Worker, words: list[str]) -> Any:
     from mlbench.tracker import Tracker
 

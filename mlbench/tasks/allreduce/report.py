@@ -1,6 +1,7 @@
 """The table of task 0 as a figure and as lines on a terminal; tables of several runs may be joined."""
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from mlbench import units
@@ -30,43 +31,50 @@ def lines(table: Iterable[Row], kind: str = "times") -> dict[Line, list[Row]]:
 
 
 def figure(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -> "Figure":
-    """Return median time and bus bandwidth over the message size, one line a collective and dtype.
+    """Return median time and bus bandwidth over the message size, a row of two charts for each collective.
 
-    Colours tell collectives, strokes dtypes, markers backends and numbers of workers. The line rate,
-    where it is known, is drawn across the bandwidths.
+    Where several runs measured the same size, their median is drawn. Colours and markers tell backends and
+    numbers of workers, strokes dtypes. The line rate, where it is known, is drawn across the bandwidths.
     """
     from matplotlib.figure import Figure
 
     groups = lines(table)
-    collectives = list(dict.fromkeys(line[2] for line in groups))
+    collectives = list(dict.fromkeys(line[2] for line in groups)) or [""]
     origins = list(dict.fromkeys((line[0], line[1], line[4]) for line in groups))
-    drawn = Figure(figsize=(12, 5.5), layout="constrained")
-    left, right = drawn.subplots(1, 2)
+    drawn = Figure(figsize=(12, 0.8 + 2.4 * len(collectives)), layout="constrained")
+    charts = drawn.subplots(len(collectives), 2, sharex=True, sharey="col", squeeze=False)
+    labelled: dict[str, Any] = {}
     for (backend, device, collective, dtype, workers), rows in groups.items():
         origin = origins.index((backend, device, workers))
-        name = f"{collective} {dtype}"
+        label = f"{backend} {device} x{workers} {dtype}"
         style = {
-            "color": COLOURS[collectives.index(collective) % len(COLOURS)],
+            "color": COLOURS[origin % len(COLOURS)],
             "linestyle": STYLES[dtype],
             "marker": MARKERS[origin % len(MARKERS)],
             "markersize": 2.5,
             "linewidth": 1.2,
-            "label": name if len(origins) == 1 else f"{name}, {backend} {device} x{workers}",
+            "label": label,
         }
-        size = [row["bytes"] for row in rows]
-        left.plot(size, [row["p50_s"] for row in rows], **style)
-        right.plot(size, [row["busbw_bytes_per_s"] for row in rows], **style)
-    if network_gbit_per_s is not None:
-        rate = network_gbit_per_s * GIGABIT
-        right.axhline(rate, color="0.4", linewidth=0.8)
-        label = f"line rate {network_gbit_per_s:g} Gbit/s"
-        right.annotate(label, (0.01, rate), xycoords=("axes fraction", "data"), va="bottom", color="0.4")
-    for axes, title in ((left, "median time, s"), (right, "bus bandwidth, bytes/s")):
-        axes.set(xscale="log", yscale="log", xlabel="message, bytes", title=title)
-        axes.grid(which="major", color="0.9")
+        times, rates = charts[collectives.index(collective)]
+        (labelled[label],) = times.plot(*_curve(rows, "p50_s"), **style)
+        rates.plot(*_curve(rows, "busbw_bytes_per_s"), **style)
+    for collective, (times, rates) in zip(collectives, charts, strict=True):
+        times.set(ylabel=collective)
+        for axes in (times, rates):
+            axes.set(xscale="log", yscale="log")
+            axes.grid(which="major", color="0.9")
+        if network_gbit_per_s is not None:
+            rate = network_gbit_per_s * GIGABIT
+            rates.axhline(rate, color="0.4", linewidth=0.8)
+            said = f"line rate {network_gbit_per_s:g} Gbit/s"
+            rates.annotate(said, (0.01, rate), xycoords=("axes fraction", "data"), va="bottom", color="0.4")
+    for axes, title in zip(charts[0], ("median time, s", "bus bandwidth, bytes/s"), strict=True):
+        axes.set(title=title)
+    for axes in charts[-1]:
+        axes.set(xlabel="message, bytes")
     drawn.suptitle("; ".join(f"{backend} on {device}, {count} workers" for backend, device, count in origins))
-    if groups:
-        drawn.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7)
+    if labelled:
+        drawn.legend(labelled.values(), labelled, loc="outside lower center", ncols=5, fontsize=7)
     return drawn
 
 
@@ -106,6 +114,15 @@ def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -
         if row["reason"]
     )
     return Group(drawn, *(Text(units.printable(note), style="yellow") for note in notes))
+
+
+def _curve(rows: list[Row], field: str) -> tuple[list[int], list[float]]:
+    """Return the sizes in bytes, ascending, and the median of a field over the runs that measured each."""
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["bytes"], []).append(row[field])
+    sizes = sorted(found)
+    return sizes, [median(found[size]) for size in sizes]
 
 
 def _shown(groups: dict[Line, list[Row]]) -> list[int]:
