@@ -98,39 +98,31 @@ def already_measured(experiment: Experiment) -> Record | None:
     Files of the user's own are looked for by every node of a cluster, so nobody can tell here whether they
     are still those that were measured: such a run is measured again.
     """
-    own = any(getattr(experiment.task, field, None) for field in tasks.OWN_DATA)
-    if own and experiment.cluster.name != "local":
+    task = experiment.task
+    if tasks.own_data(task) and experiment.cluster.name != "local":
         return None
-    return store.find_finished(experiment, data=data_manifest(experiment))
+    try:
+        tasks.require_data(task, experiment.scale, experiment.data_root)
+    except UserError:
+        data = None  # official data need not be here to show what was measured on it
+    else:
+        data = check_data(experiment)
+    return store.find_finished(experiment, data=data)
 
 
-def data_manifest(experiment: Experiment) -> str | None:
-    """Return the hash that identifies the experiment's data as it is here now; small data is made for that.
+def check_data(experiment: Experiment) -> str | None:
+    """Make small data now; ask for official data to be prepared, which can take hours.
 
-    None where there is nothing to compare: for a task without data, on a cluster, whose nodes look for
-    themselves, and for official data that is not prepared here.
+    Returns the hash that identifies the data as it is here; None for a task without data, and on a cluster,
+    whose nodes look for themselves.
     """
     from mlbench.tasks.common import arrow  # pyarrow is slow to import, and --help needs none
 
     task = experiment.task
     if experiment.cluster.name != "local" or task.dataset == tasks.NO_DATASET:
         return None
-    try:
-        tasks.require_data(task, experiment.scale, experiment.data_root)
-    except UserError:
-        return None
-    return arrow.manifest_hash(tasks.load(task.name).prepare(task, experiment.data_root.absolute()))
-
-
-def check_data(experiment: Experiment) -> None:
-    """Make small data now; ask for official data to be prepared, which can take hours."""
-    if experiment.cluster.name != "local":
-        return  # every node looks for itself
-    task = experiment.task
-    if task.dataset == tasks.NO_DATASET:
-        return
     tasks.require_data(task, experiment.scale, experiment.data_root)
-    tasks.load(task.name).prepare(task, experiment.data_root)
+    return arrow.manifest_hash(tasks.load(task.name).prepare(task, experiment.data_root))
 
 
 def _folder(experiment: Experiment, seed: int, begun: float) -> Path:

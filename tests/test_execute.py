@@ -129,7 +129,7 @@ def test_a_run_stands_for_another_only_on_the_same_data(
     own_files(tmp_path / "b", rows=3)
     wanted = logreg(root, tmp_path / "data", *words)
     monkeypatch.chdir(tmp_path / "a")
-    before = measured(root, wanted, *words, data=run.data_manifest(wanted))
+    before = measured(root, wanted, *words, data=run.check_data(wanted))
     assert run.execute(wanted) == before
     monkeypatch.chdir(tmp_path / "b")  # the same words, another file
     with pytest.raises(UserError, match="it is measured again"):

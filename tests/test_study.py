@@ -302,7 +302,7 @@ def finished(root: Path, data_root: Path, **more: Any) -> Run:
     """Leave a finished run in its folder and in the store."""
     made = Run(root, f"data_root={data_root}")
     made.validate(50.0)
-    told = {"data_manifest": run.data_manifest(made.experiment), "nodes": [HERE]} | more
+    told = {"data_manifest": run.check_data(made.experiment), "nodes": [HERE]} | more
     made.end("goal_not_reached", **told)
     assert [one.outcome for one in store.sync(root, None)] == ["uploaded"]
     return made

@@ -23,12 +23,8 @@ class Share:
 def reserve(experiment: Experiment, *, host: str) -> Connection:
     """Return what a worker reserves, or raise UserError if the cluster is too small and may not share."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    given = share(experiment, [node["Resources"] for node in nodes])
     return Connection(
-        resources=given.resources,
-        placement=given.placement,
-        threads=given.threads,
-        oversubscribed=given.oversubscribed,
+        **vars(share(experiment, [node["Resources"] for node in nodes])),
         host=host,
         job_id=ray.get_runtime_context().get_job_id(),
         node_ids=[node["NodeID"] for node in nodes],

@@ -40,9 +40,7 @@ def measure(request: Request) -> Outcome:
         study.check_versions(plan, known)
         wanted = experiments or known
         _check(wanted, request)
-        for one in wanted.values():
-            run.check_data(one)
-        data = {name: run.data_manifest(one) for name, one in wanted.items()}
+        data = {name: run.check_data(one) for name, one in wanted.items()}
         study.check_data(plan, data, output_root=outcome.output_root)
         outcome.study = plan
         study.save(plan, outcome.folder)

@@ -39,10 +39,14 @@ def load(name: str) -> ModuleType:
     return module
 
 
+def own_data(task: Any) -> bool:
+    """Return whether a user's own files take the place of the task's data set."""
+    return any(getattr(task, field, None) for field in OWN_DATA)
+
+
 def require_data(task: Any, scale: str, root: Path) -> None:
     """Raise UserError if the task's official data set is not prepared below `root`, which can take hours."""
-    own = any(getattr(task, field, None) for field in OWN_DATA)
-    if scale != "official" or own or task.dataset == NO_DATASET:
+    if scale != "official" or own_data(task) or task.dataset == NO_DATASET:
         return
     if not (root / task.dataset / "manifest.json").exists():
         raise UserError(
