@@ -21,6 +21,18 @@ ROOT = Path(__file__).parent.parent
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest; a file stays in one process, all that share a Ray in another."""
+    order = {"ray": 0, "test_official_steps.py": 1}
+
+    def group(item: pytest.Item) -> str:
+        return "ray" if item.get_closest_marker("ray") else item.path.name
+
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: order.get(group(item), len(order)))
+
+
 @pytest.fixture(autouse=True)
 def _gpu(request: pytest.FixtureRequest) -> None:
     """Skip what needs a GPU where there is none."""
