@@ -6,8 +6,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 os.environ.update(
     DO_NOT_TRACK="1",
@@ -17,20 +19,31 @@ os.environ.update(
     MPLBACKEND="Agg",
 )
 ROOT = Path(__file__).parent.parent
+SHARE_RAY = ("test_sweep.py", "test_faults.py", "test_run.py", "test_pipelines.py")
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class ByFile(LoadScopeScheduling):
+    """Run a file's tests in one process, and those of all files that share a Ray."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0].rpartition("/")[2]
+        return "Ray" if file in SHARE_RAY else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Distribute the files; xdist's own choices would start a Ray in each process."""
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest; a file stays in one process, all that share a Ray in another."""
-    order = {"ray": 0, "test_official_steps.py": 1}
-
-    def group(item: pytest.Item) -> str:
-        return "ray" if item.get_closest_marker("ray") else item.path.name
-
+    """Begin with what takes longest."""
+    first = [*SHARE_RAY, "test_official_steps.py"]
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=lambda item: order.get(group(item), len(order)))
+        name = item.path.name
+        assert name in SHARE_RAY or not item.get_closest_marker("ray"), f"add {name} to SHARE_RAY"
+    items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
 @pytest.fixture(autouse=True)

@@ -20,11 +20,10 @@ import test_logreg_data
 import test_resnet20_data
 import test_resnet50_data
 import test_translation_wmt
-import torch
 from mirror import Mirror, serve
 from ranks import run_ranks
 
-from mlbench import config, provenance, tasks, training
+from mlbench import config, tasks, training
 from mlbench.tasks.allreduce import collectives
 from mlbench.tasks.common import download
 from mlbench.tasks.common.translation import data as translation
@@ -147,7 +146,6 @@ class First:
 
 def first_steps(worker: Worker, name: str, root: Path) -> dict[str, Any]:
     """Run the task through the loop for so many updates, each followed by an empty validation."""
-    torch.set_num_threads(provenance.usable_cpus())  # nobody else computes
     experiment = closed(name)
     worker.data_root, worker.seed, worker.goal = root, 1, experiment.target
     train, seen = training.train, {}
