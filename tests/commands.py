@@ -14,7 +14,7 @@ from mlbench import events
 from mlbench.record import Record, load
 
 CACHE = "XDG_CACHE_HOME"  # environment variable that tells the tests' Ray from any other
-PATIENCE_S = 120  # s; a slow machine is no failure, a hang is
+PATIENCE_S = 240  # s; a slow machine is no failure, a hang is
 
 
 class Run:

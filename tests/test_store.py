@@ -295,20 +295,6 @@ def test_one_damaged_folder_keeps_no_other_out(root: Path) -> None:
     assert outcomes(root) == {"a-7": "failed", "b-7": "uploaded"}
 
 
-def test_a_run_that_was_refused_without_a_record_is_recorded_as_failed(root: Path) -> None:
-    run = Run(root)
-    run.validate(50.0)
-    events.append(run.log, "run_refused", "no room (add nodes)")
-    events.append(run.log, "run_stop", {"status": "failed"}, kind="INTERVAL_END")
-    assert outcomes(root) == {"run-7": "uploaded"}
-    assert outcomes(root) == {"run-7": "present"}
-    found = record.load(run.folder / "record.json")
-    assert (found.status, found.error) == ("failed", "no room (add nodes)") and len(found.validations) == 1
-    assert [event["key"] for event in events.read(run.log)].count("run_stop") == 1
-    seen = only(run.experiment.store)
-    assert (seen.info.status, seen.data.tags["status"]) == ("FAILED", "failed")
-
-
 def test_a_record_that_is_lost_here_does_not_spoil_the_one_in_the_store(root: Path) -> None:
     run = Run(root)
     run.validate(90.0)

@@ -16,8 +16,7 @@ def recover(folder: Path) -> Record:
     """Conclude a run from what its log holds, and complete its folder: record, then `run_stop`.
 
     A record that the driver had time to write is kept. Otherwise the run was `interrupted` at its log's last
-    event, whatever that event says, or `failed` where the log says that it was refused. Raises UserError
-    where this version cannot read the log.
+    event, whatever that event says. Raises UserError where this version cannot read the log.
     """
     log = events.read(folder / events.NAME)
     try:
@@ -45,12 +44,9 @@ def _concluded(folder: Path, log: list[dict[str, Any]]) -> Record:
         raise UserError(
             f"{folder} was made by another version of mlbench", hint="use that version to sync it"
         ) from error
-    # Drivers up to 2026-11-21 left runs that they refused without a record.
-    refused = next((event["value"] for event in log if event["key"] == "run_refused"), None)
-    lost = "its record was lost" if _stops(log) else "the command that ran this was killed"
     measured = {
-        "status": "failed" if refused else "interrupted",
-        "error": refused or lost,
+        "status": "interrupted",
+        "error": "its record was lost" if _stops(log) else "the command that ran this was killed",
         "ended": log[-1]["time_ms"] / 1000,
         "stamps": {},
         "returned": None,
