@@ -2,6 +2,8 @@
 
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +58,23 @@ def batch(tracker: Tracker, clock: Clock, *, launches: tuple[float, ...] = ()) -
     tracker.mark("optimizer")
     clock.run(0.05)
     tracker.end_batch(8)
+
+
+SAY_START = (
+    "import psutil; from mlbench import tracker; "
+    "print(tracker.process_start(), psutil.Process().create_time())"
+)
+
+
+def test_a_command_begins_with_its_process_but_not_with_the_shell_that_becomes_it() -> None:
+    """After `bash -c "pip install ... && python -m mlbench.run"` the installation was start-up."""
+    direct = subprocess.run([sys.executable, "-c", SAY_START], capture_output=True, text=True, check=True)
+    begun, process = map(float, direct.stdout.split())
+    assert begun == process
+    wait = f"sleep {module.BOOT_S + 1}; date +%s.%N; exec {sys.executable} -c '{SAY_START}'"
+    shell = subprocess.run(["bash", "-c", wait], capture_output=True, text=True, check=True)
+    waited, begun, process = map(float, shell.stdout.split())
+    assert process < waited - module.BOOT_S and begun > waited
 
 
 def test_phases_add_up_to_the_batch(tracker: Tracker, clock: Clock) -> None:
