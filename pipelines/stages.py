@@ -87,21 +87,30 @@ def join_tables(name: str, task: str, *, files: str) -> list[str]:
 
 def soonest(name: str, fields: Sequence[str]) -> list[str]:
     """Return a line for each number of workers: the setting with the least median time to the goal."""
-    best: dict[int, speedup.Point] = {}
+    tried: dict[int, list[speedup.Point]] = {}
     for point in speedup.points(outcome(name, []).records):
-        if _time(point) < _time(best.get(point.workers)):
-            best[point.workers] = point
-    return [_setting(point, fields) for _, point in sorted(best.items())]
+        tried.setdefault(point.workers, []).append(point)
+    return [f"workers={workers}: {_soonest(points, fields)}" for workers, points in sorted(tried.items())]
 
 
-def _time(point: speedup.Point | None) -> float:
-    return point.time_to_accuracy.value if point and point.time_to_accuracy else math.inf
+def _soonest(points: Sequence[speedup.Point], fields: Sequence[str]) -> str:
+    best = min(points, key=_time)
+    if math.isinf(_time(best)):
+        return f"none of the {len(points)} settings reached the goal in more than half of its runs"
+    time = best.time_to_accuracy
+    assert time is not None
+    given = selection.fields(best.records[0])
+    setting = " ".join(f"{field}={'null' if given[field] is None else given[field]}" for field in fields)
+    spread = "one run"
+    if time.low is not None and time.high is not None:
+        high = "never" if math.isinf(time.high) else units.duration(time.high)
+        spread = f"{time.n} runs, 95 % interval {units.duration(time.low)} to {high}"
+    shared = ", on CPUs that the workers share" if best.oversubscribed else ""
+    return f"{setting}: {units.duration(time.value)} to the goal ({spread}{shared})"
 
 
-def _setting(point: speedup.Point, fields: Sequence[str]) -> str:
-    given = selection.fields(point.records[0])
-    said = " ".join(f"{field}={given[field]}" for field in fields)
-    return f"workers={point.workers}: {said}: {units.duration(_time(point))} to the goal"
+def _time(point: speedup.Point) -> float:
+    return point.time_to_accuracy.value if point.time_to_accuracy else math.inf
 
 
 def against(name: str, baseline: str, *, limit: float) -> tuple[list[str], list[str]]:

@@ -112,17 +112,23 @@ def measured(output: Path, *words: str, seed: int, **changes: Any) -> None:
 
 def test_the_soonest_setting_is_chosen_for_each_number_of_workers(stages: ModuleType, tmp_path: Path) -> None:
     words = ("task=logreg", "division=open", "task.recipe=mlbench2018", "task.validation=split")
-    times = {(1, 0.1): 9.0, (1, 10): 5.0, (1, 1000): None, (2, 0.1): 4.0, (2, 10): 6.0}
-    for seed, ((workers, alpha), time) in enumerate(times.items()):
-        status = "goal_not_reached" if time is None else "goal_reached"
+    times = {
+        (1, "0.1"): (9.0, 9.0), (1, "10"): (5.0, 6.0), (1, "1000"): (None, None),
+        (2, "null"): (4.0, 4.5, None), (2, "10"): (5.0, 5.0, 5.0), (3, "10"): (None, 1.0),
+    }  # fmt: skip
+    runs = [(*point, time) for point, each in times.items() for time in each]
+    for seed, (workers, alpha, time) in enumerate(runs):
         measured(
-            tmp_path, *words, f"workers={workers}", f"task.alpha={alpha}",
-            seed=seed, time_to_accuracy=time, status=status,
+            tmp_path, *words, f"workers={workers}", f"task.alpha={alpha}", seed=seed, time_to_accuracy=time,
+            status="goal_not_reached" if time is None else "goal_reached", oversubscribed=workers == 2,
         )  # fmt: skip
     chosen = stages.soonest("tiny", ("task.alpha", "task.batch_size"))
     assert chosen == [
-        "workers=1: task.alpha=10.0 task.batch_size=100: 5.0 s to the goal",
-        "workers=2: task.alpha=0.1 task.batch_size=100: 4.0 s to the goal",
+        "workers=1: task.alpha=10.0 task.batch_size=100: 5.5 s to the goal "
+        "(2 runs, 95 % interval 5.0 s to 6.0 s)",
+        "workers=2: task.alpha=null task.batch_size=100: 4.5 s to the goal "
+        "(3 runs, 95 % interval 4.0 s to never, on CPUs that the workers share)",
+        "workers=3: none of the 1 settings reached the goal in more than half of its runs",
     ]
 
 
