@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from mlbench.report import families, interactive, origin, page, tables
 from mlbench.report.answer import answer
 from mlbench.report.chart import Chart
 from mlbench.report.charts import NAMES, charts
-from mlbench.report.charts.shares import OUTSIDE
+from mlbench.report.charts.shares import APART, OUTSIDE
 from mlbench.speedup import points, speedups
 from mlbench.tracker import PHASES
 
@@ -125,6 +126,29 @@ def test_phases_stack_to_the_time_of_an_epoch() -> None:
         )  # studies.run measures 98 %
         for below, above in zip(bars, bars[1:], strict=False):
             assert above.base[place] == pytest.approx(below.base[place] + below.y[place])
+
+
+def test_below_the_bars_of_a_family_its_name_stands_once_and_families_stand_apart() -> None:
+    made = [*studies.study(T4), *studies.study(T4, "backend=nccl", workers=(1, 2))]
+    chart = drawn(made, "phases")
+    bars = next(trace for trace in chart.traces if trace.kind == "bars")
+    assert [after - before for before, after in pairwise(bars.x)] == pytest.approx([1, 1, 1 + APART, 1])
+    assert [text for _, text in chart.x.ticks] == ["1", "2\ngloo", "4", "1", "\nnccl", "2"]
+
+
+def test_words_have_room_below_a_picture_and_in_place_of_one(tmp_path: Path) -> None:
+    """matplotlib warns where they leave none to the picture, and a warning fails a test."""
+    made = [
+        studies.run(1, seed, "division=open", f"task.batch_size={size}", time=9, status="goal_not_reached")
+        for size in range(8, 17)
+        for seed in (0, 1)
+    ]
+    few, many = tmp_path / "few", tmp_path / "many"
+    for folder, some in ((few, made[:2]), (many, made)):
+        folder.mkdir()
+        report.draw(some, folder, names=["time_to_accuracy", "cost"])
+    with Image.open(few / "time_to_accuracy.png") as one, Image.open(many / "time_to_accuracy.png") as other:
+        assert one.height < other.height
 
 
 def test_the_optimum_is_marked_at_its_cost(records: list[Record]) -> None:

@@ -163,5 +163,6 @@ def _telling(some: list[list[Point]]) -> list[str]:
 
 def _value(text: str) -> str:
     """Return a field's value for a label, which has little room; different values stay different."""
-    said = str(comparison.parsed(text))
+    value = comparison.parsed(text)
+    said = "null" if value is None else str(value)  # as one would write it on the command line
     return said if len(said) <= LONG else f"{said[: LONG - 12]}... {crc32(said.encode()):08x}"

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 INCHES = (7.6, 4.6)  # of one chart
 EMPTY = 0.45  # of that height for one that has words alone
+TITLE = 0.065  # of that height
+LINES_IN_EMPTY, BIG_LINE = 6, 0.04  # lines that fit there; of that height for each more
+LINES_BELOW, SMALL_LINE = 2, 0.027  # likewise below a chart
 DOTS_PER_INCH = 150
 # Okabe and Ito 2008, "Color universal design": told apart with every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -35,6 +38,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
 HATCHES = ("..", "", "++", "//", "", "\\\\", "--", "xx", "oo", "**")
 WORDS_WIDE = 104  # letters in a line below a chart
+BIG_WORDS_WIDE = 64  # likewise in place of one
 GREY = "#555555"
 
 
@@ -47,7 +51,7 @@ def figure(charts: Sequence[Chart], *, bare: bool = False) -> "Figure":
     """Return the charts below each other as one figure; `bare` leaves out title and words."""
     from matplotlib.figure import Figure
 
-    heights = [EMPTY if chart.empty else 1.0 for chart in charts]
+    heights = [_height(chart, bare=bare) for chart in charts]
     inches = INCHES[0], INCHES[1] * sum(heights)
     drawn = Figure(figsize=inches, dpi=DOTS_PER_INCH, layout="constrained")
     places = drawn.subfigures(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -56,16 +60,27 @@ def figure(charts: Sequence[Chart], *, bare: bool = False) -> "Figure":
     return drawn
 
 
+def _height(chart: Chart, *, bare: bool) -> float:
+    """Return a chart's height, in INCHES[1]: words have room of their own."""
+    if chart.empty:
+        return EMPTY + BIG_LINE * max(0, _lines(chart.words, BIG_WORDS_WIDE) - LINES_IN_EMPTY)
+    return 1.0 if bare else 1.0 + SMALL_LINE * max(0, _lines(chart.words, WORDS_WIDE) - LINES_BELOW)
+
+
+def _lines(words: Sequence[str], wide: int) -> int:
+    return sum(len(textwrap.wrap(_plain(sentence), wide)) for sentence in words)
+
+
 def _draw(place: Any, chart: Chart, *, bare: bool) -> None:
     axes = place.add_subplot()
     if not bare:
-        below = 0.935 if not chart.empty else 0.935 - 0.065 * (1 / EMPTY - 1)
+        below = 1 - TITLE / _height(chart, bare=bare)
         place.suptitle(f"{_plain(chart.title)}\n", fontsize=12, fontweight="bold", x=0.01, ha="left")
         about = {"fontsize": 9, "color": GREY, "va": "top", "transform": place.transSubfigure}
         place.text(0.01, below, _plain(chart.about), **about)
     if chart.empty:
         axes.set_axis_off()
-        said = "\n".join(textwrap.fill(_plain(sentence), 64) for sentence in chart.words)
+        said = "\n".join(textwrap.fill(_plain(sentence), BIG_WORDS_WIDE) for sentence in chart.words)
         axes.text(0.5, 0.4, said, ha="center", va="center", fontsize=11, transform=axes.transAxes)
         return
     for trace in chart.traces:

@@ -8,6 +8,7 @@ from typing import Any
 from mlbench.report.chart import Axis, Chart, Trace
 from mlbench.report.figures import COLOURS, FILLS, MARKS, mark
 
+LINE = 0.06  # height of a line of text below an axis, of the axes' height
 GREY = "#808080"  # readable on white and on black
 # plotly's names of figures.MARKS, in their order
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
@@ -27,7 +28,13 @@ def plotly(chart: Chart) -> dict[str, Any]:
             "margin": {"l": 62, "r": 14, "t": 14, "b": 50},
             "hovermode": "closest",
             "hoverlabel": {"align": "left"},
-            "legend": {"orientation": "h", "yanchor": "top", "y": -0.2, "x": 0, "font": {"size": 12}},
+            "legend": {
+                "orientation": "h",
+                "yanchor": "top",
+                "y": -0.2 - LINE * max((text.count("\n") for _, text in chart.x.ticks), default=0),
+                "x": 0,
+                "font": {"size": 12},
+            },
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
         },
@@ -103,6 +110,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
     }
     if axis.ticks:
         drawn["tickvals"] = [place for place, _ in axis.ticks]
+        drawn["tickangle"] = 0
         drawn["ticktext"] = [html.escape(text).replace("\n", "<br>") for _, text in axis.ticks]
     if axis.limits and axis.limits[1] is None:
         drawn["rangemode"] = "tozero"

@@ -31,7 +31,7 @@ def cost(group: Group) -> Chart:
                 )
             )
         words += _open_ended(allowed, family.prefix)
-        words += _without_price(family.points, family.prefix)
+        words += _without_price(family.points)
         words += reasons(family, forbidden_only=True)
     return Chart.of(
         "cost",
@@ -50,12 +50,12 @@ def _open_ended(points: Sequence[Point], prefix: str) -> list[str]:
     return [f"{prefix}k = {', '.join(some)}: {said}."] if some else []
 
 
-def _without_price(points: Sequence[Point], prefix: str) -> list[str]:
+def _without_price(points: Sequence[Point]) -> list[str]:
     if any(point.usd for point in points):
         unread = all(point.usd_spot is None for point in points)
-        return [f"{prefix}No spot price is stated for {points[0].hardware}."] if unread else []
+        return [f"No spot price is stated for {points[0].hardware}."] if unread else []
     return [
-        f"{prefix}No price is stated for hardware={points[0].hardware}, so no cost is shown: choose "
+        f"No price is stated for hardware={points[0].hardware}, so no cost is shown: choose "
         "a profile that has one, or write conf/hardware/NAME.yaml."
     ]
 

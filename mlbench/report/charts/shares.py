@@ -1,6 +1,7 @@
 """Where an epoch's time goes, and how much of it is communication."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from mlbench.report.chart import DODGE, Axis, Chart, Trace, ends, worker_axis
 from mlbench.report.families import Group, workers
@@ -10,6 +11,9 @@ from mlbench.units import duration, percent
 
 OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches
 BAR = 0.7  # width of a bar, of the distance between two
+APART = 0.6  # distance between two families of bars, beyond that between two bars
+LETTERS = 5  # letters that fit below a bar where there are many
+LONGEST_WORD = 9  # letters of a line below a family of one bar
 
 
 def phases(group: Group) -> Chart:
@@ -17,7 +21,7 @@ def phases(group: Group) -> Chart:
     bars = [(family, point) for family in group.families for point in family.points if point.phases]
     order = (*PHASES, *OUTSIDE)
     names = [name for name in order if any(_part(point, name) for _, point in bars)]
-    places = [float(place) for place in range(len(bars))]
+    places, ticks = _places(group)
     bottoms = [0.0] * len(bars)
     traces = []
     for name in names:
@@ -37,16 +41,14 @@ def phases(group: Group) -> Chart:
         )
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     traces.append(Trace("", places, bottoms, "texts", texts=[duration(bottom) for bottom in bottoms]))
-    several = len(group.families) > 1
-    labels = [f"{point.workers}\n{family.label}" if several else str(point.workers) for family, point in bars]
     return Chart.of(
         "phases",
         "Where an epoch's time goes",
         about=group.about,
         x=Axis(
             "workers k",
-            ticks=tuple(zip(places, labels, strict=True)),
-            limits=(-1.0, max(len(bars), 2)),
+            ticks=ticks,
+            limits=(-1.0, max(places[-1] + 1, 2.0) if places else 2.0),
         ),
         y=Axis("time an epoch / s", limits=(0, 1.12 * max(bottoms, default=1.0))),
         traces=traces,
@@ -58,6 +60,26 @@ def phases(group: Group) -> Chart:
             if not point.phases
         ],
     )
+
+
+def _places(group: Group) -> tuple[list[float], tuple[tuple[float, str], ...]]:
+    """Return where each bar stands, and what is written below: workers, and each family's label once."""
+    families = [
+        (family.label, [point for point in family.points if point.phases]) for family in group.families
+    ]
+    families = [(label, points) for label, points in families if points]
+    places: list[float] = []
+    texts: dict[float, str] = {}
+    for label, points in families:
+        first = places[-1] + 1 + APART if places else 0.0
+        own = [first + number for number in range(len(points))]
+        texts |= {place: str(point.workers) for place, point in zip(own, points, strict=True)}
+        if len(families) > 1:
+            middle = (own[0] + own[-1]) / 2
+            below = wrap(label, max(LETTERS * len(own), LONGEST_WORD), break_long_words=False)
+            texts[middle] = "\n".join([texts.get(middle, ""), *below])
+        places += own
+    return places, tuple(sorted(texts.items()))
 
 
 def communication(group: Group) -> Chart:
