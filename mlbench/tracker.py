@@ -100,6 +100,7 @@ class Tracker:
 
     - device: "cpu" or "cuda".
     - instrument: (default true) false takes no stamps inside the batches, to measure what stamps cost.
+    - mark(phase): end `phase` here; it lasted from the mark before.
     - now, wall_now: clocks, replaced in tests.
     """
 
@@ -117,6 +118,7 @@ class Tracker:
         self._wall_now = wall_now
         self._stamp: Callable[[], Any] = self._event if self._cuda else now
         self._marks: list[tuple[str, Any]] = []
+        self.mark = self._marker()
         self._launches: list[Any] = []
         self._buckets: list[tuple[Any, Any]] = []
         self._older = (0, 0, 0)  # how many of each lie before the last boundary of SETTLE_BATCHES
@@ -144,11 +146,6 @@ class Tracker:
         """Begin the first batch after `start` or after time spent outside the batches."""
         if self.instrument:
             self._marks.append(("", self._stamp()))
-
-    def mark(self, phase: str) -> None:
-        """End `phase` here: it lasted from the mark before."""
-        if self.instrument:
-            self._marks.append((phase, self._stamp()))
 
     def end_batch(self, samples: int) -> None:
         """End the batch and its last phase, metrics; count this rank's samples."""
@@ -255,6 +252,17 @@ class Tracker:
             left = [zero.elapsed_time(event) / 1e3 for event in left]
             arrived = [(zero.elapsed_time(a) / 1e3, zero.elapsed_time(b) / 1e3) for a, b in arrived]
         _account(self._segment, ends, left, arrived)
+
+    def _marker(self) -> Callable[[str], None]:
+        """Return `mark`; a closure, for it is called seven times a batch, and a batch may last 80 us."""
+        if not self.instrument:
+            return lambda phase: None
+        append = self._marks.append
+
+        def mark(phase: str) -> None:
+            append((phase, self._stamp()))
+
+        return mark
 
     def _event(self) -> Any:
         import torch

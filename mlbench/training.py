@@ -140,7 +140,9 @@ class _Run:
     def __init__(self, parts: Parts, worker: Worker, model: nn.Module) -> None:
         self.parts, self.worker, self.model = parts, worker, model
         self.tracker = worker.tracker
-        self.scaler = parts.scaler or torch.amp.GradScaler(worker.device.type, enabled=False)
+        self.precision: Any = nullcontext()  # the recipe's autocast, or none; entered again in every batch
+        if parts.autocast is not None:
+            self.precision = torch.autocast(worker.device.type, dtype=parts.autocast)
         self.update = 0
         self.samples = 0  # of this rank since it started, for signs of life
         self.best: float | None = None
@@ -170,29 +172,23 @@ class _Run:
 
     def train_update(self, micro_batches: Sequence[Any], position: float) -> None:
         """Run forward, backward and the optimizer's step over one update's micro-batches."""
-        parts, tracker = self.parts, self.tracker
+        parts, tracker, scaler = self.parts, self.tracker, self.parts.scaler
         parts.before_update(self.update)
-        before = self.loss_sum if parts.scaler is None else self.loss_sum.clone()
+        before = None if scaler is None else self.loss_sum.clone()
         samples = 0
-        for index, batch in enumerate(micro_batches):
-            last = index == len(micro_batches) - 1
-            with nullcontext() if last else sync.without_sync(self.model):
-                with self.precision():
-                    output = parts.forward(self.model, batch)
-                    tracker.mark("forward")
-                    loss = parts.loss(output, batch)
-                    tracker.mark("loss")
-                self.scaler.scale(loss).backward()
-                tracker.mark("backward")
-            samples += parts.samples(batch)
-            self.loss_sum += loss.detach()
-        if parts.step is None:
-            self.scaler.step(parts.optimizer)
-        else:
+        for batch in micro_batches[:-1]:
+            with sync.without_sync(self.model):
+                samples += self.accumulate(batch)
+        samples += self.accumulate(micro_batches[-1])
+        if parts.step is not None:
             parts.step()
-        self.scaler.update()
-        if parts.scaler is not None:
-            self.leave_out_overflow(parts.scaler, before)
+        elif scaler is not None:
+            scaler.step(parts.optimizer)
+        else:
+            parts.optimizer.step()
+        if scaler is not None and before is not None:
+            scaler.update()
+            self.leave_out_overflow(scaler, before)
         parts.optimizer.zero_grad()
         tracker.mark("optimizer")
         self.update += 1
@@ -212,6 +208,19 @@ class _Run:
             )
         tracker.end_batch(samples)
 
+    def accumulate(self, batch: Any) -> int:
+        """Run forward and backward over one micro-batch; return its samples."""
+        parts, mark = self.parts, self.tracker.mark
+        with self.precision:
+            output = parts.forward(self.model, batch)
+            mark("forward")
+            loss = parts.loss(output, batch)
+            mark("loss")
+        (loss if parts.scaler is None else parts.scaler.scale(loss)).backward()
+        mark("backward")
+        self.loss_sum += loss.detach()
+        return parts.samples(batch)
+
     def leave_out_overflow(self, scaler: Scaler, before: torch.Tensor) -> None:
         """Take back a loss that is not finite if its update was skipped; does not wait for the device.
 
@@ -220,12 +229,6 @@ class _Run:
         lost = scaler.overflowed & ~self.loss_sum.isfinite()
         self.loss_sum = torch.where(lost, before, self.loss_sum)
         self.left_out += lost
-
-    def precision(self) -> Any:
-        """Return the autocast context of the recipe, or none."""
-        if self.parts.autocast is None:
-            return nullcontext()
-        return torch.autocast(self.worker.device.type, dtype=self.parts.autocast)
 
     def mean_loss(self) -> float:
         """Return this rank's mean loss since the last validation; waits for the device."""
@@ -309,8 +312,6 @@ class _Run:
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return everything a restart of any rank needs; tensors and plain values only (no pickled code)."""
-        stateful = {"model": sync.unwrap(self.model), "optimizer": self.parts.optimizer}
-        stateful |= {"scaler": self.scaler} | self.parts.stateful
         return {
             "epoch": epoch,
             "update": self.update,
@@ -318,17 +319,22 @@ class _Run:
             "started_at": self.tracker.started_at,
             "validations": list(self.validations),
             "segments": self.worker.gather([vars(segment) for segment in self.segments]),
-            "states": {name: part.state_dict() for name, part in stateful.items()},
+            "states": {name: part.state_dict() for name, part in self.stateful().items()},
         }
+
+    def stateful(self) -> dict[str, Any]:
+        """Return by name what has a state that a checkpoint keeps."""
+        found = {"model": sync.unwrap(self.model), "optimizer": self.parts.optimizer}
+        if self.parts.scaler is not None:
+            found["scaler"] = self.parts.scaler
+        return found | self.parts.stateful
 
     def restore(self) -> int:
         """Load the checkpoint after a restart; return the epoch to go on with."""
         saved = self.worker.resume
         if saved is None:
             return 0
-        stateful = {"model": sync.unwrap(self.model), "optimizer": self.parts.optimizer}
-        stateful |= {"scaler": self.scaler} | self.parts.stateful
-        for name, part in stateful.items():
+        for name, part in self.stateful().items():
             part.load_state_dict(saved["states"][name])
         self.update, self.best = saved["update"], saved["best"]
         self.validations = list(saved["validations"])

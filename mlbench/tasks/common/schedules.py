@@ -114,13 +114,16 @@ class Schedule:
         self.plateau = plateau
         self.bases = [float(group["lr"]) for group in optimizer.param_groups]
         self.update = 0
+        self.scale: float | None = None  # what the rates are multiplied with now
 
     def before_update(self, update: int) -> None:
         """Set the rates of update number `update`, counted from 0 over the whole run."""
         self.update = update
         scale = self.factor(update) * (self.plateau.cut if self.plateau else 1.0)
-        for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
-            group["lr"] = base * scale
+        if scale != self.scale:
+            self.scale = scale
+            for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
+                group["lr"] = base * scale
 
     def after_validation(self, metrics: Mapping[str, float]) -> None:
         """Let the plateau see the validation that followed the latest update."""
@@ -137,5 +140,5 @@ class Schedule:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; the optimizer's own state may be loaded before."""
-        self.bases, self.update = list(state["bases"]), state["update"]
+        self.bases, self.update, self.scale = list(state["bases"]), state["update"], None
         self.plateau = Plateau(**state["plateau"]) if state["plateau"] else None
