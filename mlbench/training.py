@@ -157,14 +157,15 @@ class _Run:
     def epoch(self, epoch: int) -> bool:
         """Train and validate one epoch; return whether the goal was reached."""
         updates = self.parts.updates(epoch)
-        stops = {max(1, math.ceil(part * len(updates))): part for part in self.parts.validate_at}
+        count = len(updates)
+        stops = {max(1, math.ceil(part * count)): part for part in self.parts.validate_at}
         self.model.train()
         self.tracker.resume()
         for done, micro_batches in enumerate(updates, start=1):
             self.tracker.mark("data_wait")
-            self.train_update(micro_batches, epoch + done / len(updates))
+            self.train_update(micro_batches, epoch + done / count)
             if done in stops:
-                if self.validate(epoch + stops[done], last=done == len(updates)):
+                if self.validate(epoch + stops[done], last=done == count):
                     return True
                 self.model.train()
                 self.tracker.resume()
