@@ -1,6 +1,7 @@
 """The command of the README end to end: Ray, real workers, the log, MLflow, the card."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +153,20 @@ def test_a_cluster_that_is_too_small_refuses_and_says_what_fits(
     )  # fmt: skip
     assert done.returncode == 2
     assert "workers=64 needs 64 CPUs" in done.stderr and "say workers=" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_at_which_no_ray_answers_is_told_and_not_waited_for(
+    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    """Ray waited for minutes, also for its own last cluster here, whose address it keeps after its end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        environment = {**kept_ray, "RAY_ADDRESS": f"127.0.0.1:{free.getsockname()[1]}"}
+        words = ("cluster=attached", f"output_root={tmp_path}", f"data_root={data_root}")
+        done = command(*words, environment=environment)
+    assert done.returncode == 2
+    assert "cluster=attached found no Ray at" in done.stderr and "set RAY_ADDRESS" in done.stderr
     assert "Traceback" not in done.stderr
 
 
