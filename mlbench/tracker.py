@@ -144,8 +144,7 @@ class Tracker:
 
     def resume(self) -> None:
         """Begin the first batch after `start` or after time spent outside the batches."""
-        if self.instrument:
-            self._marks.append(("", self._stamp()))
+        self.mark("")
 
     def end_batch(self, samples: int) -> None:
         """End the batch and its last phase, metrics; count this rank's samples."""

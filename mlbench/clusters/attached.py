@@ -23,7 +23,7 @@ def join(experiment: Experiment) -> Iterator[str]:
         address = _reachable()
         try:
             ray.init(
-                address="auto",
+                address=address,
                 logging_level=logging.INFO if experiment.verbose else logging.CRITICAL,
                 log_to_driver=experiment.verbose,
             )
@@ -40,7 +40,7 @@ def join(experiment: Experiment) -> Iterator[str]:
 
 
 def _reachable() -> str:
-    """Return the address that ray.init(address="auto") takes, or raise UserError where nobody answers.
+    """Return the address that "auto" stands for to Ray, or raise UserError where nobody answers.
 
     What Ray notes of the last cluster that was started here outlives that cluster.
     """

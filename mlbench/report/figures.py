@@ -63,12 +63,12 @@ def figure(charts: Sequence[Chart], *, bare: bool = False) -> "Figure":
 def _height(chart: Chart, *, bare: bool) -> float:
     """Return a chart's height, in INCHES[1]: words have room of their own."""
     if chart.empty:
-        return EMPTY + BIG_LINE * max(0, _lines(chart.words, BIG_WORDS_WIDE) - LINES_IN_EMPTY)
-    return 1.0 if bare else 1.0 + SMALL_LINE * max(0, _lines(chart.words, WORDS_WIDE) - LINES_BELOW)
+        return EMPTY + BIG_LINE * max(0, len(_lines(chart.words, BIG_WORDS_WIDE)) - LINES_IN_EMPTY)
+    return 1.0 if bare else 1.0 + SMALL_LINE * max(0, len(_lines(chart.words, WORDS_WIDE)) - LINES_BELOW)
 
 
-def _lines(words: Sequence[str], wide: int) -> int:
-    return sum(len(textwrap.wrap(_plain(sentence), wide)) for sentence in words)
+def _lines(words: Sequence[str], wide: int) -> list[str]:
+    return [line for sentence in words for line in textwrap.wrap(_plain(sentence), wide)]
 
 
 def _draw(place: Any, chart: Chart, *, bare: bool) -> None:
@@ -80,7 +80,7 @@ def _draw(place: Any, chart: Chart, *, bare: bool) -> None:
         place.text(0.01, below, _plain(chart.about), **about)
     if chart.empty:
         axes.set_axis_off()
-        said = "\n".join(textwrap.fill(_plain(sentence), BIG_WORDS_WIDE) for sentence in chart.words)
+        said = "\n".join(_lines(chart.words, BIG_WORDS_WIDE))
         axes.text(0.5, 0.4, said, ha="center", va="center", fontsize=11, transform=axes.transAxes)
         return
     for trace in chart.traces:
@@ -100,7 +100,7 @@ def _draw(place: Any, chart: Chart, *, bare: bool) -> None:
             reverse=any(trace.kind == "bars" for trace in chart.traces),
         )
     if chart.words and not bare:
-        said = "\n".join(textwrap.fill(_plain(sentence), WORDS_WIDE) for sentence in chart.words)
+        said = "\n".join(_lines(chart.words, WORDS_WIDE))
         place.supxlabel(said, fontsize=7.5, color=GREY, x=0.01, ha="left")
 
 

@@ -18,14 +18,16 @@ LONGEST_WORD = 9  # letters of a line below a family of one bar
 
 def phases(group: Group) -> Chart:
     """Return an epoch's time as stacked phases and what lies outside the batches."""
-    bars = [(family, point) for family in group.families for point in family.points if point.phases]
+    families = [(one.label, [point for point in one.points if point.phases]) for one in group.families]
+    families = [(label, points) for label, points in families if points]
+    bars = [point for _, points in families for point in points]
     order = (*PHASES, *OUTSIDE)
-    names = [name for name in order if any(_part(point, name) for _, point in bars)]
-    places, ticks = _places(group)
+    names = [name for name in order if any(_part(point, name) for point in bars)]
+    places, ticks = _places(families)
     bottoms = [0.0] * len(bars)
     traces = []
     for name in names:
-        heights = [_part(point, name) for _, point in bars]
+        heights = [_part(point, name) for point in bars]
         label = "communication (exposed)" if name == "communication" else name.replace("_", " ")
         traces.append(
             Trace(
@@ -62,12 +64,10 @@ def phases(group: Group) -> Chart:
     )
 
 
-def _places(group: Group) -> tuple[list[float], tuple[tuple[float, str], ...]]:
+def _places(
+    families: Sequence[tuple[str, Sequence[Point]]],
+) -> tuple[list[float], tuple[tuple[float, str], ...]]:
     """Return where each bar stands, and what is written below: workers, and each family's label once."""
-    families = [
-        (family.label, [point for point in family.points if point.phases]) for family in group.families
-    ]
-    families = [(label, points) for label, points in families if points]
     places: list[float] = []
     texts: dict[float, str] = {}
     for label, points in families:
