@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from mlbench import command
+from mlbench.terminal import command
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,15 +21,15 @@ def main(arguments: Sequence[str]) -> int:
         help="start one, unless one is running; say where one runs; stop it with all its processes",
     )
     verb = parser.parse_args(arguments).verb
-    from mlbench.clusters import kept
+    from mlbench.clusters import persistent
 
     def body() -> int:
         if verb == "start":
-            print(f"Ray runs at {kept.start()}; `python -m mlbench.cluster stop` ends it")
+            print(f"Ray runs at {persistent.start()}; `python -m mlbench.cluster stop` ends it")
         elif verb == "stop":
-            print("Ray has stopped" if kept.stop() else "no Ray of ours was running")
+            print("Ray has stopped" if persistent.stop() else "no Ray of ours was running")
         else:
-            address = kept.address()
+            address = persistent.address()
             print(f"Ray runs at {address}" if address else "no Ray of ours is running")
         return 0
 

@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mlbench import command, config, tasks
-from mlbench.errors import UserError
-from mlbench.tasks.common import arrow
-from mlbench.units import with_prefix
+from mlbench.datasets import arrow
+from mlbench.experiment import config
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.format import with_prefix
+from mlbench.tasks import registry
+from mlbench.terminal import command
 
 PIPE_WIDTH = 160  # columns, where the output is not a terminal that has a width
 STEPS = 10  # lines a step of the work prints where there is no terminal for a bar
@@ -78,7 +80,7 @@ def list_datasets(words: Sequence[str]) -> None:
 def prepare(words: Sequence[str]) -> None:
     """Make the data set of the composed experiment, showing progress, and print what it is."""
     experiment = config.compose(words)
-    task = tasks.load(experiment.task.name)
+    task = registry.load(experiment.task.name)
     if _offers(experiment.task.name) is None:
         print(f"task {experiment.task.name} needs no data set")
         return

@@ -13,14 +13,15 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mlbench import command, record, study, units
-from mlbench.config import CONF, Hardware, choices
-from mlbench.errors import UserError
-from mlbench.prediction import advice, figure, forecast, holdout, model, network, published, words
+from mlbench.experiment import format, record, run_folders, study
+from mlbench.experiment.config import CONF, Hardware, choices
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+from mlbench.prediction import advice, explain, figure, forecast, holdout, model, network, published
 from mlbench.prediction.forecast import Forecast, Target
 from mlbench.prediction.holdout import LeftOut
-from mlbench.prediction.measured import Measurements, check, from_records
-from mlbench.record import Record
+from mlbench.prediction.runs import Measurements, check, from_records
+from mlbench.terminal import command
 
 PUBLISHED = "published:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
@@ -135,9 +136,9 @@ def _answer(asked: Asked) -> None:
             fitted=fitted,
             held_out=everything.only(unseen) if as_measured else None,
         )
-    sentences = [*words.basis(fit), *words.target(fit, target), words.left_out(errors)]
+    sentences = [*explain.basis(fit), *explain.target(fit, target), explain.left_out(errors)]
     if held_out:
-        sentences.append(words.held_out(held_out))
+        sentences.append(explain.held_out(held_out))
     if asked.json:
         print(_json(fit, found, errors=errors, held_out=held_out, answers=answers, sentences=sentences))
         return
@@ -173,7 +174,7 @@ def _run(word: str, asked: Asked) -> Record:
         what = f"{len(found)} runs are" if found else "no study and no finished run is"
         raise UserError(
             f"{what} called {word!r} below {asked.output_root}",
-            hint=command.results("list", asked.output_root),
+            hint=run_folders.results_command("list", asked.output_root),
         )
     try:
         return record.load(found[0])
@@ -188,7 +189,7 @@ def _chosen(everything: Measurements, counts: str) -> Measurements:
     missing = [k for k in wanted if k not in everything.counts]
     if missing:
         have = ", ".join(map(str, everything.counts))
-        raise UserError(f"{units.counted(missing[0], 'worker')} was not measured", hint=f"measured: {have}")
+        raise UserError(f"{format.counted(missing[0], 'worker')} was not measured", hint=f"measured: {have}")
     return everything.only(wanted)
 
 
@@ -231,7 +232,7 @@ def _measured_times(everything: Measurements, fitted: Measurements, target: Targ
         return {}
     said = {k: median(everything.times(k)) for k in everything.counts}
     return {
-        k: (units.duration(s) if math.isfinite(s) else "missed") + ("" if k in fitted.counts else " *")
+        k: (format.duration(s) if math.isfinite(s) else "missed") + ("" if k in fitted.counts else " *")
         for k, s in said.items()
     }
 
@@ -251,12 +252,12 @@ def _row(one: Forecast, measured: str) -> dict[str, str]:
     return {
         "workers": f"{one.workers:,}",
         "measured": measured,
-        "predicted": units.duration(one.time_s.value),
-        "95 % of runs": _ends(one.time_s, units.duration),
+        "predicted": format.duration(one.time_s.value),
+        "95 % of runs": _ends(one.time_s, format.duration),
         "speed-up": f"{one.speed_up.value:.2f}",
         "95 %": _ends(one.speed_up, lambda value: f"{value:.2f}"),
-        "cost": units.usd(cost.value) if cost else "",
-        "communication": units.percent(one.communication_share),
+        "cost": format.usd(cost.value) if cost else "",
+        "communication": format.percent(one.communication_share),
     }
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlbench import command, comparison, record, selection, store, terminal
-from mlbench.errors import UserError
-from mlbench.record import Record
-from mlbench.store import folders, studies
-from mlbench.terminal import manual, tables
-from mlbench.terminal.given import Given, parse
+from mlbench.analysis import compare, select
+from mlbench.experiment import record, run_folders
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+from mlbench.terminal import command, help_text, live_view, tables
+from mlbench.terminal.args import Given, parse
+from mlbench.tracking import parent_runs, uploader
 
 SETTINGS = {"output_root": "runs"}  # name=value words of every command, with their defaults
 
@@ -44,12 +45,12 @@ def _run(arguments: list[str]) -> int:
     asked = [word for word in arguments if word in ("-h", "--help")]
     name = next((word for word in arguments if not word.startswith("-")), None)
     if name is None or (name not in COMMANDS and asked):
-        print(manual.RESULTS, end="")
+        print(help_text.RESULTS, end="")
         return 0 if asked else command.USER_ERROR
     if name not in COMMANDS:
         raise UserError(f"{name!r} is not a command", hint=f"say {', '.join(COMMANDS)} or --help")
     if asked:
-        print(manual.COMMANDS[name], end="")
+        print(help_text.COMMANDS[name], end="")
         return 0
     arguments.remove(name)
     return COMMANDS[name].run(parse(name, arguments, SETTINGS | COMMANDS[name].settings))
@@ -72,12 +73,12 @@ def _show(given: Given) -> int:
     """Print one run's result card, or its whole record as JSON."""
     if len(given.words) != 1:
         raise UserError(f"show takes one RUN, given: {' '.join(given.words) or 'nothing'}")
-    folder = folders.folder(given.output_root, given.words[0])
+    folder = run_folders.folder(given.output_root, given.words[0])
     found = record.load(folder / "record.json")
     if given.json:
         print(found.model_dump_json(indent=2))
         return 0
-    terminal.show_stored(found, folder=folder, tracking_uri=_uri(given, found))
+    live_view.show_stored(found, folder=folder, tracking_uri=_uri(given, found))
     return 0
 
 
@@ -90,7 +91,7 @@ def _compare(given: Given) -> int:
         raise UserError(f"compare takes two selections, given a third: {narrow[0]}", hint="quote a selection")
     limit = given.share("--fail-if-slower")
     a, b = (_selected(given, [*side.split(), *narrow]) for side in sides)
-    found = comparison.compare(a, b, limit=limit)
+    found = compare.compare(a, b, limit=limit)
     if given.json:
         print(json.dumps(tables.plain(found), indent=2, allow_nan=False))
     else:
@@ -117,20 +118,20 @@ def _export(given: Given) -> int:
 def _import(given: Given) -> int:
     """Read zip files into output_root and MLflow; the exit code is 2 if one was refused, after all others."""
     from mlbench.exchange import intake
-    from mlbench.store import imports
+    from mlbench.tracking import importer
 
     if not given.words:
         raise UserError("import takes zip files or folders", hint="import --help")
-    uri = given.settings["tracking_uri"] or store.default_uri(given.output_root)
+    uri = given.settings["tracking_uri"] or uploader.default_uri(given.output_root)
     told = {name: given.settings[name] for name in ("task", "backend", "hardware")}
-    complete = store.complete_in(uri)
+    complete = uploader.complete_in(uri)
     outcomes = []
     for path, found, log in intake.read(intake.zips(given.words), told):
         if isinstance(found, UserError):
             outcomes.append({"file": str(path), "outcome": "refused", "why": str(found)})
             print(f"mlbench: {found}", file=sys.stderr)
             continue
-        outcome = imports.keep(found, log, output_root=given.output_root, uri=uri, complete=complete)
+        outcome = importer.keep(found, log, output_root=given.output_root, uri=uri, complete=complete)
         outcomes.append({"file": str(path), "outcome": outcome, "run": found.run_id})
         if not given.json:
             print(f"{found.run_id}: {outcome}", flush=True)
@@ -140,7 +141,7 @@ def _import(given: Given) -> int:
 
 def _plot(given: Given) -> int:
     """Write the report of a selection."""
-    from mlbench import report
+    from mlbench.report import writer
 
     if not given.settings["to"]:
         raise UserError("plot needs a folder to write to", hint="to=FOLDER")
@@ -148,19 +149,19 @@ def _plot(given: Given) -> int:
     if not found:
         raise UserError(f"no finished run below {given.output_root}")
     words = " ".join(["python -m mlbench.results plot", *given.words])
-    text = report.StudyText(
+    text = writer.StudyText(
         title=f"Runs: {' '.join(given.words) or 'all'}",
         question=given.settings["question"] or f"What do the runs {' '.join(given.words) or 'here'} show?",
         commands=(words,),
     )
-    for path in report.write(found, Path(given.settings["to"]), study=text):
+    for path in writer.write(found, Path(given.settings["to"]), study=text):
         print(path)
     return 0
 
 
 def _delete(given: Given) -> int:
     """Delete runs after asking."""
-    from mlbench.store import imports
+    from mlbench.tracking import importer
 
     found = _some(given)
     if "--yes" not in given.options:
@@ -176,7 +177,7 @@ def _delete(given: Given) -> int:
             return 0
     outcomes = []
     for one in found:
-        known = imports.delete(given.output_root / one.run_id, _uri(given, one))
+        known = importer.delete(given.output_root / one.run_id, _uri(given, one))
         outcomes.append({"run": one.run_id, "outcome": "deleted", "mlflow": known})
         if not given.json:
             print(f"{one.run_id}: deleted" + ("" if known else ", MLflow did not have it"), flush=True)
@@ -189,15 +190,15 @@ def _sync(given: Given) -> int:
     if given.words:
         raise UserError(f"sync takes no further word, given: {' '.join(given.words)}")
     outcomes = []
-    for one in store.sync(given.output_root, given.settings["tracking_uri"] or None):
+    for one in uploader.sync(given.output_root, given.settings["tracking_uri"] or None):
         outcomes.append(vars(one))
         if not given.json and one.outcome != "present":
             print(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""), flush=True)
-    for name in studies.sync(given.output_root, given.settings["tracking_uri"] or None):
+    for name in parent_runs.sync(given.output_root, given.settings["tracking_uri"] or None):
         if not given.json:
             print(f"study {name}: written", flush=True)
     if outcomes or given.json:
-        _total(given, outcomes, store.OUTCOMES)
+        _total(given, outcomes, uploader.OUTCOMES)
     else:
         print(f"no run below {given.output_root}")
     return 1 if any(one["outcome"] == "failed" for one in outcomes) else 0
@@ -205,13 +206,13 @@ def _sync(given: Given) -> int:
 
 def _selected(given: Given, words: Sequence[str] | None = None) -> list[Record]:
     """Return the records that the words select."""
-    found, complaints = folders.records(given.output_root)
+    found, complaints = run_folders.records(given.output_root)
     for complaint in complaints:
         print(complaint, file=sys.stderr)
-    return selection.select(
+    return select.select(
         found,
         given.words if words is None else words,
-        studies=lambda name: folders.study(given.output_root, name),
+        studies=lambda name: run_folders.study(given.output_root, name),
     )
 
 
@@ -221,7 +222,7 @@ def _some(given: Given) -> list[Record]:
         raise UserError("say which runs: a part of a name, or name=value words", hint="--help has examples")
     found = _selected(given)
     if not found:
-        hint = command.results("list", given.output_root)
+        hint = run_folders.results_command("list", given.output_root)
         raise UserError(f"no finished run below {given.output_root}{_that(given.words)}", hint=hint)
     return found
 
@@ -233,7 +234,7 @@ def _that(words: Sequence[str]) -> str:
 def _uri(given: Given, one: Record) -> str:
     """Return the store that has a run: the one asked for, else its own, else the default."""
     own = one.experiment["tracking_uri"]
-    return given.settings.get("tracking_uri") or own or store.default_uri(given.output_root)
+    return given.settings.get("tracking_uri") or own or uploader.default_uri(given.output_root)
 
 
 def _total(given: Given, outcomes: list[dict[str, Any]], known: Sequence[str]) -> None:

@@ -4,196 +4,31 @@ The way of a run, in four hops: `main` composes and validates the experiment, `e
 or starts one, `launch` trains on the workers, and the record goes to the event log and from there to MLflow.
 """
 
-import secrets
-import shlex
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from mlbench import clusters, command, config, events, provenance, signals, store, tasks, terminal, tracker
-from mlbench.conclude import conclude
-from mlbench.config import Experiment
-from mlbench.errors import UserError
-from mlbench.launch import POLL_S, Assignment, WorkersFailed, fit
-from mlbench.progress import Receiver
-from mlbench.record import Record
-
-STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
-STORE_WAIT_LEAVING_S = 5  # s, likewise where somebody wants out
+from mlbench.experiment import clock, config
+from mlbench.launch import execute, signals
+from mlbench.terminal import command, live_view
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
-    begun = tracker.process_start()
+    begun = clock.process_start()
     signals.end_with_parent()
     if any(word in ("-h", "--help") for word in arguments):
-        terminal.print_help()
+        live_view.print_help()
         return 0
 
     def body() -> int:
         experiment = config.compose(arguments)
         deviations = [vars(d) for d in config.declared_deviations(arguments)]
-        finished = execute(experiment, begun=begun, words=arguments, deviations=deviations)
+        finished = execute.execute(experiment, begun=begun, words=arguments, deviations=deviations)
         if finished.status == "interrupted":
             return command.INTERRUPTED
         return command.FAILED if finished.status in ("failed", "diverged") else 0
 
     return command.ended(body)
-
-
-def execute(
-    experiment: Experiment,
-    *,
-    begun: float | None = None,
-    words: Sequence[str] = (),
-    deviations: Sequence[dict[str, Any]] = (),
-) -> Record:
-    """Measure the experiment, or return the record of a finished run that stands for it.
-
-    `begun` is the wall clock at which the command started; start-up time counts from there.
-    """
-    begun = begun or tracker.wall()
-    if experiment.seed is not None and not experiment.rerun:
-        found = already_measured(experiment)
-        if found is not None:
-            terminal.reused(found, experiment)
-            return found
-    seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
-    experiment = experiment.model_copy(
-        update={
-            "data_root": experiment.data_root.absolute(),
-            "output_root": experiment.output_root.absolute(),
-        }
-    )
-    check_data(experiment)
-    command = provenance.without_credentials(shlex.join(["python", "-m", "mlbench.run", *words]))
-    folder = _folder(experiment, seed, begun)
-    log = folder / events.NAME
-    start = {"command": command, "experiment": experiment.plain(), "seed": seed, "begun": begun}
-    start |= {"key": config.key(experiment), "deviations": list(deviations), "run_id": folder.name}
-    start |= {"warnings": provenance.warnings(before_run=True), "software": provenance.software()}
-    events.append(log, "run_configuration", start)
-    mirror = store.Mirror(folder, experiment.store)
-    mirror.start()
-    measured = _measure(experiment, seed=seed, begun=begun, folder=folder)
-    result = conclude(experiment, start=start, measured=measured, log=events.read(log))
-    result.save(folder)
-    events.append(log, "run_stop", {"status": result.status}, kind="INTERVAL_END")
-    raised = measured["raised"]
-    leaving = raised is not None or result.status == "interrupted"
-    where = mirror.finish(wait=STORE_WAIT_LEAVING_S if leaving else STORE_WAIT_S)
-    if raised is not None:
-        raise raised
-    terminal.show_card(result, folder=folder, where=where, tracking_uri=experiment.store)
-    return result
-
-
-def already_measured(experiment: Experiment) -> Record | None:
-    """Return a finished run that stands for the experiment with its seed: same key, same data.
-
-    Files of the user's own are looked for by every node of a cluster, so nobody can tell here whether they
-    are still those that were measured: such a run is measured again.
-    """
-    task = experiment.task
-    if tasks.own_data(task) and experiment.cluster.name != "local":
-        return None
-    try:
-        tasks.require_data(task, experiment.scale, experiment.data_root)
-    except UserError:
-        data = None  # official data need not be here to show what was measured on it
-    else:
-        data = check_data(experiment)
-    return store.find_finished(experiment, data=data)
-
-
-def check_data(experiment: Experiment) -> str | None:
-    """Make small data now; ask for official data to be prepared, which can take hours.
-
-    Returns the hash that identifies the data as it is here; None for a task without data, and on a cluster,
-    whose nodes look for themselves.
-    """
-    from mlbench.tasks.common import arrow  # pyarrow is slow to import, and --help needs none
-
-    task = experiment.task
-    if experiment.cluster.name != "local" or task.dataset == tasks.NO_DATASET:
-        return None
-    tasks.require_data(task, experiment.scale, experiment.data_root)
-    return arrow.manifest_hash(tasks.load(task.name).prepare(task, experiment.data_root))
-
-
-def _folder(experiment: Experiment, seed: int, begun: float) -> Path:
-    """Make the run's own folder; its name is the run's id and sorts by time."""
-    stamp = tracker.iso(begun)[:23].replace(":", "").replace(".", "-")
-    folder = experiment.output_root / f"{stamp}-{experiment.task.name}-w{experiment.workers}-{seed:x}"
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot make {folder}: {error.strerror}", hint="give another output_root") from error
-    return folder
-
-
-def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -> dict[str, Any]:
-    """Train on the cluster while showing progress; return what came back and how it ended.
-
-    `raised` is what the caller has to raise once the run has its record: a mistake of the user's, which may
-    show hours into the training, or a fault of the program's.
-    """
-    stamps = {"connect_begin": tracker.wall()}
-    ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps}
-    ended |= {"returned": None, "raised": None}
-    try:
-        with terminal.Progress(experiment, seed, begun=begun) as progress:
-            progress.say(f"starting Ray ({experiment.cluster.name})")
-            # ray.init replaces signal handlers, so ours come after it.
-            with clusters.connect(experiment) as connection, signals.interruptible():
-                stamps["connect_end"] = tracker.wall()
-                ended |= {
-                    "oversubscribed": connection.oversubscribed,
-                    "threads": connection.threads,
-                }
-                ended |= {"ray": {"job_id": connection.job_id, "node_ids": connection.node_ids}}
-                progress.connected(connection)
-                receiver = Receiver(connection.host)
-                told = Assignment(experiment, seed, connection.threads, receiver.address, receiver.token)
-                with _watching(receiver, events.Follower(folder / events.NAME), progress):
-                    ended["returned"] = fit(told, connection, folder)
-    except KeyboardInterrupt:
-        ended |= {"status": "interrupted", "error": "stopped by the user (Ctrl-C or SIGTERM)"}
-    except WorkersFailed as error:
-        ended |= {"status": "failed", "error": str(error)}
-    except Exception as error:  # whatever it is, the run has failed and its record says so
-        sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        ended |= {"status": "failed", "error": sentence, "raised": error}
-    ended["ended"] = tracker.wall()
-    return ended
-
-
-@contextmanager
-def _watching(receiver: Receiver, follower: events.Follower, progress: Any) -> Iterator[None]:
-    """Show, in a thread, what the workers say and what the event log gets while the block runs."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            for sign in receiver.take(wait=POLL_S):
-                progress.sign(sign)
-            for event in follower.take():
-                progress.event(event)
-        for event in follower.take():
-            progress.event(event)
-        receiver.close()
-
-    with ThreadPoolExecutor(1, thread_name_prefix="progress") as pool:
-        watched = pool.submit(watch)
-        try:
-            yield
-        finally:
-            over.set()
-        watched.result()
 
 
 if __name__ == "__main__":

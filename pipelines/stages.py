@@ -9,30 +9,24 @@ from typing import Any
 
 from local_flow import PLACE
 
-from mlbench import (
-    comparison,
-    record,
-    report,
-    selection,
-    signals,
-    speedup,
-    study,
-    sweep,
-    tasks,
-    units,
-)
-from mlbench.errors import UserError
-from mlbench.sweep import Outcome, request
+from mlbench.analysis import compare, select, speedup
+from mlbench.experiment import format, record, study
+from mlbench.experiment.errors import UserError
+from mlbench.launch import signals
+from mlbench.report import writer
+from mlbench.studies import session, spec
+from mlbench.studies.session import Outcome
+from mlbench.tasks import registry
 
 
-def planned(name: str) -> request.Request:
+def planned(name: str) -> spec.Request:
     """Return the study of conf/study, or the begun one, with this flow's folders."""
-    return request.named(name, place=PLACE)
+    return spec.named(name, place=PLACE)
 
 
 def prepare(name: str) -> None:
     """Make every data set that the study needs, or raise UserError for what cannot be measured."""
-    sweep.prepare(planned(name))
+    session.prepare(planned(name))
 
 
 def measure(name: str) -> list[str]:
@@ -42,7 +36,7 @@ def measure(name: str) -> list[str]:
     """
     os.environ[signals.PARENT] = str(os.getppid())
     signals.end_with_parent()
-    outcome = sweep.measure(planned(name))
+    outcome = session.measure(planned(name))
     if outcome.interrupted:
         raise KeyboardInterrupt
     return outcome.unmeasured
@@ -50,18 +44,18 @@ def measure(name: str) -> list[str]:
 
 def outcome(name: str, unmeasured: list[str]) -> Outcome:
     """Return what the study has measured so far."""
-    return replace(sweep.measured(planned(name)), unmeasured=unmeasured)
+    return replace(session.measured(planned(name)), unmeasured=unmeasured)
 
 
 def rows(name: str) -> list[dict[str, Any]]:
     """Return the study's aggregates, one row a point."""
-    return report.rows(outcome(name, []).records)
+    return writer.rows(outcome(name, []).records)
 
 
 def publish(name: str, unmeasured: list[str]) -> str:
     """Write the report and the parent run in MLflow; return the page's path."""
     found = outcome(name, unmeasured)
-    sweep.publish(found)
+    session.publish(found)
     return str(found.folder / study.REPORT / "report.html")
 
 
@@ -79,7 +73,7 @@ def join_tables(name: str, task: str, *, files: str) -> list[str]:
     folder.mkdir(exist_ok=True)
     parquet, png = folder / f"{files}.parquet", folder / f"{files}.png"
     pq.write_table(pa.Table.from_pylist(table), parquet)
-    drawer = tasks.report(task)
+    drawer = registry.report(task)
     assert drawer is not None
     drawer.figure(table).savefig(png)
     return [str(parquet), str(png)]
@@ -99,14 +93,14 @@ def _soonest(points: Sequence[speedup.Point], fields: Sequence[str]) -> str:
         return f"none of the {len(points)} settings reached the goal in more than half of its runs"
     time = best.time_to_accuracy
     assert time is not None
-    given = selection.fields(best.records[0])
+    given = select.fields(best.records[0])
     setting = " ".join(f"{field}={'null' if given[field] is None else given[field]}" for field in fields)
     spread = "one run"
     if time.low is not None and time.high is not None:
-        high = "never" if math.isinf(time.high) else units.duration(time.high)
-        spread = f"{time.n} runs, 95 % interval {units.duration(time.low)} to {high}"
+        high = "never" if math.isinf(time.high) else format.duration(time.high)
+        spread = f"{time.n} runs, 95 % interval {format.duration(time.low)} to {high}"
     shared = ", on CPUs that the workers share" if best.oversubscribed else ""
-    return f"{setting}: {units.duration(time.value)} to the goal ({spread}{shared})"
+    return f"{setting}: {format.duration(time.value)} to the goal ({spread}{shared})"
 
 
 def _time(point: speedup.Point) -> float:
@@ -122,7 +116,7 @@ def against(name: str, baseline: str, *, limit: float) -> tuple[list[str], list[
     if not baseline:
         return [], []
     try:
-        compared = comparison.compare(_before(name, Path(baseline)), outcome(name, []).records, limit=limit)
+        compared = compare.compare(_before(name, Path(baseline)), outcome(name, []).records, limit=limit)
     except UserError as error:
         return [], [f"not compared with {baseline}: {error}"]
     said, worse = [], []
@@ -143,4 +137,4 @@ def _before(name: str, baseline: Path) -> list[record.Record]:
 
 
 def _point(point: speedup.Point) -> str:
-    return f"{point.task} {units.counted(point.workers, 'worker')}"
+    return f"{point.task} {format.counted(point.workers, 'worker')}"

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 from conftest import ROOT
 
-from mlbench import events
-from mlbench.record import Record, load
+from mlbench.experiment import events
+from mlbench.experiment.record import Record, load
 
 CACHE = "XDG_CACHE_HOME"  # environment variable that tells the tests' Ray from any other
 PATIENCE_S = 240  # s; a slow machine is no failure, a hang is

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from mlbench import config, events
-from mlbench.conclude import conclude
-from mlbench.record import Record
-from mlbench.tracker import PHASES
+from mlbench.experiment import config, events
+from mlbench.experiment.build_record import conclude
+from mlbench.experiment.phases import PHASES
+from mlbench.experiment.record import Record
 
 BEGUN = 1_700_000_000.0  # s since 1970, when the command started
 STARTED = BEGUN + 10.0  # the first touch of data

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mlbench.worker import Worker, control_group
+from mlbench.training.worker import Worker, control_group
 
 TIMEOUT_S = 300  # s, for ranks that wait for one another; a slow machine is no failure
 

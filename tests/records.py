@@ -4,7 +4,7 @@ from typing import Any
 
 from scripted import experiment as composed
 
-from mlbench.record import Record, Spread
+from mlbench.experiment.record import Record, Spread
 
 
 def record(*words: str, **changes: Any) -> Record:

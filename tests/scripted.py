@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from mlbench import config
-from mlbench.config import Experiment
+from mlbench.experiment import config
+from mlbench.experiment.config import Experiment
 
 BEGUN = 1_763_000_000.0  # wall clock, s since 1970
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from records import record
 
-from mlbench.record import Record, Spread
+from mlbench.experiment.record import Record, Spread
 
 GOAL = 95.0  # % top-1, what records.record asks for
 

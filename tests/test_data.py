@@ -13,9 +13,10 @@ import pytest
 from conftest import ROOT
 from mirror import Mirror, serve
 
-from mlbench import config, data
-from mlbench.tasks.common import download
-from mlbench.tasks.common.download import Archive
+from mlbench import data
+from mlbench.datasets import download
+from mlbench.datasets.download import Archive
+from mlbench.experiment import config
 from mlbench.tasks.logreg import data as logreg
 
 TEXT = b"".join(b"%d 1:0.%d 2:0.25 \n" % (i % 2 * 2 - 1, i + 1) for i in range(20))
@@ -180,7 +181,7 @@ def test_ctrl_c_during_a_download_ends_at_once_and_the_next_call_goes_on(command
     epsilon.pauses_after = 50
     code = f"""
         from mlbench import data
-        from mlbench.tasks.common import download
+        from mlbench.datasets import download
         from mlbench.tasks.logreg import data as logreg
         download.BLOCK = 10
         logreg.EPSILON_ARCHIVES = {{

@@ -16,10 +16,11 @@ from commands import PATIENCE_S, until
 from conftest import ROOT
 from records import record
 
-from mlbench import config, events, study, tasks
-from mlbench.record import load
-from mlbench.study import Asked, Study
-from mlbench.tasks.common.arrow import manifest_hash
+from mlbench.datasets.arrow import manifest_hash
+from mlbench.experiment import config, events, study
+from mlbench.experiment.record import load
+from mlbench.experiment.study import Asked, Study
+from mlbench.tasks import registry
 
 TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none")
 FLOWS = ("scaling", "backends", "tuning", "suite")
@@ -223,7 +224,7 @@ def test_a_night_with_a_slower_point_ends_with_exit_code_1_and_its_report(
 ) -> None:
     """All runs are there, so nothing is trained; the flow is run as every night."""
     tonight = tmp_path / "tonight"
-    data = manifest_hash(tasks.load("logreg").prepare(config.compose(["task=logreg"]).task, data_root))
+    data = manifest_hash(registry.load("logreg").prepare(config.compose(["task=logreg"]).task, data_root))
     for seed in range(6):
         seconds = 10 + 0.1 * seed
         told: dict[str, Any] = {"seed": seed, "data_manifest": data}

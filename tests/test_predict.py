@@ -11,7 +11,8 @@ import pytest
 from conftest import ROOT
 from worlds import World, as_record
 
-from mlbench import predict, record, study
+from mlbench import predict
+from mlbench.experiment import record, study
 
 WORLD = World(grows=True, batch=32, alpha=1e-3)
 

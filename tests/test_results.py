@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from driven import Run
 
-from mlbench import events, record, results, study
+from mlbench import results
+from mlbench.experiment import events, record, study
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -261,8 +262,8 @@ def test_delete_asks_first(root: Path, capsys: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_in_progress_is_not_deleted(root: Path, capsys: Any) -> None:
-    holder = "import sys, time; from pathlib import Path; from mlbench import store; "
-    holder += "store.hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
+    holder = "import sys, time; from pathlib import Path; from mlbench.tracking import uploader; "
+    holder += "uploader.hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
     command = [sys.executable, "-c", holder, str(root / "2026-a-1")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) as driver:
         assert driver.stdout is not None and driver.stdout.readline() == b"held\n"

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from records import record
 
-from mlbench.config import Hardware, Peak, Price
-from mlbench.prediction.measured import Measured, Measurements
-from mlbench.record import Record, Spread
+from mlbench.experiment.config import Hardware, Peak, Price
+from mlbench.experiment.record import Record, Spread
+from mlbench.prediction.runs import Measured, Measurements
 
 NODE = Hardware(
     name="node",

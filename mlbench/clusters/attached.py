@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import ray
 from ray._private.services import canonicalize_bootstrap_address_or_die
 
-from mlbench.config import Experiment
-from mlbench.errors import UserError
+from mlbench.experiment.config import Experiment
+from mlbench.experiment.errors import UserError
 
 REACH_S = 5  # s in which a Ray that runs takes a connection; ray.init waits for minutes for one that does not
 WAY_OUT = "submit it as a Ray job, set RAY_ADDRESS, or say cluster=local"

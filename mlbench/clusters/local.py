@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 import ray
 
-from mlbench import provenance
-from mlbench.clusters import kept
-from mlbench.config import Experiment
+from mlbench.clusters import persistent
+from mlbench.experiment import provenance
+from mlbench.experiment.config import Experiment
 
 LOOPBACK = "127.0.0.1"  # workers are on this machine, and so are their signs of life
 
@@ -29,23 +29,23 @@ def join(experiment: Experiment) -> Iterator[str]:
         "logging_level": "INFO" if experiment.verbose else "CRITICAL",
         "log_to_driver": experiment.verbose,
     }
-    address = kept.address()
-    before = set(kept.children(psutil.Process()))
+    address = persistent.address()
+    before = set(persistent.children(psutil.Process()))
     if address:
         ray.init(address=address, **options)
     else:
-        kept.quiet()
+        persistent.quiet()
         ray.init(
             address="local",
             include_dashboard=False,
             num_cpus=provenance.usable_cpus(),
-            resources=kept.DRIVER_RESOURCE,
+            resources=persistent.DRIVER_RESOURCE,
             **options,
         )
     try:
         yield LOOPBACK
     finally:
-        started = set() if address else set(kept.children(psutil.Process())) - before
+        started = set() if address else set(persistent.children(psutil.Process())) - before
         ray.shutdown()
         # Ray's workers end when they miss their server, but now and then one of them hangs for ever (2.60).
-        kept.end(started)
+        persistent.end(started)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mlbench.errors import UserError
+from mlbench.experiment.errors import UserError
 
 MOST_BYTES = 256 * 2**20  # of the zip, and of all that it unpacks to; the largest published one has 1.6 MB
 MOST_ENTRIES = 20_000  # a run on 1,024 workers has 15 files a worker

@@ -17,13 +17,13 @@ from typing import Any
 
 import yaml
 
-from mlbench import events, record
-from mlbench.errors import UserError
 from mlbench.exchange import layout, mllog
 from mlbench.exchange.layout import Point, file_name
-from mlbench.record import Record
-from mlbench.store.entries import cleaned
-from mlbench.store.official import official_result
+from mlbench.experiment import events, record
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+from mlbench.tracking.mapping import cleaned
+from mlbench.tracking.official_result import official_result
 
 OF_EXPORT = (
     "record.json", events.NAME, "config.yaml", "provenance.json", "mllog.txt", layout.OFFICIAL,

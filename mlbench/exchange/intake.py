@@ -9,14 +9,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mlbench import config, events, tasks
-from mlbench.errors import UserError
 from mlbench.exchange import archive, published
 from mlbench.exchange.archive import Archive
 from mlbench.exchange.export import OF_EXPORT
 from mlbench.exchange.layout import is_layout
-from mlbench.record import Record
-from mlbench.store import entries
+from mlbench.experiment import config, events
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+from mlbench.tasks import registry
+from mlbench.tracking import mapping
 
 Log = list[dict[str, Any]]
 RECORD = "record.json"
@@ -93,7 +94,7 @@ def _check_experiment(opened: Archive, record: Record) -> None:
     if not isinstance(task, dict) or name not in config.choices("task"):
         raise opened.refusal(f"{RECORD} is of a task that is not known here ({str(name)[:40]})")
     common = {field: value for field, value in task.items() if field in config.TaskConfig.model_fields}
-    parts = (("task.", tasks.load(name).Config, task), ("", config.Experiment, plain | {"task": common}))
+    parts = (("task.", registry.load(name).Config, task), ("", config.Experiment, plain | {"task": common}))
     for prefix, model, values in parts:
         try:
             model.model_validate_json(json.dumps(values), strict=True)
@@ -122,10 +123,10 @@ def _own_log(opened: Archive, record: Record) -> Log:
     if not isinstance(start, dict) or any(start.get(name) != getattr(record, name) for name in OF_BOTH):
         raise opened.refusal(f"{RECORD} and {events.NAME} are of different runs")
     try:
-        entries.opening_tags(start)
-        entries.params(start)
-        entries.series(log)
-        entries.closing_metrics(record, ended=datetime.fromisoformat(record.ended_at).timestamp())
+        mapping.opening_tags(start)
+        mapping.params(start)
+        mapping.series(log)
+        mapping.closing_metrics(record, ended=datetime.fromisoformat(record.ended_at).timestamp())
         datetime.fromtimestamp(start["begun"])
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError) as error:
         raise opened.refusal(f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error

@@ -8,7 +8,7 @@ import json
 from datetime import datetime
 from typing import Any
 
-from mlbench.record import Record
+from mlbench.experiment.record import Record
 
 NOTICE = "# Written by mlbench. This is not an MLPerf submission and follows none of its benchmarks' rules."
 

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlbench import config, cost, tracker
-from mlbench.config import Experiment
-from mlbench.errors import UserError
 from mlbench.exchange import layout
 from mlbench.exchange.archive import Archive
 from mlbench.exchange.caveats import caveats
 from mlbench.exchange.layout import Point, Series
-from mlbench.goal import Goal, better
-from mlbench.record import Record, Spread
-from mlbench.tracker import PHASES
+from mlbench.experiment import clock, config, cost
+from mlbench.experiment.config import Experiment
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.goal import Goal, better
+from mlbench.experiment.phases import PHASES
+from mlbench.experiment.record import Record, Spread
 
 SOURCE = "mlbench-published"
 FOLDERS = {  # the folders of MLBench's results: our task, and how gradients were combined
@@ -150,8 +150,8 @@ def convert(archive: Archive, place: Origin, *, copies: Sequence[str] = ()) -> R
             task=place.task, device=place.device, workers=workers, steps=steps, total=total, copies=copies
         ),
         warnings=[],
-        started_at=tracker.iso(begun),
-        ended_at=tracker.iso(ended),
+        started_at=clock.iso(begun),
+        ended_at=clock.iso(ended),
         wall=ended - begun,
         startup={},
         startup_time=None,

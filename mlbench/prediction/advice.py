@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlbench import units
-from mlbench.errors import UserError
+from mlbench.experiment import format
+from mlbench.experiment.errors import UserError
 from mlbench.prediction.forecast import Estimate, Forecast
 
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # seconds
@@ -77,7 +77,7 @@ def _least_cost(found: Sequence[Forecast]) -> Advice:
 
 
 def _deadline(found: Sequence[Forecast], limit: float) -> Advice:
-    asked = f"Deadline of {units.duration(limit)}"
+    asked = f"Deadline of {format.duration(limit)}"
     order = _usd if found[0].cost_usd else lambda one: one.workers
     chosen, safe = _within(found, limit, lambda one: one.time_s, order)
     if chosen is None:
@@ -87,7 +87,7 @@ def _deadline(found: Sequence[Forecast], limit: float) -> Advice:
 
 
 def _budget(found: Sequence[Forecast], limit: float) -> Advice:
-    asked = f"Budget of {units.usd(limit)}"
+    asked = f"Budget of {format.usd(limit)}"
     chosen, safe = _within(found, limit, lambda one: one.cost_usd, _time)
     if chosen is None:
         least = min(found, key=_usd)
@@ -110,8 +110,8 @@ def _within(
 
 def _words(one: Forecast) -> str:
     """Return what is predicted of one worker count, e.g. 8 workers, 7 h 00 min, 31.32 USD; with intervals."""
-    said = f"{units.counted(one.workers, 'worker')}, {interval(one.time_s, units.duration)}"
-    return f"{said}, {interval(one.cost_usd, units.usd)}" if one.cost_usd else said
+    said = f"{format.counted(one.workers, 'worker')}, {interval(one.time_s, format.duration)}"
+    return f"{said}, {interval(one.cost_usd, format.usd)}" if one.cost_usd else said
 
 
 def _least(one: Forecast) -> str:
@@ -123,7 +123,7 @@ def _surely(safe: Forecast | None, chosen: Forecast) -> str:
         return "no count keeps it with its whole interval"
     if safe is chosen:
         return "its whole interval keeps it"
-    return f"with the whole interval, {units.counted(safe.workers, 'worker')}"
+    return f"with the whole interval, {format.counted(safe.workers, 'worker')}"
 
 
 def interval(estimate: Estimate, words: Callable[[float], str]) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlbench.errors import UserError
+from mlbench.experiment.errors import UserError
 from mlbench.prediction import fitting
 from mlbench.prediction.fitting import Array
 from mlbench.prediction.model import DRAWS, PHASES, Model, communication_terms

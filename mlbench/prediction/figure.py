@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlbench import units
-from mlbench.errors import UserError
+from mlbench.experiment import format
+from mlbench.experiment.errors import UserError
 from mlbench.prediction.forecast import Forecast
-from mlbench.prediction.measured import Measurements
+from mlbench.prediction.runs import Measurements
 
 SIZE = (7.0, 4.5)  # inches
 DOTS = 150  # an inch
@@ -52,7 +52,7 @@ def draw(
     axes.set_xticks(workers, [f"{k:,}" for k in workers])
     bottom, top = axes.get_ylim()
     ticks = [seconds for seconds in TICKS_S if bottom <= seconds <= top]
-    axes.set_yticks(ticks, [units.duration(seconds) for seconds in ticks])
+    axes.set_yticks(ticks, [format.duration(seconds) for seconds in ticks])
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("workers")
     axes.set_ylabel("time to accuracy")

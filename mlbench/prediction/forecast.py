@@ -7,14 +7,14 @@ from statistics import median
 
 import numpy as np
 
-from mlbench import cost
-from mlbench.config import Hardware
-from mlbench.errors import UserError
+from mlbench.experiment import cost
+from mlbench.experiment.config import Hardware
+from mlbench.experiment.errors import UserError
 from mlbench.prediction.evaluation import best, drawn, evaluate
 from mlbench.prediction.holdout import drift
-from mlbench.prediction.measured import Measurements
 from mlbench.prediction.model import DRAWS, SEED, Model
 from mlbench.prediction.network import Network
+from mlbench.prediction.runs import Measurements
 
 TAILS = (2.5, 97.5)  # percent; what lies between is the 95 % interval
 

@@ -7,8 +7,8 @@ from statistics import median
 import numpy as np
 
 from mlbench.prediction.evaluation import best, evaluate
-from mlbench.prediction.measured import Measurements
 from mlbench.prediction.model import Model, fit
+from mlbench.prediction.runs import Measurements
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 
 from mlbench.prediction import fitting
 from mlbench.prediction.fitting import Array, Component
-from mlbench.prediction.measured import Measurements
+from mlbench.prediction.runs import Measurements
 
 DRAWS = 4000  # parameter sets; the ends of a 95 % interval then move by about 1 % between seeds
 SEED = 20200908  # any constant: equal runs give equal intervals

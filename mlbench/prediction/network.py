@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from mlbench.errors import UserError
+from mlbench.experiment.errors import UserError
 
 BITS = 8  # a byte
 PATTERN = re.compile(r"(?P<rate>\d+(?:\.\d+)?)gbit,(?P<latency>\d+(?:\.\d+)?)us", re.IGNORECASE)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from mlbench.config import Hardware, Price
-from mlbench.errors import UserError
-from mlbench.prediction.measured import Measured, Measurements
-from mlbench.reference import Reference, load
+from mlbench.analysis.published import Reference, load
+from mlbench.experiment.config import Hardware, Price
+from mlbench.experiment.errors import UserError
+from mlbench.prediction.runs import Measured, Measurements
 
 STUDY = "mlbench-2021-runs"
 

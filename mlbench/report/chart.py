@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
-from mlbench.speedup import Estimate, Ratio
+from mlbench.analysis.speedup import Estimate, Ratio
 
 DODGE = 1.03  # factor between marks on an axis of workers that would hide each other
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from mlbench.record import Record
+from mlbench.experiment.record import Record
 from mlbench.report import tables
-from mlbench.report.answer import answer
 from mlbench.report.chart import Chart
 from mlbench.report.charts import charts
-from mlbench.report.charts.messages import measured
-from mlbench.report.families import Group, groups
+from mlbench.report.charts.collectives import measured
 from mlbench.report.figures import figure
+from mlbench.report.grouping import Group, groups
 from mlbench.report.interactive import plotly
-from mlbench.report.origin import facts, provenance
-from mlbench.report.study import StudyText
+from mlbench.report.page_input import StudyText
+from mlbench.report.provenance_section import facts, provenance
+from mlbench.report.summary import answer
 
 READING = (
     "A value is the median of a point's runs; below it stands its bootstrap 95 % interval.",
@@ -85,13 +85,13 @@ def page(records: Sequence[Record], *, study: StudyText, references: Sequence[An
 
 def published(names: set[str]) -> list[Any]:
     """Return the published results of these tasks."""
-    from mlbench import reference
+    from mlbench.analysis import published as reference
 
     return [one for name in sorted(names) for one in reference.load(task=name)]
 
 
 def _packaged(name: str) -> str:
-    return files(__package__ or "mlbench.report").joinpath(name).read_text(encoding="utf-8")
+    return files("mlbench.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _section(group: Group, place: int, all_groups: Sequence[Group], references: Sequence[Any]) -> _Section:

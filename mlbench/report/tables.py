@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlbench.record import Record
-from mlbench.report.families import Group
-from mlbench.report.study import Planned
-from mlbench.speedup import Estimate, Ratio, Speedup
-from mlbench.units import duration, last_line, number, percent, usd
+from mlbench.analysis.speedup import Estimate, Ratio, Speedup
+from mlbench.experiment.format import duration, last_line, number, percent, usd
+from mlbench.experiment.record import Record
+from mlbench.report.grouping import Group
+from mlbench.report.page_input import Planned
 
 # The published quantities that have a counterpart here, with their headings; the rest is counted only.
 PUBLISHED = {

@@ -5,8 +5,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mlbench import units
-from mlbench.terminal.course import TRAINING, Course
+from mlbench.experiment import format
+from mlbench.terminal.run_state import TRAINING, Course
 
 BARS = "▁▂▃▄▅▆▇█"
 BARS_SHOWN = 24  # latest validations
@@ -30,10 +30,10 @@ def screen(course: Course) -> Group:
         rows.add_row("validation", Text(f"{validated(course)}  {sparkline(course)}"))
     elif goal := course.experiment.target:
         task = course.experiment.task
-        rows.add_row("goal", Text(f"{goal.metric} {units.asked(goal, task.unit)}"))
-    times = [f"{units.whole(course.elapsed)} since the command"]
+        rows.add_row("goal", Text(f"{goal.metric} {format.asked(goal, task.unit)}"))
+    times = [f"{format.whole(course.elapsed)} since the command"]
     if course.trained is not None:
-        times.append(f"{units.whole(course.trained)} since the first touch of data")
+        times.append(f"{format.whole(course.trained)} since the first touch of data")
     rows.add_row("time", Text(", ".join(times)))
     for estimate in left(course):
         rows.add_row("left", Text(estimate))
@@ -45,7 +45,7 @@ def screen(course: Course) -> Group:
 def headline(course: Course) -> str:
     """Return what is run, in one line."""
     experiment = course.experiment
-    threads = f" x {units.counted(course.threads, 'thread')}" if course.threads else ""
+    threads = f" x {format.counted(course.threads, 'thread')}" if course.threads else ""
     return (
         f"{experiment.task.name} scale={experiment.scale} division={experiment.division.name} "
         f"workers={experiment.workers}{threads} backend={experiment.backend.name} "
@@ -64,10 +64,10 @@ def pace(course: Course) -> list[str]:
     if course.loss is not None:
         parts.append(f"loss {course.loss:.4g}")
     if course.updates_per_s is not None:
-        parts.append(f"{units.number(course.updates_per_s)} updates/s")
+        parts.append(f"{format.number(course.updates_per_s)} updates/s")
     if course.samples_per_s is not None:
-        workers = units.counted(course.experiment.workers, "worker")
-        parts.append(f"{units.number(course.samples_per_s)} samples/s on {workers}")
+        workers = format.counted(course.experiment.workers, "worker")
+        parts.append(f"{format.number(course.samples_per_s)} samples/s on {workers}")
     return parts
 
 
@@ -75,17 +75,17 @@ def validated(course: Course) -> str:
     """Return the last validation against the goal."""
     task, goal = course.experiment.task, course.experiment.target
     value = course.values[-1][1]
-    text = f"{task.metric} {units.measured(value, task.unit, goal)}"
+    text = f"{task.metric} {format.measured(value, task.unit, goal)}"
     if goal is None:
         return text
-    return f"{text}, goal {units.asked(goal, task.unit)}{' reached' if goal.reached(value) else ''}"
+    return f"{text}, goal {format.asked(goal, task.unit)}{' reached' if goal.reached(value) else ''}"
 
 
 def left(course: Course) -> list[str]:
     """Return the estimate of the time to the last epoch, if there is one; never one to the goal."""
     if course.remaining is None or course.doing != TRAINING:
         return []
-    about = f"about {units.whole(course.remaining)} to the last epoch"
+    about = f"about {format.whole(course.remaining)} to the last epoch"
     if not course.remaining_counts_validation:
         return [f"{about}, validations not counted yet"]
     return [f"at most {about}" if course.experiment.target else about]

@@ -4,7 +4,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from mlbench import config
+from mlbench.experiment import config
 
 WIDTH = 79  # columns; fits a terminal of 80
 

@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mlbench import units
-from mlbench.comparison import Comparison, Measure, Pair
-from mlbench.record import Record
-from mlbench.speedup import Point
+from mlbench.analysis.compare import Comparison, Measure, Pair
+from mlbench.analysis.speedup import Point
+from mlbench.experiment import format
+from mlbench.experiment.record import Record
 
 PIPE_WIDTH = 240  # columns, where the output is not a terminal that has a width
 MOST_FIELDS = 12  # that two configurations differ in; more are counted
@@ -24,7 +24,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     for heading in headings:
         grid.add_column(heading, overflow="fold")
     for row in rows:
-        grid.add_row(*(units.printable(cell) for cell in row))
+        grid.add_row(*(format.printable(cell) for cell in row))
     wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
     with wide.capture() as captured:
         wide.print(grid, markup=False, highlight=False)
@@ -36,7 +36,7 @@ def cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return "missed" if math.isinf(value) else units.number(value)
+        return "missed" if math.isinf(value) else format.number(value)
     return str(value)
 
 
@@ -50,17 +50,17 @@ def compared(found: Comparison, *, limit: float | None) -> str:
 
 
 def _label(point: Point) -> str:
-    workers = units.counted(point.workers, "worker")
+    workers = format.counted(point.workers, "worker")
     return f"{point.task} {point.scale}, {workers}, {point.backend}, {point.hardware}"
 
 
 def _pair(pair: Pair, limit: float | None) -> str:
-    lines = [f"{side}: {_label(point)}, {units.counted(point.n, 'run')}, key {point.key}"
+    lines = [f"{side}: {_label(point)}, {format.counted(point.n, 'run')}, key {point.key}"
              for side, point in (("A", pair.a), ("B", pair.b))]  # fmt: skip
     shown = [f"{name} {_short(a)} -> {_short(b)}" for name, a, b in pair.differs[:MOST_FIELDS]]
     more = len(pair.differs) - MOST_FIELDS
     if more > 0:
-        shown.append(f"and {units.counted(more, 'more field')} (--json has all)")
+        shown.append(f"and {format.counted(more, 'more field')} (--json has all)")
     lines.append(f"differs: {'; '.join(shown) or 'nothing'}")
     rows = [_measured(measure) for measure in pair.measures if measure.ratio]
     if rows:

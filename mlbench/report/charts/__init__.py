@@ -1,12 +1,12 @@
 """The charts of a study: from the points of one task, scale, goal and data set to traces and words."""
 
 from mlbench.report.chart import Chart
-from mlbench.report.charts.course import convergence
-from mlbench.report.charts.messages import measured, message_bandwidth, message_times
-from mlbench.report.charts.price import cost
-from mlbench.report.charts.shares import communication, phases
-from mlbench.report.charts.speed import speedup, time_to_accuracy
-from mlbench.report.families import Group
+from mlbench.report.charts.collectives import measured, message_bandwidth, message_times
+from mlbench.report.charts.convergence import convergence
+from mlbench.report.charts.cost import cost
+from mlbench.report.charts.phases import communication, phases
+from mlbench.report.charts.speedup import speedup, time_to_accuracy
+from mlbench.report.grouping import Group
 
 __all__ = ["NAMES", "charts"]
 

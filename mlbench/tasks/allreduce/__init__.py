@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from mlbench.config import PositiveInt, TaskConfig
-from mlbench.errors import UserError
+from mlbench.experiment.config import PositiveInt, TaskConfig
+from mlbench.experiment.errors import UserError
 from mlbench.tasks.allreduce import rates
 
 if TYPE_CHECKING:
-    from mlbench.training import Outcome
-    from mlbench.worker import Worker
+    from mlbench.training.loop import Outcome
+    from mlbench.training.worker import Worker
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 
@@ -40,7 +40,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     collective and dtype that cannot be measured here, and `fit` for one that was. The outcome's status
     is `failed` if an element was wrong. Raises UserError for a single worker.
     """
-    from mlbench.training import Outcome
+    from mlbench.training.loop import Outcome
 
     if worker.world_size < 2:
         raise UserError("allreduce needs at least 2 workers: one has nobody to talk to", hint="workers=2")

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mlbench.worker import Worker
+from mlbench.training.worker import Worker
 
 LEVELS = 4  # elements are 1..4, so that sums are small integers; 0 is what no element may stay
 SHIFT = 101  # elements between the content of two blocks; prime, so no buffer size hides a mix-up

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from mlbench import units
+from mlbench.experiment import format
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,19 +92,19 @@ def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -
     drawn = Table(box=box.SIMPLE, title=title, title_justify="left")
     for heading in ("collective", "dtype") if len(origins) == 1 else ("backend", "collective", "dtype"):
         drawn.add_column(heading, no_wrap=True)
-    headings = [f"~{units.with_prefix(size, 'B')}" for size in shown]
+    headings = [f"~{format.with_prefix(size, 'B')}" for size in shown]
     headings += ["latency", "bandwidth", "residual", "best bus"]
     headings += ["of line"] if network_gbit_per_s else []
     for heading in headings:
         drawn.add_column(heading, justify="right", no_wrap=True)
     for line, rows in groups.items():
         backend, device, collective, dtype, workers = line
-        cells = [units.duration(_nearest(rows, size)["p50_s"]) for size in shown]
+        cells = [format.duration(_nearest(rows, size)["p50_s"]) for size in shown]
         cells += _fitted(fits[line][0]) if line in fits else ["-"] * 3
         best = max(row["busbw_bytes_per_s"] for row in rows)
-        cells.append(units.with_prefix(best, "B/s"))
+        cells.append(format.with_prefix(best, "B/s"))
         if network_gbit_per_s:
-            cells.append(units.percent(best / (network_gbit_per_s * GIGABIT)))
+            cells.append(format.percent(best / (network_gbit_per_s * GIGABIT)))
         named = (collective, dtype)
         drawn.add_row(*named if len(origins) == 1 else (f"{backend} {device} x{workers}", *named), *cells)
     notes = dict.fromkeys(
@@ -113,7 +113,7 @@ def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -
         for row in table
         if row["reason"]
     )
-    return Group(drawn, *(Text(units.printable(note), style="yellow") for note in notes))
+    return Group(drawn, *(Text(format.printable(note), style="yellow") for note in notes))
 
 
 def _curve(rows: list[Row], field: str) -> tuple[list[int], list[float]]:
@@ -141,5 +141,5 @@ def _nearest(rows: list[Row], size: int) -> Row:
 def _fitted(row: Row) -> list[str]:
     """Return alpha, 1/beta and the residual as cells."""
     beta = row["beta_s_per_byte"]
-    bandwidth = units.with_prefix(1 / beta, "B/s") if beta > 0 else "-"
-    return [units.duration(row["alpha_s"]), bandwidth, units.percent(row["residual"])]
+    bandwidth = format.with_prefix(1 / beta, "B/s") if beta > 0 else "-"
+    return [format.duration(row["alpha_s"]), bandwidth, format.percent(row["residual"])]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from mlbench.config import Model, NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.experiment.config import Model, NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
 from mlbench.tasks.awdlstm import data
 
 if TYPE_CHECKING:
-    from mlbench.training import Outcome
-    from mlbench.worker import Worker
+    from mlbench.training.loop import Outcome
+    from mlbench.training.worker import Worker
 
 prepare = data.prepare_dataset
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -55,7 +55,7 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     from mlbench.tasks.awdlstm import model as awd
     from mlbench.tasks.awdlstm import reading
     from mlbench.tasks.awdlstm.averaging import Averaging
-    from mlbench.training import Parts, train
+    from mlbench.training.loop import Parts, train
 
     text = data.open_dataset(prepare(config, worker.data_root))
     with torch.random.fork_rng(devices=[]):
@@ -140,7 +140,7 @@ def flops_per_token(config: Config, vocabulary: int) -> float:
     """
     import torch
 
-    from mlbench.flops import training_flops
+    from mlbench.training.flops import training_flops
 
     none = Dropouts(output=0, hidden=0, input=0, embedding=0, recurrent=0)
     with torch.device("meta"):

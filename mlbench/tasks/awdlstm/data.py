@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from mlbench.errors import UserError
+from mlbench.datasets import arrow
+from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.download import Archive, extract, fetch
+from mlbench.experiment.errors import UserError
 from mlbench.tasks.awdlstm import grammar
-from mlbench.tasks.common import arrow
-from mlbench.tasks.common.arrow import Draft, Offer, Progress
-from mlbench.tasks.common.download import Archive, extract, fetch
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
     from torch import Tensor

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mlbench.errors import UserError
+from mlbench.experiment.errors import UserError
 from mlbench.tasks.awdlstm.model import Output, States, detached
-from mlbench.tasks.common import sampling
-from mlbench.worker import Worker
+from mlbench.training import sampling
+from mlbench.training.worker import Worker
 
 SHORTEST = 5  # tokens; and the standard deviation of a piece's length (Merity et al. 2017, section 4.1)
 DEVIATION = 5.0  # tokens

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from mlbench.config import PositiveFloat, PositiveInt
-from mlbench.tasks.common.translation_config import Share, TranslationConfig
+from mlbench.experiment.config import PositiveFloat, PositiveInt
 from mlbench.tasks.gnmt import data
+from mlbench.tasks.translation.config import Share, TranslationConfig
 
 if TYPE_CHECKING:
-    from mlbench.training import Outcome
-    from mlbench.worker import Worker
+    from mlbench.training.loop import Outcome
+    from mlbench.training.worker import Worker
 
 prepare = data.prepare_dataset
 
@@ -28,9 +28,9 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     """Train with Adam until the goal or the last epoch."""
     from functools import partial
 
-    from mlbench.tasks.common.schedules import exponential_warmup, late_steps, product
-    from mlbench.tasks.common.translating import train_translator
     from mlbench.tasks.gnmt.model import Gnmt
+    from mlbench.tasks.translation.training import train_translator
+    from mlbench.training.schedules import exponential_warmup, late_steps, product
 
     return train_translator(
         config,

@@ -1,6 +1,6 @@
 """What this task trains on; both translation tasks prepare their text alike."""
 
-from mlbench.tasks.common.translation import data
+from mlbench.tasks.translation import data
 
 DATASETS = {name: data.DATASETS[name] for name in ("wmt16_en_de", "phrasebook")}
 prepare_dataset = data.prepare_dataset

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from mlbench.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.experiment.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
 from mlbench.tasks.logreg import data
 
 if TYPE_CHECKING:
-    from mlbench.training import Outcome
-    from mlbench.worker import Worker
+    from mlbench.training.loop import Outcome
+    from mlbench.training.worker import Worker
 
 prepare = data.prepare_dataset
 
@@ -34,11 +34,11 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     """Train with plain SGD until the goal or the last epoch."""
     import torch
 
-    from mlbench.flops import training_flops
-    from mlbench.tasks.common import sampling
-    from mlbench.tasks.common.schedules import Plateau, Schedule, inverse_sqrt
     from mlbench.tasks.logreg import model as logistic
-    from mlbench.training import Parts, train
+    from mlbench.training import sampling
+    from mlbench.training.flops import training_flops
+    from mlbench.training.loop import Parts, train
+    from mlbench.training.schedules import Plateau, Schedule, inverse_sqrt
 
     rows, test = data.open_dataset(prepare(config, worker.data_root))
     kept = held = None  # the rows to train on and those to validate on; None: all, and the test rows

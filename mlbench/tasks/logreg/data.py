@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mlbench.errors import UserError
-from mlbench.tasks.common import arrow
-from mlbench.tasks.common.arrow import Draft, Offer, Progress
-from mlbench.tasks.common.download import Archive, fetch
+from mlbench.datasets import arrow
+from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.download import Archive, fetch
+from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
     import pyarrow as pa

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from mlbench.errors import UserError
+from mlbench.experiment.errors import UserError
 
 BLOCK = 16 << 20  # bytes of text parsed at a time: some 500 rows of epsilon
 BETWEEN = bytes.maketrans(bytes(range(33)) + b":", b"\n" * 34)  # blanks and colons

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from mlbench.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.experiment.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
 from mlbench.tasks.resnet20 import data
 
 if TYPE_CHECKING:
-    from mlbench.training import Outcome
-    from mlbench.worker import Worker
+    from mlbench.training.loop import Outcome
+    from mlbench.training.worker import Worker
 
 prepare = data.prepare_dataset
 
@@ -38,11 +38,11 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     import torch
     import torch.nn.functional as F
 
-    from mlbench.flops import training_flops
-    from mlbench.tasks.common import sampling
     from mlbench.tasks.resnet20.augment import crop, draw, normalise
     from mlbench.tasks.resnet20.model import resnet
-    from mlbench.training import Parts, train
+    from mlbench.training import sampling
+    from mlbench.training.flops import training_flops
+    from mlbench.training.loop import Parts, train
 
     found = data.open_dataset(prepare(config, worker.data_root))
     device = worker.device
@@ -125,7 +125,7 @@ VALIDATION_BATCH = 500  # images; bounds memory, changes no result
 
 def _schedule(config: Config, optimizer, *, workers: int, per_epoch: int):
     """Return warm-up from rate to rate * k, then the recipe's decay."""
-    from mlbench.tasks.common import schedules
+    from mlbench.training import schedules
 
     epochs = schedules.warmup_epochs(workers) if config.warmup == "log2" else config.warmup
     factor = schedules.linear_warmup(workers, epochs * per_epoch)

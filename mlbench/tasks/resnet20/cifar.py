@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlbench.errors import UserError
+from mlbench.experiment.errors import UserError
 
 SIDE = 32  # pixels
 

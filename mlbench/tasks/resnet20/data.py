@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mlbench.tasks.common import arrow
-from mlbench.tasks.common.arrow import Draft, Offer, Progress
-from mlbench.tasks.common.download import Archive, extract, fetch
+from mlbench.datasets import arrow
+from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.download import Archive, extract, fetch
 from mlbench.tasks.resnet20.cifar import read_batch
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from mlbench.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
-from mlbench.errors import UserError
+from mlbench.experiment.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.experiment.errors import UserError
 from mlbench.tasks.resnet50 import data
 
 if TYPE_CHECKING:
     from mlbench.tasks.resnet50.decode import Decoder
-    from mlbench.training import Outcome
-    from mlbench.worker import Worker
+    from mlbench.training.loop import Outcome
+    from mlbench.training.worker import Worker
 
 prepare = data.prepare_dataset
 
@@ -56,10 +56,10 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     import torch
     import torch.nn.functional as F
 
-    from mlbench.flops import training_flops
-    from mlbench.tasks.common import precision, schedules
     from mlbench.tasks.resnet50 import decode, model
-    from mlbench.training import Parts, train
+    from mlbench.training import precision, schedules
+    from mlbench.training.flops import training_flops
+    from mlbench.training.loop import Parts, train
 
     found = data.open_dataset(prepare(config, worker.data_root))
     decoder = decode.Decoder(found, crop=config.crop, resize=config.resize, smallest=config.smallest_crop)
@@ -185,8 +185,8 @@ def decoding(decoder: "Decoder", worker: "Worker", *, processes: int) -> list[di
     """
     import numpy as np
 
-    from mlbench.tasks.common import sampling
     from mlbench.tasks.resnet50.decode import Job
+    from mlbench.training import sampling
 
     rows = sampling.share(len(decoder.splits["train"]), worker)[:TIMED_IMAGES]
     job = Job("train", rows=list(rows), key=worker.seed)

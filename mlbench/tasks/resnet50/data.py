@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from mlbench.errors import UserError
-from mlbench.tasks.common import arrow
-from mlbench.tasks.common.arrow import Draft, Offer, Progress
+from mlbench.datasets import arrow
+from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:
     from mlbench.tasks.resnet50.folders import Split

@@ -19,10 +19,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from mlbench.tasks.common import sampling
 from mlbench.tasks.resnet50 import crops
 from mlbench.tasks.resnet50.data import Dataset
-from mlbench.worker import Worker
+from mlbench.training import sampling
+from mlbench.training.worker import Worker
 
 AHEAD = 2  # batches a process decodes before they are asked for
 

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from mlbench.config import PositiveInt
-from mlbench.tasks.common.translation_config import TranslationConfig
+from mlbench.experiment.config import PositiveInt
 from mlbench.tasks.transformer import data
+from mlbench.tasks.translation.config import TranslationConfig
 
 if TYPE_CHECKING:
-    from mlbench.training import Outcome
-    from mlbench.worker import Worker
+    from mlbench.training.loop import Outcome
+    from mlbench.training.worker import Worker
 
 prepare = data.prepare_dataset
 
@@ -25,9 +25,9 @@ def run(config: Config, worker: "Worker") -> "Outcome":
     """Train with Adam until the goal or the last epoch."""
     from functools import partial
 
-    from mlbench.tasks.common.schedules import warmup_inverse_sqrt
-    from mlbench.tasks.common.translating import train_translator
     from mlbench.tasks.transformer.model import Transformer
+    from mlbench.tasks.translation.training import train_translator
+    from mlbench.training.schedules import warmup_inverse_sqrt
 
     return train_translator(
         config,

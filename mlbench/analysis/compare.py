@@ -1,0 +1,289 @@
+"""Is B faster than A? Points of two selections put side by side, with ratios, intervals and a verdict.
+
+Two points are compared when they differ in nothing but in what the two selections differ as a whole: of
+`workers=1` and `workers=2` every other field must agree, of two studies' points the number of workers, too.
+A ratio is B's median over A's, so below 1 B needs less. Runs are taken in pairs where both sides have the
+same seeds. docs/results-command.md tells the definitions and how often a verdict is wrong.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import numpy as np
+
+from mlbench.analysis import speedup
+from mlbench.analysis.speedup import LEVEL, Point, Ratio
+from mlbench.experiment import format
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+
+RESAMPLES = 10_000  # Efron and Tibshirani 1993, 14.3, as in mlbench.analysis.bootstrap
+# What runs were trained and judged on: data set and split, or a user's own files and how they were read.
+DATA = (
+    *("task.dataset", "task.validation", "task.*_file", "task.*_files", "task.*_folder"),
+    *("task.source", "task.target", "task.min_count"),
+)
+# Without these a ratio of times means nothing; `data` is the hash of what was prepared.
+MUST_AGREE = ("task.name", "scale", "goal", "task.metric", *DATA, "data")
+Verdict = Literal["faster", "slower", "no difference shown", "no verdict"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One quantity on both sides; `ratio` is B's median over A's, None where a side has no value."""
+
+    name: str
+    a: float | None  # median
+    b: float | None
+    ratio: Ratio | None
+    paired: bool
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two points side by side.
+
+    - differs: what the configurations do not share, as (field, A's value, B's value).
+    - decides: the measure that the verdict is about.
+    - lost: that B no longer reaches the goal that A reached; None where it does.
+    - slower_than: whether B's median is shown to be more than a share above A's, 0.05 for `5%`, or the goal
+      is lost. None unless asked.
+    """
+
+    a: Point
+    b: Point
+    differs: tuple[tuple[str, Any, Any], ...]
+    notes: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    decides: str
+    verdict: Verdict
+    why: str
+    lost: str | None
+    slower_than: bool | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All pairs, and the points that have no partner on the other side."""
+
+    pairs: tuple[Pair, ...]
+    only_a: tuple[Point, ...]
+    only_b: tuple[Point, ...]
+
+
+def compare(a: Sequence[Record], b: Sequence[Record], *, limit: float | None = None) -> Comparison:
+    """Return two selections of runs side by side; runs that a person interrupted do not count.
+
+    `limit`: a share, e.g. 0.05; the pairs then tell whether B is shown to be slower by more than that, or
+    lost its goal. Raises UserError for an empty side, for a run on both sides, and for tasks, data, scales or
+    goals that differ.
+    """
+    of_a, of_b = (speedup.points(r for r in side if r.status != "interrupted") for side in (a, b))
+    for name, found in (("A", of_a), ("B", of_b)):
+        if not found:
+            raise UserError(
+                f"{name} selects no run that ended by itself", hint="python -m mlbench.results list"
+            )
+    both = {run.run_id for run in a} & {run.run_id for run in b}
+    if both:
+        raise UserError(f"{min(both)} is on both sides", hint="narrow A and B until they exclude each other")
+    constant = _between(of_a, of_b)
+    wrong = [name for must in MUST_AGREE for name in sorted(constant) if fnmatchcase(name, must)]
+    if wrong:
+        name = wrong[0]
+        raise UserError(
+            f"A and B cannot be compared: {name} is {_fields(of_a[0]).get(name)} in A and "
+            f"{_fields(of_b[0]).get(name)} in B",
+            hint="give both sides the same task, data, scale and goal",
+        )
+    single = len(of_a) == len(of_b) == 1
+    matched = [(x, y) for x in of_a for y in of_b if single or _differing(x, y) <= constant]
+    if not matched:
+        raise UserError(
+            f"none of A's {len(of_a)} points has a partner among B's {len(of_b)}",
+            hint="narrow both with name=value words, e.g. task=resnet20",
+        )
+    return Comparison(
+        tuple(_pair(x, y, limit) for x, y in matched),
+        tuple(x for x in of_a if not any(x is one for one, _ in matched)),
+        tuple(y for y in of_b if not any(y is one for _, one in matched)),
+    )
+
+
+def data(point: Point) -> dict[str, Any]:
+    """Return the fields that say on what a point's runs were trained and judged, as far as given."""
+    given = {name: value for name, value in _fields(point).items() if value is not None}
+    return {name: given[name] for name in given if any(fnmatchcase(name, one) for one in DATA)}
+
+
+def _fields(point: Point) -> dict[str, Any]:
+    return {name: parsed(value) for name, value in point.series} | {"workers": point.workers}
+
+
+def parsed(value: str) -> Any:
+    """Return the value of a field of a series; the runs of a point may have several, which stay as text."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _differing(one: Point, other: Point) -> set[str]:
+    names = set(speedup.differences(one, other))
+    return names | {"workers"} if one.workers != other.workers else names
+
+
+def _between(of_a: Sequence[Point], of_b: Sequence[Point]) -> set[str]:
+    """Return the fields that have one value all over A and another all over B."""
+    sides = [[_fields(point) for point in side] for side in (of_a, of_b)]
+    names = _differing(of_a[0], of_b[0])
+    return {n for n in names if all(len({repr(point.get(n)) for point in side}) == 1 for side in sides)}
+
+
+def _pair(a: Point, b: Point, limit: float | None) -> Pair:
+    fields_a, fields_b = _fields(a), _fields(b)
+    differs = tuple(
+        (name, fields_a.get(name), fields_b.get(name))
+        for name in sorted(_differing(a, b), key=lambda name: ("." in name, name))
+    )
+    found = {name: _values(a, b, of) for name, of in MEASURES.items()}
+    measures = tuple(_measure(name, *values) for name, values in found.items())
+    decides = "time_to_accuracy" if a.goal is not None else "samples_per_s"
+    x, y, paired = found[decides]
+    if decides == "samples_per_s":  # a rate: more is faster, so A's over B's is the ratio of times
+        x, y = [1 / v for v in x], [1 / v for v in y]
+    verdict, why = _verdict(a, b, x, y, paired=paired)
+    lost = _lost(a, b)
+    if lost and verdict == "no difference shown":
+        why = f"{lost}: so few runs do not show that this is more than chance"
+    slower_than = None
+    if limit is not None:
+        shown = verdict != "no verdict" and _above(x, y, 1 + limit, paired=paired)
+        slower_than = shown or lost is not None
+    return Pair(a, b, differs, _notes(a, b), measures, decides, verdict, why, lost, slower_than)
+
+
+def _lost(a: Point, b: Point) -> str | None:
+    """Return that half of B's runs or more missed the goal, and fewer of A's; None where that is not so.
+
+    B's median time is then infinite and A's is not. It needs no test: with three runs a side the rank test
+    never gives less than 1/20, not even for always against never.
+    """
+    if 2 * len(b.missed) < b.n or 2 * len(a.missed) >= a.n:
+        return None
+    missed = "missed the goal" if a.goal is not None else "did not complete"
+    return f"{len(b.missed)} of B's {format.counted(b.n, 'run')} {missed}, of A's {len(a.missed)} of {a.n}"
+
+
+def _values(
+    a: Point, b: Point, of: Callable[[Record], float | None]
+) -> tuple[list[float], list[float], bool]:
+    """Return what both sides measured, ordered by seed, and whether the runs make pairs."""
+    sides = []
+    for point in (a, b):
+        runs = sorted(point.records, key=lambda run: run.seed)
+        sides.append([(run.seed, value) for run in runs if (value := of(run)) is not None])
+    (seeds_a, seeds_b) = ([seed for seed, _ in side] for side in sides)
+    paired = seeds_a == seeds_b and len(set(seeds_a)) == len(seeds_a) > 1
+    return [value for _, value in sides[0]], [value for _, value in sides[1]], paired
+
+
+def _reached(run: Record, value: float) -> float | None:
+    """Return a number of a run that was to reach a goal, infinite if it did not; None without a goal."""
+    if run.goal is None:
+        return None
+    return value if run.status == "goal_reached" else math.inf
+
+
+MEASURES: dict[str, Callable[[Record], float | None]] = {
+    "time_to_accuracy": lambda run: _reached(run, run.time_to_accuracy or math.inf),
+    "epochs": lambda run: _reached(run, run.epochs),
+    "samples_per_s": lambda run: run.samples_per_s or None,
+}
+
+
+def _measure(name: str, a: list[float], b: list[float], paired: bool) -> Measure:
+    of_a, of_b = (speedup.median(side) if side else None for side in (a, b))
+    ratio = _ratio(a, b, paired=paired) if a and b else None
+    return Measure(name, of_a, of_b, ratio, paired)
+
+
+def _ratio(a: Sequence[float], b: Sequence[float], *, paired: bool) -> Ratio:
+    """Return median(b) / median(a) with its bootstrap interval; pairs are resampled as pairs."""
+    if not paired:
+        return speedup.ratio(b, a)
+    drawn = np.random.default_rng(0).integers(0, len(a), size=(RESAMPLES, len(a)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratios = speedup.median(np.asarray(b)[drawn]) / speedup.median(np.asarray(a)[drawn])
+    # Both medians infinite: the resample tells nothing, so it widens the interval at both ends.
+    low, high = (np.sort(np.where(np.isnan(ratios), end, ratios)) for end in (0.0, np.inf))
+    place = math.floor((1 - LEVEL) / 2 * RESAMPLES)
+    value = speedup.ratio(b, a, resamples=1).value
+    return Ratio(value, float(low[place]), float(high[RESAMPLES - 1 - place]))
+
+
+def _verdict(
+    a: Point, b: Point, x: Sequence[float], y: Sequence[float], *, paired: bool
+) -> tuple[Verdict, str]:
+    """Return whether B is shown to need less or more time than A, and why it says so."""
+    if a.workers != b.workers and (a.oversubscribed or b.oversubscribed):
+        return "no verdict", "oversubscribed: the workers shared fewer CPUs, so their numbers do not compare"
+    if not x or not y:
+        return "no verdict", "a side measured neither a time to accuracy nor samples per second"
+    if len(x) == len(y) == 1:
+        return "no verdict", "one run each: no difference can be shown"
+    if len(x) == 1 or len(y) == 1:
+        return "no verdict", f"one run in {'A' if len(x) == 1 else 'B'}: no difference can be shown"
+    if _above(x, y, 1.0, paired=paired):
+        return "slower", "B needs more time than A"
+    if _above(y, x, 1.0, paired=paired):
+        return "faster", "B needs less time than A"
+    return "no difference shown", "what was measured is within what chance does"
+
+
+def _above(a: Sequence[float], b: Sequence[float], limit: float, *, paired: bool) -> bool:
+    """Return whether median(b) / median(a) is shown to be above `limit` at LEVEL.
+
+    Two things are asked. The bootstrap interval lies above it; and, as bootstrap intervals of a few runs are
+    too narrow, so does what Student's t says of the logarithms (Welch's for independent runs). Where a run
+    missed its goal, the exact rank test of Mann and Whitney takes the place of Student's.
+    """
+    low = _ratio(a, b, paired=paired).low
+    if low is None or low <= limit:
+        return False
+    from scipy.special import stdtr
+
+    tail = (1 - LEVEL) / 2
+    if math.inf in (*a, *b):
+        from scipy.stats import mannwhitneyu
+
+        above = [value / limit for value in b]
+        return bool(mannwhitneyu(above, a, alternative="greater", method="exact").pvalue < tail)
+    x, y = np.log(a), np.log(b) - math.log(limit)
+    parts = [y - x] if paired else [y, x]
+    spread = [part.var(ddof=1) / len(part) for part in parts]
+    error = math.sqrt(sum(spread))
+    if error == 0:
+        return bool(y.mean() > x.mean())
+    free = sum(spread) ** 2 / sum(s**2 / (len(part) - 1) for s, part in zip(spread, parts, strict=True))
+    return bool(stdtr(free, -(y.mean() - x.mean()) / error) < tail)
+
+
+def _notes(a: Point, b: Point) -> tuple[str, ...]:
+    """Return what a reader must know to read the ratios."""
+    notes = []
+    if a.source != b.source:
+        notes.append("A and B were measured by different suites, whose clocks include different things")
+    for caveat in sorted({*a.caveats, *b.caveats}):
+        sides = [side for side, point in (("A", a), ("B", b)) if caveat in point.caveats]
+        notes.append(f"{' and '.join(sides)}: {caveat}")
+    for side, point in (("A", a), ("B", b)):
+        if point.missed:
+            notes.append(
+                f"{side}: {len(point.missed)} of {point.n} runs missed the goal, counted as infinite"
+            )
+    return tuple(notes)

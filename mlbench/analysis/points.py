@@ -1,0 +1,283 @@
+"""Points of a study: all runs of one experiment, whatever their seeds, and what they say together."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlbench.analysis.bootstrap import interval, median, olympic_mean
+from mlbench.experiment.config import NOT_IN_KEY
+from mlbench.experiment.record import Record
+
+COMPUTE = (
+    "forward",
+    "loss",
+    "backward",
+    "optimizer",
+)  # what MLBench counted as compute
+OURS = "mlbench"  # the source of records that this suite measured
+TOLD = ("torch", "data", "machine")  # fields of a series that a run which ended early could not tell
+TIMED = ("goal_reached", "goal_not_reached", "completed")  # ended after whole epochs
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The median of `n` runs and its interval; `low` and `high` are None where one run tells no spread."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def times(self, factor: float) -> "Estimate":
+        """Return the estimate in another unit."""
+        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        return Estimate(factor * self.value, low, high, n=self.n)
+
+
+@dataclass(frozen=True)
+class Point:
+    """All runs with one key. Seconds and USD; infinite where half of the runs or more missed the goal.
+
+    - series: what another point must share to be compared with this one, as (field, JSON value).
+    - times, compute_times: one value a run with a goal, in the order of `records`; a missed goal is infinite.
+      compute_times is empty where a run that reached the goal was not instrumented.
+    - time_to_accuracy, usd, usd_spot: to the goal; None without a goal, USD also without a price.
+    - epochs x seconds_per_epoch is time_to_accuracy in every single run (not for their medians): what lies
+      outside the batches, validations above all, is inside seconds_per_epoch.
+    - phases, outside: s an epoch, mean over ranks and runs, so that they add up.
+    - exposed, overlapped: communication as a share of the time in batches.
+    - usd_spent: what all runs cost from command to end, the missed ones too.
+    """
+
+    key: str
+    source: str
+    records: tuple[Record, ...]
+    series: tuple[tuple[str, str], ...]
+    task: str
+    scale: str
+    recipe: str
+    workers: int
+    backend: str
+    sync: str
+    hardware: str
+    goal: str | None
+    nodes: int
+    reached: int
+    missed: tuple[str, ...]  # run ids
+    oversubscribed: bool
+    caveats: tuple[str, ...]
+    threads: tuple[int, ...]  # CPU threads of a worker, as the nodes told
+    times: tuple[float, ...]
+    compute_times: tuple[float, ...]
+    time_to_accuracy: Estimate | None
+    olympic: float | None  # MLPerf's mean of the times, s; None for fewer than three runs
+    compute: Estimate | None
+    epochs: Estimate | None
+    seconds_per_epoch: Estimate | None
+    outside_per_epoch: Estimate | None
+    phases: dict[str, float]
+    outside: dict[str, float]
+    exposed: Estimate | None
+    overlapped: Estimate | None
+    samples_per_s: Estimate | None
+    usd: Estimate | None
+    usd_spot: Estimate | None
+    usd_spent: float | None
+
+    @property
+    def n(self) -> int:
+        """The number of runs, missed ones included."""
+        return len(self.records)
+
+    @property
+    def forbidden(self) -> str | None:
+        """Why no speed-up may be taken from these runs; None if one may."""
+        if self.oversubscribed:
+            return "its workers shared CPUs (oversubscribed)"
+        if self.caveats and self.source == OURS:  # an archive's caveats say what its numbers are
+            return self.caveats[0]
+        return None if self.times else "its runs had no goal"
+
+
+def points(records: Iterable[Record]) -> list[Point]:
+    """Return the points of a study, few workers first; a run that is given twice counts once."""
+    runs = {record.run_id: record for record in records}
+    together: dict[tuple[str, str], list[Record]] = {}
+    for run in sorted(runs.values(), key=lambda record: (record.started_at, record.run_id)):
+        together.setdefault((run.source, run.key), []).append(run)
+    return sorted(
+        map(_point, together.values()), key=lambda point: (point.source, point.series, point.workers)
+    )
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """Return median and interval of a sample; None for an empty one."""
+    if not values:
+        return None
+    found = interval(values)
+    ends = (found.low, found.high) if found else (None, None)
+    return Estimate(median(values), *ends, n=len(values))
+
+
+def series(record: Record) -> tuple[tuple[str, str], ...]:
+    """Return what two runs must share, their numbers of workers aside, to be compared.
+
+    All of the configuration without seed, paths and addresses; the goal; who measured; Major.Minor of
+    mlbench and the version of torch; the prepared data. Where the hardware profile does not state the
+    node's shape (local), also its processors as the nodes told them.
+    """
+    shared = {name: record.experiment[name] for name in record.experiment if name not in NOT_IN_KEY}
+    shared.pop("workers", None)
+    shared |= {"source": record.source, "goal": record.goal, "mlbench": record.mlbench.rsplit(".", 1)[0]}
+    told: dict[str, Any] = {
+        "torch": record.software.get("packages", {}).get("torch"),
+        "data": record.data_manifest,
+        "machine": _machine(record) if shared.get("hardware", {}).get("cpus") is None else None,
+    }
+    shared |= {name: value for name, value in told.items() if value}
+    return tuple(sorted((name, json.dumps(value, sort_keys=True)) for name, value in _flat(shared)))
+
+
+def differences(one: Point, other: Point) -> list[str]:
+    """Return the fields in which two points differ, their workers and what a run could not tell aside."""
+    a, b = dict(one.series), dict(other.series)
+    names = (name for name in sorted(a | b) if name not in TOLD or (name in a and name in b))
+    return [name for name in names if a.get(name) != b.get(name)]
+
+
+def _machine(record: Record) -> list[Any]:
+    """Return the kinds of nodes that the run told."""
+    kinds = []
+    for node in record.nodes:
+        gpus = [gpu.get("name") for gpu in node.get("gpus") or ()]
+        kinds.append([str(node.get("cpu_model")), node.get("usable_cpus"), *gpus])
+    return sorted({json.dumps(kind) for kind in kinds})
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _point(runs: list[Record]) -> Point:
+    experiment = runs[0].experiment
+    timed = [run for run in runs if run.status in TIMED and run.epochs > 0 and math.isfinite(_elapsed(run))]
+    asked = runs[0].goal is not None
+    compute = [_reached(run, sum(_mean(run, phase) for phase in COMPUTE)) for run in runs] if asked else []
+    instrumented = all(run.phases for run in runs if run.status == "goal_reached")
+    times = [_reached(run, run.time_to_accuracy) for run in runs] if asked else []
+    return Point(
+        key=runs[0].key,
+        source=runs[0].source,
+        records=tuple(runs),
+        series=_common(runs),
+        task=_name(experiment, "task"),
+        recipe=str(experiment.get("task", {}).get("recipe", "")),
+        scale=str(experiment.get("scale", "")),
+        workers=runs[0].workers,
+        backend=_name(experiment, "backend"),
+        sync=_name(experiment, "sync"),
+        hardware=_name(experiment, "hardware"),
+        goal=runs[0].goal,
+        nodes=_nodes(runs[0]),
+        reached=sum(run.status == "goal_reached" for run in runs),
+        missed=tuple(run.run_id for run in runs if run.status not in ("goal_reached", "completed")),
+        oversubscribed=any(run.oversubscribed for run in runs),
+        caveats=tuple(sorted({caveat for run in runs for caveat in run.caveats})),
+        threads=tuple(sorted({node.get("threads_per_worker") or 0 for run in runs for node in run.nodes})),
+        times=tuple(times),
+        compute_times=tuple(compute) if instrumented else (),
+        time_to_accuracy=estimate(times),
+        olympic=olympic_mean(times),
+        compute=estimate(compute) if instrumented else None,
+        epochs=estimate([_reached(run, run.epochs) for run in runs] if asked else []),
+        seconds_per_epoch=estimate([_elapsed(run) / run.epochs for run in timed]),
+        outside_per_epoch=estimate([_outside(run) / run.epochs for run in timed]),
+        phases=_per_epoch(timed, lambda run: run.phases),
+        outside=_per_epoch(timed, lambda run: run.outside),
+        exposed=estimate([s for run in runs if (s := run.exposed_communication_share) is not None]),
+        overlapped=estimate(
+            _shares(runs, lambda run: run.overlapped_communication and run.overlapped_communication.mean)
+        ),
+        samples_per_s=estimate([run.samples_per_s for run in timed if run.samples_per_s]),
+        usd=_price(runs, "goal_usd") if asked else None,
+        usd_spot=_price(runs, "goal_usd_spot") if asked else None,
+        usd_spent=math.fsum(run.cost["wall_usd"] for run in runs if run.cost) if runs[0].cost else None,
+    )
+
+
+def _name(experiment: dict[str, Any], group: str) -> str:
+    value = experiment.get(group)
+    return str(value.get("name", "") if isinstance(value, dict) else value or "")
+
+
+def _common(runs: list[Record]) -> tuple[tuple[str, str], ...]:
+    """Return the runs' series; a field that differs among them holds all its values, and so fits no other."""
+    values: dict[str, set[str]] = {}
+    for run in runs:
+        for name, value in series(run):
+            values.setdefault(name, set()).add(value)
+    return tuple((name, " | ".join(sorted(found))) for name, found in sorted(values.items()))
+
+
+def _nodes(run: Record) -> int:
+    if run.cost:
+        return run.cost["nodes"]
+    on_node = run.experiment.get("hardware", {}).get("workers_per_node")
+    return math.ceil(run.workers / (on_node or run.workers))
+
+
+def _reached(run: Record, value: float | None) -> float:
+    """Return the run's value, infinite if it missed its goal."""
+    return value if run.status == "goal_reached" and value is not None else math.inf
+
+
+def _elapsed(run: Record) -> float:
+    """Return the seconds from the first touch of data to the end of the last validation."""
+    if run.time_to_accuracy is not None:
+        return run.time_to_accuracy
+    return run.validations[-1]["elapsed"] if run.validations else math.nan
+
+
+def _outside(run: Record) -> float:
+    """Return the seconds that were not spent in batches."""
+    return _elapsed(run) - math.fsum(spread.mean for spread in run.phases.values())
+
+
+def _mean(run: Record, phase: str) -> float:
+    return run.phases[phase].mean if phase in run.phases else 0.0
+
+
+def _per_epoch(runs: list[Record], parts: Callable[[Record], dict[str, Any]]) -> dict[str, float]:
+    """Return the seconds an epoch by part, the mean over runs."""
+    measured = [run for run in runs if parts(run)]
+    names = dict.fromkeys(name for run in measured for name in parts(run))
+    return {
+        name: math.fsum(parts(run)[name].mean / run.epochs for run in measured if name in parts(run))
+        / len(measured)
+        for name in names
+    }
+
+
+def _shares(runs: list[Record], seconds: Callable[[Record], float | None]) -> list[float]:
+    """Return a part of the time in batches, one value a run that was instrumented."""
+    shares = []
+    for run in runs:
+        total = math.fsum(spread.mean for spread in run.phases.values())
+        part = seconds(run)
+        if total > 0 and part is not None:
+            shares.append(part / total)
+    return shares
+
+
+def _price(runs: list[Record], name: str) -> Estimate | None:
+    """Return the price of the goal; None where the hardware has no such price."""
+    prices = [run.cost.get(name) for run in runs if run.cost]
+    if not any(price is not None for price in prices):
+        return None
+    return estimate([_reached(run, run.cost[name] if run.cost else None) for run in runs])

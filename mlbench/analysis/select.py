@@ -1,0 +1,89 @@
+"""Which runs: words as `task=resnet20`, `workers=1,2`, `key:01ab`, `study:NAME`, or a part of a run's name.
+
+All words of a selection must hold; a comma separates values of which one must. Names are those of the command
+line and of a resolved configuration (`task.batch_size`), and status, source, key, recipe and run.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+
+ELSEWHERE = ("data_root", "output_root", "tracking_uri", "verbose", "rerun")  # where, not what
+
+
+def select(
+    records: Iterable[Record], words: Sequence[str], *, studies: Callable[[str], list[Record]]
+) -> list[Record]:
+    """Return the records that all words select, in their order.
+
+    `studies` returns a study's records by its name. Raises UserError for a name that no record has.
+    """
+    found = list(records)
+    every = found
+    for word in words:
+        found = _narrowed(found, word, every, studies)
+    return found
+
+
+def _narrowed(
+    records: list[Record], word: str, every: list[Record], studies: Callable[[str], list[Record]]
+) -> list[Record]:
+    name, equals, value = word.partition("=")
+    if equals:
+        if every and not any(name in fields(one) for one in every):
+            raise UserError(f"{name} is unknown{_near(name, every)}")
+        wanted = value.split(",")
+        return [one for one in records if name in fields(one) and _is(fields(one)[name], wanted)]
+    if word.startswith("key:"):
+        return [one for one in records if one.key.startswith(word.removeprefix("key:"))]
+    if word.startswith("study:"):
+        members = {one.run_id for one in studies(word.removeprefix("study:"))}
+        return [one for one in records if one.run_id in members]
+    exact = [one for one in records if one.run_id == word]
+    return exact or [one for one in records if word in one.run_id]
+
+
+def fields(record: Record) -> dict[str, Any]:
+    """Return what a record can be selected by: its configuration, flat, with groups by their names."""
+    found: dict[str, Any] = {}
+    _flatten(record.experiment, "", found)
+    found |= {"status": record.status, "source": record.source, "key": record.key, "seed": record.seed}
+    found |= {"run": record.run_id, "official": record.official}
+    found["recipe"] = record.experiment["task"].get("recipe")
+    return found
+
+
+def _flatten(values: dict[str, Any], prefix: str, found: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if prefix + name in ELSEWHERE:
+            continue
+        if isinstance(value, dict):
+            if "name" in value:
+                found[prefix + name] = value["name"]
+            _flatten(value, f"{prefix}{name}.", found)
+        else:
+            found[prefix + name] = value
+
+
+def _is(value: Any, wanted: Sequence[str]) -> bool:
+    return any(_equal(value, text) for text in wanted)
+
+
+def _equal(value: Any, text: str) -> bool:
+    if isinstance(value, str):
+        return value == text
+    try:
+        return value == json.loads(text)
+    except ValueError:
+        return False
+
+
+def _near(name: str, every: Sequence[Record]) -> str:
+    known = sorted({field for one in every for field in fields(one)})
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    short = [field for field in known if "." not in field]
+    return f": did you mean {close[0]}?" if close else f"; choose from {', '.join(short)}"

@@ -1,0 +1,161 @@
+"""What a study says: statistics of repeated runs, speed-up against one worker, and the best trade of price.
+
+`points` puts the runs of one experiment together, `speedups` compares them with one worker, `optimum` says
+which number of workers trades price for time best. docs/statistics.md has every definition and its reason.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlbench.analysis.bootstrap import (
+    FEWEST_SHOWN,
+    LEVEL,
+    Interval,
+    Ratio,
+    attainable,
+    interval,
+    median,
+    olympic_mean,
+    ratio,
+)
+from mlbench.analysis.points import COMPUTE, Estimate, Point, differences, estimate, points
+from mlbench.analysis.tradeoff import Optimum, optimum, spoken, trade
+
+__all__ = [
+    "COMPUTE",
+    "FEWEST_SHOWN",
+    "LEVEL",
+    "Estimate",
+    "Interval",
+    "Point",
+    "Ratio",
+    "Speedup",
+    "attainable",
+    "differences",
+    "estimate",
+    "families",
+    "interval",
+    "Optimum",
+    "median",
+    "olympic_mean",
+    "optimum",
+    "points",
+    "price_index",
+    "ratio",
+    "speedups",
+    "spoken",
+    "trade",
+]
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """One point against the one-worker point of its family.
+
+    - why: the reason that there is no speed-up; None if there is one.
+    - total, compute: time to the goal with one worker over that with k; compute-only counts forward, loss,
+      backward and optimizer.
+    - efficiency: total over k.
+    - price_index: price increase over performance increase; below 1 the workers earn their price.
+    - apart: the quotient of the times of a point that may not have a speed-up, to be drawn apart.
+    - note: what a reader must know to read the number.
+    """
+
+    point: Point
+    base: Point | None
+    why: str | None = None
+    total: Ratio | None = None
+    compute: Ratio | None = None
+    efficiency: Ratio | None = None
+    price_index: Ratio | None = None
+    apart: float | None = None
+    note: str | None = None
+
+
+def families(all_points: Sequence[Point]) -> list[list[Point]]:
+    """Return the points that differ in their number of workers alone, one list each, few workers first."""
+    found: list[list[Point]] = []
+    # Who could tell most about itself comes first, so that a run that failed early joins the right family.
+    for point in sorted(all_points, key=lambda one: -len(one.series)):
+        home = next((family for family in found if not differences(family[0], point)), None)
+        if home is None:
+            found.append([point])
+        else:
+            home.append(point)
+    order = {id(point): place for place, point in enumerate(all_points)}
+    ordered = [sorted(family, key=lambda one: (one.workers, order[id(one)])) for family in found]
+    return sorted(ordered, key=lambda family: order[id(family[0])])
+
+
+def speedups(all_points: Sequence[Point]) -> list[Speedup]:
+    """Return every point compared with one worker of its family, or the reason that it cannot be."""
+    return [_compare(point, family, all_points) for family in families(all_points) for point in family]
+
+
+def price_index(speedup: Ratio, price: float) -> Ratio:
+    """Return price increase over performance increase, where `price` is that of an hour against the base's.
+
+    The bill grows by price / speedup, performance by speedup: price / speedup^2, MLBench's k / S^2.
+    """
+
+    def index(value: float | None) -> float | None:
+        if value is None:
+            return None
+        return price / value**2 if value else float("inf")
+
+    return Ratio(index(speedup.value), index(speedup.high), index(speedup.low))
+
+
+def _compare(point: Point, family: Sequence[Point], all_points: Sequence[Point]) -> Speedup:
+    bases = [one for one in family if one.workers == 1]
+    base = bases[0] if len(bases) == 1 else None
+    why = point.forbidden or _without_base(point, bases, all_points)
+    if base is None or why:
+        apart = (
+            ratio(base.times, point.times, resamples=1).value if base and base.times and point.times else None
+        )
+        return Speedup(point, base, why, apart=apart)
+    one = Ratio(1.0, 1.0, 1.0)  # by definition; what is uncertain about the base is in the others' intervals
+    total = one if point is base else ratio(base.times, point.times)
+    compute = None
+    if base.compute_times and point.compute_times:
+        compute = one if point is base else ratio(base.compute_times, point.compute_times)
+    share = 1 / point.workers
+    return Speedup(
+        point,
+        base,
+        total=total,
+        compute=compute,
+        efficiency=Ratio(*(value if value is None else value * share for value in vars(total).values())),
+        price_index=price_index(total, point.nodes / base.nodes),
+        note=_note(base, point),
+    )
+
+
+def _without_base(point: Point, bases: Sequence[Point], all_points: Sequence[Point]) -> str | None:
+    """Return why the point has no one-worker point to be compared with; None if it has one."""
+    if len(bases) > 1:
+        return f"{len(bases)} one-worker points fit it"
+    if not bases:
+        others = [one for one in all_points if one.workers == 1 and one.task == point.task]
+        near = min((differences(one, point) for one in others), key=len, default=None)
+        if near is None:
+            return "nothing was run with one worker"
+        more = f" and {len(near) - 3} more" if len(near) > 3 else ""
+        return f"the run with one worker differs in {', '.join(near[:3])}{more}"
+    base = bases[0]
+    if base.forbidden:
+        return f"one worker cannot be the base: {base.forbidden}"
+    if base.time_to_accuracy is not None and base.time_to_accuracy.value == float("inf"):
+        return "one worker missed the goal in half of its runs or more"
+    return None
+
+
+def _note(base: Point, point: Point) -> str | None:
+    if base.threads == point.threads:
+        return None
+    before, after = (" or ".join(map(str, one.threads)) or "unknown" for one in (base, point))
+    return (
+        f"one worker computes with {before} CPU threads, each of {point.workers} with {after}: "
+        "the same processors divided otherwise, not more of them"
+    )

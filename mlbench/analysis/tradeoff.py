@@ -1,0 +1,86 @@
+"""Price against performance: which number of workers is worth its money, and how sure that is."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, ratio
+from mlbench.analysis.points import Point
+from mlbench.experiment.format import counted, number
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The point with the least product of price and time, and in words how it stands to the others."""
+
+    point: Point
+    beaten: tuple[Point, ...]  # worse, and shown to be: the interval of the quotient excludes 1
+    open: tuple[Point, ...]  # not shown to be worse
+    words: str
+
+
+def optimum(family: Sequence[Point]) -> Optimum | None:
+    """Return the price-performance optimum of points that differ in their workers alone.
+
+    None where fewer than two of them may be compared. The price index of two points with one base differs
+    by the quotient of nodes x time^2, so points are compared with each other and need no one-worker point.
+    """
+    candidates = [point for point in family if point.forbidden is None and math.isfinite(_product(point))]
+    if len(candidates) < 2:
+        return None
+    best = min(candidates, key=lambda point: (_product(point), point.workers))
+    others = {point.key: trade(best, point) for point in candidates if point is not best}
+    beaten = [p for p in candidates if p is not best and _shown(best, p, others[p.key])]
+    undecided = [p for p in candidates if p is not best and p not in beaten]
+    return Optimum(best, tuple(beaten), tuple(undecided), _words(best, candidates, beaten, undecided))
+
+
+def trade(one: Point, other: Point) -> Ratio:
+    """Return price x time to the goal of one point over another's, at one price a node."""
+    times = ratio(one.times, other.times)
+    nodes = one.nodes / other.nodes
+    return Ratio(*(value if value is None else nodes * value**2 for value in vars(times).values()))
+
+
+def spoken(ratio: Ratio) -> str:
+    """Return a ratio with its interval in words."""
+    if ratio.value is None:
+        return "unknown"
+    if ratio.low is None or ratio.high is None:
+        return number(ratio.value)
+    return f"{number(ratio.value)}, 95 % interval {number(ratio.low)} to {number(ratio.high)}"
+
+
+def _shown(best: Point, other: Point, quotient: Ratio) -> bool:
+    repeated = min(best.n, other.n) >= FEWEST_SHOWN
+    return repeated and quotient.high is not None and quotient.high < 1
+
+
+def _product(point: Point) -> float:
+    return point.nodes * point.time_to_accuracy.value**2 if point.time_to_accuracy else math.inf
+
+
+def _words(
+    best: Point, candidates: Sequence[Point], beaten: Sequence[Point], undecided: Sequence[Point]
+) -> str:
+    sentence = f"{counted(best.workers, 'worker')} trade price for time best"
+    one = next((point for point in candidates if point.workers == 1), None)
+    if best.workers == 1:
+        sentence = "One worker trades price for time best"
+    elif one is not None:
+        sentence += f" (price index {spoken(trade(best, one))}; one worker is 1)"
+    if beaten:
+        sentence += f", shown against {_counts(beaten)}"
+    if undecided:
+        fewest = min(point.n for point in (best, *undecided))
+        because = f": {counted(fewest, 'run')} a point cannot show one" if fewest < FEWEST_SHOWN else ""
+        joint = "; against" if beaten else ", but against"
+        sentence += f"{joint} {_counts(undecided)} no difference is shown{because}"
+    return sentence + "."
+
+
+def _counts(some: Sequence[Point]) -> str:
+    """Return the numbers of workers in words, e.g. 1, 2 and 4 workers."""
+    names = [str(point.workers) for point in some]
+    joined = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f"{joined} worker{'' if names == ['1'] else 's'}"

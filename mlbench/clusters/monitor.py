@@ -1,0 +1,109 @@
+"""What a node does while it trains: CPU, memory, network and GPUs, sampled from beside the training loop."""
+
+import threading
+from contextlib import suppress
+from typing import Any
+
+from mlbench.experiment import clock
+
+FIRST_S = 1.0  # s to the first sample; each pause is twice the one before until the interval is reached
+INTERVAL_S = 5.0  # s between samples
+MOST_SAMPLES = 120  # kept between two validations, then half of them and half as many from there on
+MEGA = 1e6  # bytes; MLflow's megabytes are decimal
+
+
+class Sampler:
+    """Samples this node in a thread, one Sampler a node; as a context manager it runs until the block ends.
+
+    A sample is flat: `wall` (s since 1970), `node` (as given: None where the run has one node, else e.g.
+    node_0 as MLflow names them), and numbers under MLflow's own names of system metrics. Where MLflow counts
+    megabytes since the start, `network_..._bytes_per_s` is the rate since the sample before, over all
+    interfaces, loopback included.
+    """
+
+    def __init__(self, interval_s: float = INTERVAL_S, *, node: str | None = None) -> None:
+        import psutil
+
+        self._psutil = psutil
+        self._interval_s = interval_s
+        self._node = node
+        self._gpus = _gpus()
+        self._samples: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="system", daemon=True)
+        psutil.cpu_percent()  # the first call has nothing to compare with and returns 0
+        self._network = clock.monotonic(), psutil.net_io_counters()
+
+    def __enter__(self) -> "Sampler":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return the samples since the last call."""
+        with self._lock:
+            samples, self._samples = self._samples, []
+        return samples
+
+    def _run(self) -> None:
+        pause = FIRST_S
+        while not self._ending.wait(min(pause, self._interval_s)):
+            pause *= 2
+            sample = self.sample()
+            with self._lock:
+                self._samples.append(sample)
+                if len(self._samples) >= MOST_SAMPLES:  # hours between validations: a coarser picture does
+                    self._samples = self._samples[1::2]
+                    self._interval_s *= 2
+
+    def sample(self) -> dict[str, Any]:
+        """Return the node's state now; rates and CPU since the sample before."""
+        psutil = self._psutil
+        memory = psutil.virtual_memory()
+        (before, old), (now, new) = self._network, (clock.monotonic(), psutil.net_io_counters())
+        self._network = now, new
+        seconds = now - before
+        sample = {
+            "wall": clock.wall(),
+            "node": self._node,
+            "cpu_utilization_percentage": psutil.cpu_percent(),
+            "system_memory_usage_megabytes": memory.used / MEGA,
+            "system_memory_usage_percentage": memory.used / memory.total * 100,
+        }
+        if old is not None and new is not None:  # None: a container without any interface
+            sample["network_receive_bytes_per_s"] = (new.bytes_recv - old.bytes_recv) / seconds
+            sample["network_transmit_bytes_per_s"] = (new.bytes_sent - old.bytes_sent) / seconds
+        for index, handle in enumerate(self._gpus):
+            sample |= {f"gpu_{index}_{name}": value for name, value in _gpu(handle).items()}
+        return sample
+
+
+def _gpus() -> list[Any]:
+    """Return a handle of each GPU that the driver shows; none where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+
+
+def _gpu(handle: Any) -> dict[str, float]:
+    """Return what this model and driver tell of one GPU; some tell no power, and MIG parts no load."""
+    import pynvml
+
+    sample: dict[str, float] = {}
+    with suppress(pynvml.NVMLError):
+        sample["utilization_percentage"] = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    with suppress(pynvml.NVMLError):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        sample["memory_usage_megabytes"] = int(memory.used) / MEGA
+        sample["memory_usage_percentage"] = int(memory.used) / int(memory.total) * 100
+    with suppress(pynvml.NVMLError):
+        sample["power_usage_watts"] = pynvml.nvmlDeviceGetPowerUsage(handle) / 1000
+    return sample

@@ -1,0 +1,266 @@
+"""Prepared data sets: a folder of memory-mapped Arrow files and a manifest of their origin.
+
+`<root>/<dataset>/` holds one Arrow IPC file a split, each with a single uncompressed record batch,
+so that a column is one stretch of the mapped file, and `manifest.json`: name, source, licence,
+parameters of the preparation, SHA-256 of what went in, rows, bytes and SHA-256 of what came out.
+The manifest holds no time and no path: the same data set has the same manifest everywhere.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from filelock import FileLock
+
+import mlbench
+from mlbench.datasets.column_buffer import Spool
+from mlbench.experiment.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Called as progress(step, done, total or None when unknown, unit); the unit is "bytes" or "rows".
+Progress = Callable[[str, int, int | None, str], None]
+
+
+class Offer(NamedTuple):
+    """A data set that a task can prepare, for the list of all: `DATASETS` in the task's data module."""
+
+    manifest: Mapping[str, Any]  # its name, source, licence and parameters
+    download: int | None  # bytes to fetch; None: not known before
+    prepared: int  # bytes of the columns once prepared
+
+
+FORMAT = 1  # raised when files of older preparations can no longer be read
+MANIFEST = "manifest.json"
+
+
+class Draft:
+    """A data set being written; it becomes visible only when it is complete."""
+
+    def __init__(self, folder: Path, progress: "Progress | None" = None) -> None:
+        self.folder = folder
+        self.progress = progress or (lambda *_: None)
+        self.inputs: list[dict[str, Any]] = []
+        self.splits: dict[str, dict[str, Any]] = {}
+        self.notes: dict[str, Any] = {}  # facts found while preparing, kept under their name
+
+    def add_input(self, path: Path) -> None:
+        """Record name, bytes and SHA-256 of a file that this data set is made from."""
+        self.inputs.append({"file": path.name, **_fingerprint(path)})
+
+    def write(self, split: str, batches: Iterable[pa.RecordBatch]) -> int:
+        """Write a split from a stream of record batches in bounded memory; return its rows.
+
+        Columns are numbers, fixed-shape tensors, or lists, strings and bytes of any length,
+        without nulls.
+        """
+        path = self.folder / f"{split}.arrow"
+        with Spool(self.folder / f"{split}.spool") as spool:
+            for batch in batches:
+                spool.append(batch)
+                self.progress(f"write {split}", spool.rows, None, "rows")
+            whole = spool.record_batch()
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+                writer.write_batch(whole)
+        _flush(path)
+        self.splits[split] = {"file": path.name, "rows": whole.num_rows, **_fingerprint(path)}
+        return whole.num_rows
+
+
+def write_dataset(
+    folder: Path,
+    fill: Callable[[Draft], object],
+    *,
+    manifest: Mapping[str, Any],
+    progress: Progress | None = None,
+) -> Path:
+    """Make the data set `folder` with `fill` unless it is there already, and return `folder`.
+
+    It is there when its manifest has the given values (name, source, licence, parameters ...) and
+    this format. The files are written beside it and renamed at the end, under a lock: a killed
+    process leaves nothing half, and of several that start at once one writes while the others wait.
+    """
+    wanted = {"format": FORMAT, **manifest}
+    if not _holds(folder, wanted):
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_name(f".{folder.name}.lock")):
+                if not _holds(folder, wanted):  # another process may have made it meanwhile
+                    _make(folder, fill, wanted, progress)
+        except OSError as error:
+            raise UserError(
+                f"cannot prepare the data set {folder}: {error}",
+                hint="see that there is space and access, or choose another data_root=PATH",
+            ) from error
+    return folder
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a prepared data set; UserError if there is none."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{folder} is not a prepared data set", hint="python -m mlbench.data prepare task=NAME"
+        ) from error
+    except ValueError as error:
+        raise UserError(
+            f"{folder / MANIFEST} is damaged", hint=f"remove {folder} and prepare it again"
+        ) from error
+    if manifest.get("format") != FORMAT:
+        raise UserError(
+            f"{folder} has format {manifest.get('format')}, this mlbench reads {FORMAT}",
+            hint="python -m mlbench.data prepare makes it anew",
+        )
+    return manifest
+
+
+def manifest_hash(folder: Path) -> str:
+    """Return 16 hex digits that identify the data a result was made from."""
+    values = {k: v for k, v in read_manifest(folder).items() if k != "mlbench"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_split(folder: Path, split: str) -> pa.Table:
+    """Return a split as a memory-mapped table; nothing is read until it is touched."""
+    splits = read_manifest(folder)["splits"]
+    if split not in splits:
+        raise UserError(f"{folder} has no split {split!r}", hint=f"it has {', '.join(splits)}")
+    path = folder / splits[split]["file"]
+    if not path.is_file() or path.stat().st_size != splits[split]["bytes"]:
+        raise _damaged(path)
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def column(table: pa.Table, name: str) -> np.ndarray:
+    """Return a column of numbers or tensors, `[rows, ...]`, as a read-only view of the file."""
+    array = table.column(name).chunk(0)
+    shape: tuple[int, ...] = (len(array),)
+    if isinstance(array, pa.FixedShapeTensorArray):
+        shape += tuple(array.type.shape)
+        array = array.storage
+    while pa.types.is_fixed_size_list(array.type):
+        if len(shape) == 1:
+            shape += (array.type.list_size,)
+        array = array.flatten()
+    return array.to_numpy(zero_copy_only=True).reshape(shape)
+
+
+def tensor(table: pa.Table, name: str) -> "Tensor":
+    """Return `column` as a tensor on the same memory; writing into it in place ends the process."""
+    import torch
+
+    # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.
+    return torch.from_dlpack(column(table, name))
+
+
+def ragged(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return values and offsets of lists or bytes; row i is `values[offsets[i] : offsets[i + 1]]`."""
+    array = table.column(name).chunk(0)
+    _, offsets, *rest = array.buffers()
+    starts = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    if pa.types.is_large_list(array.type):
+        return array.values.to_numpy(zero_copy_only=True), starts
+    return np.frombuffer(rest[0] or b"", np.uint8), starts
+
+
+def record_batch(columns: Mapping[str, np.ndarray]) -> pa.RecordBatch:
+    """Return arrays `[rows, ...]` as one record batch, inner dimensions as fixed-shape tensors."""
+    arrays = {}
+    for name, values in columns.items():
+        values = np.ascontiguousarray(values)
+        flat = values.ndim == 1
+        arrays[name] = pa.array(values) if flat else pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    return pa.record_batch(arrays)
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Hash the files again and return the manifest; UserError naming a file that changed."""
+    manifest = read_manifest(folder)
+    for split in manifest["splits"].values():
+        path = folder / split["file"]
+        if not path.is_file() or _fingerprint(path) != {k: split[k] for k in ("bytes", "sha256")}:
+            raise _damaged(path)
+    return manifest
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(
+        f"{path} is damaged or missing: it is not what its manifest says",
+        hint=f"remove {path.parent} and run python -m mlbench.data prepare again",
+    )
+
+
+def _holds(folder: Path, wanted: Mapping[str, Any]) -> bool:
+    if not (folder / MANIFEST).is_file():
+        return False
+    try:
+        found = read_manifest(folder)
+    except UserError:
+        return False  # another format, or damaged: made anew
+    plain = json.loads(json.dumps(wanted))
+    return all(found.get(name) == value for name, value in plain.items())
+
+
+def _make(
+    folder: Path, fill: Callable[[Draft], object], wanted: Mapping[str, Any], progress: Progress | None
+) -> None:
+    draft_folder = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft_folder, ignore_errors=True)  # what a killed process left
+    draft_folder.mkdir()
+    try:
+        draft = Draft(draft_folder, progress)
+        fill(draft)
+        _seal(draft, wanted)
+        _replace(draft_folder, folder)
+    finally:
+        shutil.rmtree(draft_folder, ignore_errors=True)
+
+
+def _seal(draft: Draft, wanted: Mapping[str, Any]) -> None:
+    manifest = {
+        **wanted,
+        **draft.notes,
+        "mlbench": mlbench.__version__,
+        "inputs": draft.inputs,
+        "splits": draft.splits,
+    }
+    path = draft.folder / MANIFEST
+    path.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+    _flush(path)
+    _flush(draft.folder)
+
+
+def _replace(draft: Path, folder: Path) -> None:
+    """Put the draft in place; who has an older data set mapped keeps it whole."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    draft.rename(folder)
+    _flush(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
+
+
+def _flush(path: Path) -> None:
+    """Have the kernel write a file or a folder's entries to the disk before going on."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,234 @@
+"""Files from the network, whole or not at all; and archives, unpacked below one folder or not at all.
+
+urllib does the transfer: requests knows no file: addresses, and pooch, the usual choice for data sets,
+neither resumes a broken transfer nor falls back to a second mirror.
+"""
+
+import bz2
+import hashlib
+import http.client
+import lzma
+import shutil
+import stat
+import tarfile
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from time import sleep
+from typing import IO
+from urllib.error import HTTPError, URLError
+
+from filelock import FileLock
+
+import mlbench
+from mlbench.experiment.errors import UserError
+
+PAUSES_S = (1.0, 3.0, 9.0)  # s between rounds over the mirrors; chosen 2026-11-21
+TIMEOUT_S = 60.0  # s without a byte before a server counts as dead; chosen 2026-11-21
+BLOCK = 1 << 20  # bytes read at a time
+TRANSIENT = (408, 425, 429)  # HTTP statuses below 500 that a later try may mend (RFC 9110, RFC 6585)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file that others publish: where it is, and the checksums that tell it from any other."""
+
+    urls: tuple[str, ...]  # mirrors, tried in this order
+    file: str  # its name below <root>/downloads
+    sha256: str | None = None
+    md5: str | None = None
+    size: int | None = None  # bytes
+
+
+class _Rejected(Exception):
+    """This mirror has not got the file, or has a wrong one; another may have it."""
+
+
+def fetch(archive: Archive, root: Path, *, progress: Callable[[int, int | None], None] | None = None) -> Path:
+    """Return `<root>/downloads/<file>`, from the network unless it lies there already."""
+    target = root / "downloads" / archive.file
+    sums = {"sha256": archive.sha256, "md5": archive.md5}
+    return download(archive.urls, target, size=archive.size, progress=progress, **sums)
+
+
+def download(
+    urls: Sequence[str],
+    target: Path,
+    *,
+    sha256: str | None = None,
+    md5: str | None = None,
+    size: int | None = None,  # bytes
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Path:
+    """Fetch `target` from the first of `urls` (http, https, file) that has it, and return it.
+
+    The bytes gather in `<target>.part` and get their name once size and checksums are right, so a file
+    with that name is whole. A transfer that breaks is taken up where it stopped, also by a later call;
+    without a checksum it starts over, since nothing would tell that the pieces belong together.
+    `progress` is called with the bytes so far and in all. Raises UserError when no mirror gives the
+    file, when what it gives is not the file, or when the file that is there already is not it.
+    """
+    wanted = {k: v for k, v in (("sha256", sha256), ("md5", md5)) if v is not None}
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Data sets share archives: of several processes that want one, one fetches it, the others wait.
+        with FileLock(target.with_name(f".{target.name}.lock")):
+            if not target.exists():
+                _from_mirrors(urls, target, size, wanted, progress or (lambda *_: None))
+                return target
+    fault = _fault(target, size, wanted)
+    if fault:
+        raise UserError(f"{target} {fault}", hint="remove it and let it be fetched again")
+    return target
+
+
+def _from_mirrors(
+    urls: Sequence[str],
+    target: Path,
+    size: int | None,
+    wanted: dict[str, str],
+    progress: Callable[[int, int | None], None],
+) -> None:
+    """Fetch `target` from the first mirror that has it; UserError with what each of them said."""
+    part = target.with_name(target.name + ".part")
+    mirrors, failures = list(urls), dict[str, str]()
+    for pause in (*PAUSES_S, None):
+        for url in tuple(mirrors):
+            if not wanted:
+                part.unlink(missing_ok=True)
+            continued = part.exists()
+            try:
+                _transfer(url, part, progress)
+                fault = _fault(part, size, wanted)
+                if not fault:
+                    part.replace(target)
+                    return
+                part.unlink()  # or the next try would go on from wrong bytes
+                raise (OSError if continued else _Rejected)(f"what it sends {fault}")
+            except _Rejected as error:
+                failures[url] = str(error)
+                mirrors.remove(url)
+            except (OSError, http.client.HTTPException) as error:
+                failures[url] = str(error) or type(error).__name__
+        if not mirrors or pause is None:
+            break
+        sleep(pause)
+    raise UserError(
+        f"{target.name} cannot be fetched: "
+        + "; ".join(f"{url}: {reason}" for url, reason in failures.items()),
+        hint=f"try again later, a broken transfer goes on; or put the file at {target} yourself",
+    )
+
+
+def _transfer(url: str, part: Path, progress: Callable[[int, int | None], None]) -> None:
+    """Append to `part` what it lacks of `url`; OSError or HTTPException when the transfer breaks."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": f"mlbench/{mlbench.__version__}", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    try:
+        response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_S)
+    except HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # there is nothing after the bytes fetched before
+            return
+        reason = f"the server says {error.code} {error.reason}"
+        lasting = error.code < 500 and error.code not in TRANSIENT
+        raise (_Rejected if lasting else OSError)(reason) from error
+    except (URLError, ValueError) as error:
+        lasting = url.startswith("file:") or isinstance(error, ValueError)
+        raise (_Rejected if lasting else OSError)(str(getattr(error, "reason", error))) from error
+    with response:
+        going_on = getattr(response, "status", None) == 206
+        have = have if going_on else 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with part.open("ab" if going_on else "wb") as file:
+            progress(have, total)
+            while block := response.read(BLOCK):
+                _write(file, block)
+                have += len(block)
+                progress(have, total)
+    if total is not None and have < total:
+        raise OSError(f"the transfer broke off after {have:,} of {total:,} bytes")
+
+
+def _write(file: IO[bytes], block: bytes) -> None:
+    try:
+        file.write(block)
+        file.flush()
+    except OSError as error:  # no other mirror would help
+        raise UserError(f"cannot write {file.name}: {error.strerror}", hint="free space there") from error
+
+
+def _fault(path: Path, size: int | None, wanted: dict[str, str]) -> str:
+    """Say what is wrong with a file, "" when nothing is."""
+    found = path.stat().st_size
+    if size is not None and found != size:
+        return f"has {found:,} bytes instead of {size:,}"
+    for algorithm, digest in wanted.items():
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, algorithm).hexdigest()
+        if actual != digest:
+            return f"has {algorithm.upper()} {actual} instead of {digest}"
+    return ""
+
+
+def extract(archive: Path, folder: Path) -> None:
+    """Unpack a .tar (any compression), .zip or .bz2 file below `folder`.
+
+    Raises UserError for an archive that is damaged or truncated, and for one with a path or link that
+    leads out of `folder`; of that one nothing is unpacked.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            _extract_zip(archive, folder)
+        elif archive.suffix == ".bz2" and ".tar" not in archive.suffixes:
+            with bz2.open(archive) as source, (folder / archive.stem).open("wb") as target:
+                shutil.copyfileobj(source, target, BLOCK)
+        else:
+            _extract_tar(archive, folder)
+    except tarfile.FilterError as error:
+        raise _unsafe(archive, error.tarinfo.name) from error
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _broken(archive, error) from error
+    except OSError as error:
+        if error.errno is None:  # how bz2 and gzip say that a stream is damaged
+            raise _broken(archive, error) from error
+        raise
+
+
+def _extract_tar(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as tar:
+        members = tar.getmembers()
+        for member in members:
+            if PurePosixPath(member.name).is_absolute():  # the filter would make it relative
+                raise _unsafe(archive, member.name)
+            tarfile.data_filter(member, str(folder))
+        tar.extractall(folder, members, filter="data")
+
+
+def _extract_zip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as pack:
+        for entry in pack.infolist():
+            path = PurePosixPath(entry.filename.replace("\\", "/"))
+            if path.is_absolute() or ".." in path.parts or stat.S_ISLNK(entry.external_attr >> 16):
+                raise _unsafe(archive, entry.filename)
+        pack.extractall(folder)
+
+
+def _unsafe(archive: Path, name: str) -> UserError:
+    return UserError(
+        f"{archive} has an entry that leads out of its folder or is no file: {name!r}",
+        hint="do not use this archive",
+    )
+
+
+def _broken(archive: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{archive} is damaged or truncated: {error}", hint="remove it and let it be fetched again"
+    )

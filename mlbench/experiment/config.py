@@ -1,0 +1,381 @@
+"""What a run is: frozen, validated values, composed once from conf/ and the command line.
+
+Hydra composes the YAML files; nothing past `compose` sees Hydra or OmegaConf. The models below have no
+defaults: every value stands in conf/, so a missing key is an error and there is one place to look.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+import mlbench
+from mlbench.experiment.division import Deviation, deviations
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.goal import Direction, Goal
+from mlbench.experiment.provenance import without_credentials
+from mlbench.tasks import registry
+
+CONF = Path(__file__).parents[2] / "conf"
+GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division")
+# Where results lie and how they are shown; two runs that differ only here measure the same thing.
+NOT_IN_KEY = ("data_root", "output_root", "tracking_uri", "study", "verbose", "rerun", "seed", "cluster")
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+class Model(BaseModel):
+    """Frozen values; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Targets(Model):
+    """The two goals that the suite fixes for a task; the user may give a number instead."""
+
+    official: float
+    light: float
+
+
+class TaskConfig(Model):
+    """The fields that every task has; a task's own `Config` adds its hyper-parameters."""
+
+    name: str
+    recipe: str
+    dataset: str  # the data set's folder below data_root, and the word `prepare` dispatches on
+    metric: str  # name of the validation metric that the goal watches
+    unit: str  # unit of that metric, for people: "%", "BLEU", ""
+    direction: Direction
+    goals: Targets | None  # None: a task that measures without a goal
+    budget_s: PositiveFloat  # accuracy_after_time: the best validation within this many seconds
+
+
+class TrainingConfig(TaskConfig):
+    """The fields that every task with epochs has."""
+
+    batch_size: PositiveInt  # samples a worker and update
+    epochs: PositiveInt  # the run ends here when the goal is not reached before
+
+
+class Peak(Model):
+    """The arithmetic peak of one GPU, or of one node's CPU where it has none, in FLOP/s."""
+
+    fp32: PositiveFloat | None
+    fp16: PositiveFloat | None
+    bf16: PositiveFloat | None
+    source: str
+
+
+class Price(Model):
+    """What one node costs; every price carries its date and origin."""
+
+    usd_per_hour: PositiveFloat
+    usd_per_hour_spot: PositiveFloat | None
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]  # ISO date on which the price was read
+    source: str
+
+    @model_validator(mode="after")
+    def _spot_is_cheaper(self) -> "Price":
+        if self.usd_per_hour_spot is not None and self.usd_per_hour_spot > self.usd_per_hour:
+            raise ValueError("usd_per_hour_spot is above usd_per_hour")
+        return self
+
+
+class Hardware(Model):
+    """The shape and price of one node, and how workers sit on it."""
+
+    name: str
+    description: str
+    cpus: PositiveInt | None  # usable by workers; None: whatever this machine has
+    memory_gb: PositiveFloat | None
+    gpus: Annotated[int, Field(ge=0)]
+    gpu_model: str | None  # a part of the name that the driver reports, e.g. "T4"
+    workers_per_node: PositiveInt | None  # None: all workers on one node
+    threads_per_worker: PositiveInt | None  # None: the node's CPUs shared out among its workers
+    network_gbit_per_s: PositiveFloat | None
+    price: Price | None  # None: not for rent; a cost is then not shown
+    peak: Peak | None  # None: unknown; MFU is then not shown
+
+
+class Backend(Model):
+    """The torch.distributed backend that the process group is made from."""
+
+    name: str
+    device: Literal["cpu", "cuda"]
+    timeout_s: PositiveFloat  # a collective that takes longer is stuck
+
+
+class Cluster(Model):
+    """Where Ray runs: `local` starts or reuses one here, `attached` is the one this process is in."""
+
+    name: str
+    oversubscribe: bool  # more workers than CPUs are allowed, and marked
+
+
+class Sync(Model):
+    """How gradients are combined between workers."""
+
+    name: str
+    bucket_cap_mb: PositiveFloat  # DDP's bucket size in MiB
+
+
+class Division(Model):
+    """Which fields may differ from the task's reference (`free`), or may not (`fixed`)."""
+
+    name: str
+    free: tuple[str, ...]
+    fixed: tuple[str, ...]
+
+
+class Experiment(Model):
+    """Everything that decides what one run does."""
+
+    task: TaskConfig
+    hardware: Hardware
+    backend: Backend
+    cluster: Cluster
+    sync: Sync
+    division: Division
+    workers: PositiveInt
+    scale: Literal["official", "mini"]
+    goal: Literal["official", "light", "none"] | float
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None
+    max_failures: Annotated[int, Field(ge=0)]
+    instrument: bool
+    data_root: Path
+    output_root: Path
+    tracking_uri: str | None
+    study: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None
+    verbose: bool
+    rerun: bool
+
+    @property
+    def target(self) -> Goal | None:
+        """The goal as metric, number and direction; None for `goal=none` and tasks without one."""
+        goals = self.task.goals
+        if self.goal == "none" or goals is None:
+            return None
+        number = getattr(goals, self.goal) if isinstance(self.goal, str) else self.goal
+        return Goal(self.task.metric, number, self.task.direction)
+
+    @property
+    def store(self) -> str:
+        """The MLflow tracking URI; the default is a SQLite file beside the runs."""
+        return self.tracking_uri or f"sqlite:///{(self.output_root / 'mlflow.db').absolute()}"
+
+    @property
+    def official(self) -> bool:
+        """Whether a result of this run may be called official: closed division, official scale."""
+        return self.division.name == "closed" and self.scale == "official"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values as JSON types, without credentials: they go into logs and results."""
+        values = self.model_dump(mode="json", serialize_as_any=True)
+        if self.tracking_uri is not None:
+            values["tracking_uri"] = without_credentials(self.tracking_uri)
+        return values
+
+
+def key(experiment: Experiment) -> str:
+    """Return the hash under which equal measurements are found again.
+
+    It covers the resolved configuration without paths, addresses and the seed, Major.Minor of mlbench
+    and the version of torch.
+    """
+    values = {k: v for k, v in experiment.plain().items() if k not in NOT_IN_KEY}
+    values["mlbench"] = mlbench.__version__.rsplit(".", 1)[0]
+    values["torch"] = version("torch")
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def choices(group: str) -> list[str]:
+    """Return the names one may give to a configuration group, e.g. every task."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def compose(overrides: Sequence[str] = ()) -> Experiment:
+    """Turn `key=value` words into an Experiment, or raise a UserError that lists every fault.
+
+    Raises UserError for unknown names, wrong types, values out of range, and values that the chosen
+    division does not allow.
+    """
+    experiment, reference = _resolve(overrides)
+    refused = deviations(experiment.plain(), reference.plain(), reference.division)
+    if reference.division.name == "closed" and refused:
+        raise UserError(
+            "; ".join(map(str, refused)),
+            hint="restore the reference value, or say division=open and have it listed in the result",
+        )
+    fixed = [deviation for deviation in refused if deviation.fixed]
+    if fixed:
+        raise UserError("; ".join(map(str, fixed)), hint="make it a task of your own: docs/adding-a-task.md")
+    return experiment
+
+
+def declared_deviations(overrides: Sequence[str]) -> list[Deviation]:
+    """Return how an open-division experiment differs from the closed reference, for the result."""
+    experiment, reference = _resolve(overrides)
+    return deviations(experiment.plain(), reference.plain(), reference.division)
+
+
+def _resolve(overrides: Sequence[str]) -> tuple[Experiment, Experiment]:
+    """Return the experiment and the closed reference of its task, recipe and scale."""
+    chosen, values, faults = _parse(overrides)
+    faults += _without_origin(values)
+    composed = _layered(chosen, values, faults)
+    reference = json.loads(json.dumps(composed))
+    for name, value in values.items():
+        _assign(composed, name, value, faults)
+    experiment = _validated(composed, faults)
+    if faults or experiment is None:
+        raise UserError("; ".join(faults), hint="`python -m mlbench.run --help` shows what there is")
+    plain = json.loads(_hydra())
+    reference |= {"sync": plain["sync"]} | {"backend": composed["backend"]}
+    reference = _validated(reference, faults)
+    assert reference is not None, faults  # the shipped files are tested to be valid
+    return experiment, reference
+
+
+@cache
+def _hydra(*overrides: str) -> str:
+    """Return the composed groups as JSON; cached, because the points of a study share most choices."""
+    # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return json.dumps(
+            OmegaConf.to_container(hydra_compose("config", overrides=list(overrides)), resolve=True)
+        )
+
+
+def _parse(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], list[str]]:
+    """Split the words into group choices and values, with a sentence for each that is neither."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    chosen: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    parser = OverridesParser.create()
+    for word in overrides:
+        try:
+            override = parser.parse_override(word)
+        except HydraException:
+            faults.append(f"{word!r} is not of the form name=value")
+            continue
+        name = override.key_or_group
+        if override.is_sweep_override():
+            faults.append(f"{word!r} names several values; one run takes one: use python -m mlbench.sweep")
+        elif override.is_add() or override.is_force_add() or override.is_delete():
+            faults.append(f"{word!r}: keys cannot be added or removed, write name=value")
+        elif name in GROUPS:
+            value = str(override.value())
+            if value in choices(name):
+                chosen[name] = value
+            else:
+                faults.append(f"{name}={value} is unknown{_near(value, choices(name))}")
+        else:
+            values[name] = override.value()
+    return chosen, values, faults
+
+
+def _without_origin(values: dict[str, Any]) -> list[str]:
+    """Return a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
+    needed = {"hardware.price": ("date", "source"), "hardware.peak": ("source",)}
+    faults = []
+    for group, fields in needed.items():
+        given = [name for name in values if name.startswith(f"{group}.")]
+        lacking = [f"{group}.{field}=..." for field in fields if f"{group}.{field}" not in values]
+        if given and lacking:
+            faults.append(f"{given[0]} needs its origin (rule R13): add {' '.join(lacking)}")
+    return faults
+
+
+def _layered(chosen: dict[str, str], values: dict[str, Any], faults: list[str]) -> dict[str, Any]:
+    """Compose the groups, then lay the task's recipe and scale over its default values."""
+    composed = json.loads(_hydra(*(f"{group}={choice}" for group, choice in chosen.items())))
+    task = composed["task"]
+    layers = {"task.recipe": task.pop("recipes"), "scale": task.pop("scales")}
+    for name, layer in layers.items():
+        given = values.get(name, task["recipe"] if name == "task.recipe" else composed["scale"])
+        if given not in layer:
+            faults.append(f"{name}={given} is unknown{_near(str(given), list(layer))}")
+            values.pop(name, None)
+            continue
+        task.update(layer[given])
+        if name == "task.recipe":
+            task["recipe"] = given
+        else:
+            composed["scale"] = given
+    return composed
+
+
+def _assign(composed: dict[str, Any], name: str, value: Any, faults: list[str]) -> None:
+    """Put one value at its dotted place; a place that does not exist is a fault."""
+    *parents, last = name.split(".")
+    node: Any = composed
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or last not in node:
+        faults.append(f"{name} is unknown{_near(name, _names(composed))}")
+    elif isinstance(node[last], dict):
+        inner = ", ".join(f"{name}.{field}" for field in node[last])
+        faults.append(f"{name} is a group of values; set one of {inner}")
+    else:
+        node[last] = value
+
+
+def _names(composed: dict[str, Any], prefix: str = "") -> list[str]:
+    names = []
+    for name, value in composed.items():
+        names.append(prefix + name)
+        if isinstance(value, dict):
+            names += _names(value, f"{prefix}{name}.")
+    return names
+
+
+def _near(given: str, allowed: list[str]) -> str:
+    close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.6)
+    if close:
+        return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if len(allowed) < 12 else "")
+    return f"; choose one of {', '.join(allowed)}"
+
+
+def _validated(composed: dict[str, Any], faults: list[str]) -> Experiment | None:
+    """Validate with the chosen task's own Config; add one sentence a fault."""
+    parts: dict[str, Any] = dict(composed)
+    found: list[tuple[str, ValidationError]] = []
+    try:
+        parts["task"] = registry.load(composed["task"]["name"]).Config.model_validate(composed["task"])
+    except ValidationError as error:
+        found.append(("task.", error))
+        parts["task"] = {**composed["task"]}
+    try:
+        experiment = Experiment.model_validate(parts)
+    except ValidationError as error:
+        found.append(("", error))
+        experiment = None
+    for prefix, error in found:
+        for problem in error.errors():
+            place = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
+            if not prefix and place.startswith("task") and len(found) > 1:
+                continue  # already told by the task's own Config
+            sentence = f"{place}={problem['input']!r}: {problem['msg'].lower()}"
+            if sentence not in faults:
+                faults.append(sentence)
+    return experiment if not found else None
+
+
+def _is_field(part: int | str) -> bool:
+    # pydantic puts the names of a union's members into the path, e.g. goal -> literal[...]
+    return not (isinstance(part, str) and (part.startswith("literal[") or part in ("float", "int")))

@@ -1,0 +1,79 @@
+"""The event log of a run: one JSON object a line, appended and flushed event by event.
+
+This file is the truth; MLflow and every report can be made again from it. A line has the fields of MLPerf's
+mllog (time_ms, event_type, key, value, metadata). A process that dies leaves at most one torn last line,
+which readers skip.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from mlbench.experiment import clock
+from mlbench.experiment.errors import UserError
+
+NAME = "events.jsonl"
+Kind = Literal["INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"]
+
+
+def append(path: Path, key: str, value: Any, *, kind: Kind = "POINT_IN_TIME", **metadata: Any) -> None:
+    """Write one event with a single append, so that two processes may write to one log.
+
+    Raises UserError naming the path when the disk is full or the folder is gone.
+    """
+    event = {
+        "time_ms": round(clock.wall() * 1000),
+        "event_type": kind,
+        "key": key,
+        "value": value,
+        "metadata": metadata,
+    }
+    line = (json.dumps(event, allow_nan=False, default=str) + "\n").encode()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            written = os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}", hint="free space or give another output_root"
+        ) from error
+    if written != len(line):
+        raise UserError(f"cannot write {path}: the disk is full", hint="free space there")
+
+
+class Follower:
+    """Reads a growing log; each call returns what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return the complete events that were appended since the last call."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as log:
+            log.seek(self._offset)
+            block = log.read()
+        complete = block[: block.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return list(_parse(complete))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return all events of a log; a torn last line, left by a killed process, is skipped."""
+    return list(_parse(path.read_bytes()))
+
+
+def _parse(block: bytes) -> Iterator[dict[str, Any]]:
+    for line in block.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "key" in event:
+            yield event

@@ -1,0 +1,253 @@
+"""A study on disk: its question, which points it measures, how often, with which seeds, and what is done.
+
+`study.yaml` is the plan. It is written before anything starts, so a sweep that was killed goes on with the
+same seeds; what is done follows from the records of the runs alone. `trials.jsonl` is the log of all
+attempts, appended as they happen.
+"""
+
+import fcntl
+import hashlib
+import os
+import secrets
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import yaml
+from pydantic import Field, ValidationError
+
+import mlbench
+from mlbench.experiment import clock, record
+from mlbench.experiment.config import Experiment, Model, key
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import FINISHED, Record
+
+PLAN = "study.yaml"
+LOG = "trials.jsonl"
+STARTED, ENDED = "trial_started", "trial_ended"  # keys of the log
+REPORT = "report"  # folder of the figures and the page
+LOCK_S = 10  # s that a killed sweep's last processes have to let go of the study
+LOCK_POLL_S = 0.2  # s
+SEEDS = 2**31  # as Experiment.seed allows
+
+
+class Point(Model):
+    """One experiment; every seed is one run of it. The words are those of mlbench.run."""
+
+    key: str
+    words: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
+class Asked(Model):
+    """One command line that made or extended the study."""
+
+    at: str  # ISO 8601, UTC
+    words: tuple[str, ...]
+    repeats: Annotated[int, Field(gt=0)]
+
+
+class Study(Model):
+    """The plan. `order_seed` decides the order of the trials within each repeat."""
+
+    name: str
+    question: str
+    created: str  # ISO 8601, UTC
+    mlbench: str  # version
+    order_seed: int
+    asked: tuple[Asked, ...]
+    points: tuple[Point, ...]
+
+
+class Trial(NamedTuple):
+    """One run that a study asks for."""
+
+    point: Point
+    repeat: int  # counted from 0
+    seed: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.point.key}-{self.seed:x}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (*self.point.words, f"seed={self.seed}")
+
+
+def folder(output_root: Path, name: str) -> Path:
+    """Return where a study's plan, log and report lie."""
+    return output_root / "studies" / name
+
+
+def new(name: str, *, question: str) -> Study:
+    """Return a study without points."""
+    return Study(
+        name=name,
+        question=question,
+        created=clock.iso(clock.wall()),
+        mlbench=mlbench.__version__,
+        order_seed=secrets.randbelow(SEEDS),
+        asked=(),
+        points=(),
+    )
+
+
+def load(place: Path) -> Study | None:
+    """Return the study in a folder, None if there is none; UserError if it cannot be read."""
+    try:
+        return Study.model_validate(yaml.safe_load((place / PLAN).read_text()))
+    except FileNotFoundError:
+        return None
+    except (yaml.YAMLError, ValidationError) as error:
+        raise UserError(
+            f"{place / PLAN} is damaged", hint="restore it, or give another study=NAME"
+        ) from error
+
+
+def save(study: Study, place: Path) -> None:
+    """Write the plan; a reader finds the old one or the new one, never a part."""
+    place.mkdir(parents=True, exist_ok=True)
+    part = place / f"{PLAN}.part"
+    part.write_text(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, width=110))
+    part.replace(place / PLAN)
+
+
+def extended(
+    study: Study,
+    points: Mapping[str, Sequence[str]],
+    *,
+    asked: Asked,
+    seeds: Sequence[int] | None = None,
+) -> Study:
+    """Return the study with these points (words by key) measured at least `asked.repeats` times.
+
+    Points and seeds that it has stay as they are. New seeds are drawn, unless `seeds` are given: then every
+    point has these as well.
+    """
+    known = {point.key: point for point in study.points}
+    for name, words in points.items():
+        old = known.get(name) or Point(key=name, words=tuple(words), seeds=())
+        known[name] = old.model_copy(update={"seeds": _seeds(old.seeds, asked.repeats, seeds)})
+    if tuple(known.values()) == study.points:
+        return study
+    return study.model_copy(
+        update={"asked": (*study.asked, asked), "points": tuple(known.values())},
+    )
+
+
+def _seeds(old: Sequence[int], repeats: int, given: Sequence[int] | None) -> tuple[int, ...]:
+    if given is not None:
+        return (*old, *(seed for seed in given if seed not in old))
+    drawn = list(old)
+    while len(drawn) < repeats:
+        seed = secrets.randbelow(SEEDS)
+        if seed not in drawn:
+            drawn.append(seed)
+    return tuple(drawn)
+
+
+def trials(study: Study) -> list[Trial]:
+    """Return all trials in the order in which they run.
+
+    Every repeat is a block that has all points once, in an order of its own, so that a slow drift of the
+    machine favours no point and a study that stops early is balanced. The order is that of a hash of
+    order_seed, repeat and key: random, the same after a restart, and unmoved by points that come later.
+    """
+    every = [Trial(point, repeat, seed) for point in study.points for repeat, seed in enumerate(point.seeds)]
+    return sorted(every, key=lambda trial: (trial.repeat, _place(study.order_seed, trial)))
+
+
+def _place(order_seed: int, trial: Trial) -> bytes:
+    return hashlib.sha256(f"{order_seed}/{trial.repeat}/{trial.point.key}".encode()).digest()
+
+
+def commands(study: Study) -> tuple[str, ...]:
+    """Return the command lines that made the study, with the seeds it drew they make it again."""
+    return tuple(shlex.join(["python", "-m", "mlbench.sweep", *asked.words]) for asked in study.asked)
+
+
+def attempts(trial: Trial, output_root: Path) -> list[Record]:
+    """Return the records of all runs of a trial, oldest first."""
+    return record.find(output_root, key=trial.point.key, seed=trial.seed)
+
+
+def result(runs: Sequence[Record]) -> Record | None:
+    """Return the attempt that counts: the first that finished, else the last that failed, else None.
+
+    What a person interrupted is no result.
+    """
+    finished = [run for run in runs if run.status in FINISHED]
+    if finished:
+        return finished[0]
+    failed = [run for run in runs if run.status == "failed"]
+    return failed[-1] if failed else None
+
+
+def records(study: Study, output_root: Path) -> list[Record]:
+    """Return the result of every trial that has one, points in their order."""
+    found = (
+        result(record.find(output_root, key=point.key, seed=seed))
+        for point in study.points
+        for seed in point.seeds
+    )
+    return [one for one in found if one is not None]
+
+
+def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:
+    """Raise UserError where a point's key is not what its words give today; experiments are by key."""
+    stale = [name for name, experiment in experiments.items() if key(experiment) != name]
+    if stale:
+        raise UserError(
+            f"study {study.name} was planned with mlbench {study.mlbench}, another torch or other files in "
+            f"conf/: {len(stale)} of its points mean something else now",
+            hint="give another study=NAME: results of two versions are not comparable (rule R9)",
+        )
+
+
+def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Path) -> None:
+    """Raise UserError where finished runs of the study were made from other data than is there now.
+
+    `data` are the hashes of the manifests by the points' keys; None, or no entry: nobody knows.
+    """
+    stale = [
+        run.run_id
+        for trial in trials(study)
+        for run in attempts(trial, output_root)
+        if run.status in FINISHED and data.get(trial.point.key) not in (None, run.data_manifest)
+    ]
+    if stale:
+        raise UserError(
+            f"study {study.name} has runs on other data than is there now, e.g. {stale[-1]}: results on "
+            "different data are not comparable",
+            hint="restore the data, or give another output_root",
+        )
+
+
+@contextmanager
+def locked(place: Path) -> Iterator[None]:
+    """Hold the study for this process; UserError if another has it. The kernel frees it after a kill -9."""
+    place.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _take(descriptor, place)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, place: Path) -> None:
+    end = clock.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if clock.monotonic() > end:
+                raise UserError(
+                    f"study {place.name} is being measured by another process", hint="wait for it"
+                ) from error
+            time.sleep(LOCK_POLL_S)

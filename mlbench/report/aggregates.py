@@ -1,0 +1,135 @@
+"""The aggregates of a study as flat rows, one a point: for files, for MLflow and for scripts."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlbench.analysis.speedup import Estimate, Ratio, Speedup
+from mlbench.experiment.phases import PHASES
+from mlbench.experiment.record import Record
+from mlbench.report.charts.phases import OUTSIDE
+from mlbench.report.grouping import Family, Group, groups
+
+Row = dict[str, Any]
+# What a chart of MLflow over workers is worth drawing; each has its interval as interval/..._low and _high.
+METRICS = (
+    "time_to_accuracy_s",
+    "epochs",
+    "seconds_per_epoch",
+    "compute_s",
+    "speedup",
+    "compute_speedup",
+    "efficiency",
+    "price_index",
+    "exposed_communication",
+    "overlapped_communication",
+    "samples_per_s",
+    "usd",
+    "usd_spot",
+)
+
+
+def rows(records: Sequence[Record]) -> list[Row]:
+    """Return one row a point, the same columns in each; None where something was not measured.
+
+    Infinite times and costs mean that half of the runs or more missed the goal.
+    """
+    return [
+        _row(group, family, one)
+        for group in groups(records)
+        for family in group.families
+        for one in family.speedups
+    ]
+
+
+def metrics(records: Sequence[Record]) -> Iterator[tuple[str, float, int]]:
+    """Yield (name, value, workers) of every finite aggregate, for a tracking store with step = workers.
+
+    Points of several families have the family's label before the name, e.g. "gloo/speedup". Those of the
+    study's tasks have the task's. Points that may not be compared (oversubscribed) are left out.
+    """
+    several = len(groups(records)) > 1
+    for row in rows(records):
+        if row["no_speedup"] and row["oversubscribed"]:
+            continue
+        place = [row["task"], row["scale"], row["other_data"].replace("/", "_")] if several else []
+        prefix = "".join(f"{part}/" for part in [*place, row["family"]] if part)
+        for name in METRICS:
+            for end in ("", "_low", "_high"):
+                value = row[name + end]
+                if value is not None and math.isfinite(value):
+                    # Ends of intervals have a section of their own among the charts of MLflow.
+                    whole = f"{prefix.rstrip('/')} interval/{name}{end}".strip() if end else prefix + name
+                    yield _metric_name(whole), value, row["workers"]
+        yield _metric_name(f"{prefix}runs"), row["runs"], row["workers"]
+        yield _metric_name(f"{prefix}runs_that_reached_the_goal"), row["reached"], row["workers"]
+
+
+def save(table: Sequence[Row], folder: Path) -> None:
+    """Write summary.parquet and summary.csv."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet as pq
+
+    arrow = pa.table({name: [row[name] for row in table] for name in table[0]} if table else {})
+    pq.write_table(arrow, folder / "summary.parquet")
+    pyarrow.csv.write_csv(arrow, folder / "summary.csv")
+
+
+def _row(group: Group, family: Family, one: Speedup) -> Row:
+    point = one.point
+    row: Row = {
+        "task": point.task,
+        "scale": point.scale,
+        "goal": point.goal,
+        "dataset": group.dataset,
+        "other_data": group.other_data,
+        "recipe": point.recipe,
+        "workers": point.workers,
+        "backend": point.backend,
+        "sync": point.sync,
+        "hardware": point.hardware,
+        "nodes": point.nodes,
+        "source": point.source,
+        "family": family.label,
+        "key": point.key,
+        "runs": point.n,
+        "reached": point.reached,
+        "missed": " ".join(point.missed),
+        "oversubscribed": point.oversubscribed,
+        "caveats": "; ".join(point.caveats),
+        "no_speedup": one.why or "",
+        "note": one.note or "",
+        "olympic_mean_s": point.olympic,
+        "usd_spent": point.usd_spent,
+    }
+    quantities: dict[str, Estimate | Ratio | None] = {
+        "time_to_accuracy_s": point.time_to_accuracy,
+        "epochs": point.epochs,
+        "seconds_per_epoch": point.seconds_per_epoch,
+        "outside_batches_per_epoch_s": point.outside_per_epoch,
+        "compute_s": point.compute,
+        "speedup": one.total,
+        "compute_speedup": one.compute,
+        "efficiency": one.efficiency,
+        "price_index": one.price_index,
+        "exposed_communication": point.exposed,
+        "overlapped_communication": point.overlapped,
+        "samples_per_s": point.samples_per_s,
+        "usd": point.usd,
+        "usd_spot": point.usd_spot,
+    }
+    for name, found in quantities.items():
+        for end in ("value", "low", "high"):
+            column = name if end == "value" else f"{name}_{end}"
+            row[column] = getattr(found, end) if found else None
+    for phase in (*PHASES, *OUTSIDE):
+        row[f"{phase}_s_per_epoch"] = {**point.phases, **point.outside}.get(phase)
+    return row
+
+
+def _metric_name(name: str) -> str:
+    """Return a name that MLflow takes: letters, digits, and _ - . / : space."""
+    return re.sub(r"[^A-Za-z0-9_\-./: ]", "_", name)

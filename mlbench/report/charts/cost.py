@@ -1,0 +1,84 @@
+"""What the goal costs, over the time that it takes."""
+
+import math
+from collections.abc import Sequence
+
+from mlbench.analysis.speedup import Estimate, Point, optimum
+from mlbench.experiment.format import usd
+from mlbench.report.chart import Axis, Chart, Trace, drawable
+from mlbench.report.grouping import Group, reasons, workers
+
+
+def cost(group: Group) -> Chart:
+    """Return the price of the goal over the time to it, on demand and spot, with the optimum marked."""
+    traces: list[Trace] = []
+    words: list[str] = []
+    for style, family in enumerate(group.families):
+        allowed = [point for point in family.points if point.forbidden is None]
+        traces.append(_bills(family.named("on demand"), [(p, p.usd) for p in allowed], style))
+        traces.append(_bills(family.named("spot"), [(p, p.usd_spot) for p in allowed], style, hollow=True))
+        best = optimum(family.points)
+        words += [f"{family.prefix}{best.words}"] if best else []
+        if best and best.point.usd and best.point.time_to_accuracy:
+            traces.append(
+                Trace(
+                    family.named("price-performance optimum"),
+                    [best.point.time_to_accuracy.value],
+                    [best.point.usd.value],
+                    "ring",
+                    style,
+                    texts=[f"optimum: {workers(best.point)}"],
+                )
+            )
+        words += _open_ended(allowed, family.prefix)
+        words += _without_price(family.points)
+        words += reasons(family, forbidden_only=True)
+    return Chart.of(
+        "cost",
+        "Cost of the goal over the time to it",
+        about=group.about,
+        x=Axis("time to accuracy / s", limits=(0, None)),
+        y=Axis("cost to the goal / USD", limits=(0, None)),
+        traces=traces,
+        words=words if group.goal else ["The runs had no goal, so there is no cost of it."],
+    )
+
+
+def _open_ended(points: Sequence[Point], prefix: str) -> list[str]:
+    some = [str(point.workers) for point in points if point.usd and point.usd.high == math.inf]
+    said = "missed goals leave the interval of the cost without an upper end, so none is drawn"
+    return [f"{prefix}k = {', '.join(some)}: {said}."] if some else []
+
+
+def _without_price(points: Sequence[Point]) -> list[str]:
+    if any(point.usd for point in points):
+        unread = all(point.usd_spot is None for point in points)
+        return [f"No spot price is stated for {points[0].hardware}."] if unread else []
+    return [
+        f"No price is stated for hardware={points[0].hardware}, so no cost is shown: choose "
+        "a profile that has one, or write conf/hardware/NAME.yaml."
+    ]
+
+
+def _bills(
+    label: str, found: Sequence[tuple[Point, Estimate | None]], style: int, *, hollow: bool = False
+) -> Trace:
+    some = [
+        (point, bill, point.time_to_accuracy)
+        for point, bill in found
+        if bill and drawable(bill.value) and point.time_to_accuracy
+    ]
+    return Trace(
+        label,
+        [time.value for *_, time in some],
+        [bill.value for _, bill, _ in some],
+        "line",
+        style,
+        hollow=hollow,
+        texts=[f"{workers(point)}: {usd(bill.value)}" for point, bill, _ in some],
+        written=[] if hollow else [f"k = {point.workers}" for point, *_ in some],
+        low=[bill.low for _, bill, _ in some],
+        high=[bill.high if drawable(bill.high) else None for _, bill, _ in some],
+        x_low=[time.low for *_, time in some],
+        x_high=[time.high if drawable(time.high) else None for *_, time in some],
+    )

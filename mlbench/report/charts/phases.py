@@ -1,0 +1,123 @@
+"""Where an epoch's time goes, and how much of it is communication."""
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from mlbench.analysis.speedup import Estimate, Point
+from mlbench.experiment.format import duration, percent
+from mlbench.experiment.phases import PHASES
+from mlbench.report.chart import DODGE, Axis, Chart, Trace, ends, worker_axis
+from mlbench.report.grouping import Group, workers
+
+OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches
+BAR = 0.7  # width of a bar, of the distance between two
+APART = 0.6  # distance between two families of bars, beyond that between two bars
+LETTERS = 5  # letters that fit below a bar where there are many
+LONGEST_WORD = 9  # letters of a line below a family of one bar
+
+
+def phases(group: Group) -> Chart:
+    """Return an epoch's time as stacked phases and what lies outside the batches."""
+    families = [(one.label, [point for point in one.points if point.phases]) for one in group.families]
+    families = [(label, points) for label, points in families if points]
+    bars = [point for _, points in families for point in points]
+    order = (*PHASES, *OUTSIDE)
+    names = [name for name in order if any(_part(point, name) for point in bars)]
+    places, ticks = _places(families)
+    bottoms = [0.0] * len(bars)
+    traces = []
+    for name in names:
+        heights = [_part(point, name) for point in bars]
+        label = "communication (exposed)" if name == "communication" else name.replace("_", " ")
+        traces.append(
+            Trace(
+                label,
+                places,
+                heights,
+                "bars",
+                order.index(name),
+                base=list(bottoms),
+                width=BAR,
+                texts=[f"{label}: {duration(height)}" for height in heights],
+            )
+        )
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    traces.append(Trace("", places, bottoms, "texts", texts=[duration(bottom) for bottom in bottoms]))
+    return Chart.of(
+        "phases",
+        "Where an epoch's time goes",
+        about=group.about,
+        x=Axis(
+            "workers k",
+            ticks=ticks,
+            limits=(-1.0, max(places[-1] + 1, 2.0) if places else 2.0),
+        ),
+        y=Axis("time an epoch / s", limits=(0, 1.12 * max(bottoms, default=1.0))),
+        traces=traces,
+        words=["Means over ranks and runs, so that the parts add up."]
+        + [
+            f"{family.prefix}{workers(point)}: no phases were measured."
+            for family in group.families
+            for point in family.points
+            if not point.phases
+        ],
+    )
+
+
+def _places(
+    families: Sequence[tuple[str, Sequence[Point]]],
+) -> tuple[list[float], tuple[tuple[float, str], ...]]:
+    """Return where each bar stands, and what is written below: workers, and each family's label once."""
+    places: list[float] = []
+    texts: dict[float, str] = {}
+    for label, points in families:
+        first = places[-1] + 1 + APART if places else 0.0
+        own = [first + number for number in range(len(points))]
+        texts |= {place: str(point.workers) for place, point in zip(own, points, strict=True)}
+        if len(families) > 1:
+            middle = (own[0] + own[-1]) / 2
+            below = wrap(label, max(LETTERS * len(own), LONGEST_WORD), break_long_words=False)
+            texts[middle] = "\n".join([texts.get(middle, ""), *below])
+        places += own
+    return places, tuple(sorted(texts.items()))
+
+
+def communication(group: Group) -> Chart:
+    """Return the exposed and the overlapped share of communication over workers."""
+    traces = []
+    for style, family in enumerate(group.families):
+        exposed = [(point, point.exposed) for point in family.points if point.exposed]
+        overlapped = [(point, point.overlapped) for point in family.points if point.overlapped]
+        traces.append(_shares(family.named("exposed"), exposed, style, 1 / DODGE))
+        traces.append(
+            _shares(family.named("overlapped with backward"), overlapped, style, DODGE, hollow=True)
+        )
+    return Chart.of(
+        "communication",
+        "Communication as a share of the time in batches",
+        about=group.about,
+        x=worker_axis([point.workers for point in group.points]),
+        y=Axis("share of the time in batches / %", limits=(0, 102)),
+        traces=traces,
+        words=[] if any(len(trace.x) for trace in traces) else ["No run measured its communication."],
+    )
+
+
+def _part(point: Point, name: str) -> float:
+    return point.phases.get(name, 0.0) + point.outside.get(name, 0.0)
+
+
+def _shares(
+    label: str, found: Sequence[tuple[Point, Estimate]], style: int, shift: float, *, hollow: bool = False
+) -> Trace:
+    shares = [share.times(100) for _, share in found]
+    return Trace(
+        label,
+        [point.workers * shift for point, _ in found],
+        [share.value for share in shares],
+        "line",
+        style,
+        hollow=hollow,
+        texts=[f"{workers(point)}: {percent(share.value)}" for point, share in found],
+        **ends(shares),
+    )

@@ -1,0 +1,159 @@
+"""Speed-up over workers, and the times that it is made from."""
+
+import math
+from collections.abc import Sequence
+
+from mlbench.analysis.speedup import Point, Ratio, Speedup, spoken
+from mlbench.experiment.format import duration
+from mlbench.report.chart import DODGE, Axis, Chart, Trace, drawable, ends, worker_axis
+from mlbench.report.grouping import Family, Group, of, reasons, workers
+
+ROOM = 1.15  # of an axis: missed runs stand this far above the slowest one
+
+
+def speedup(group: Group) -> Chart:
+    """Return speed-up over workers, total and compute-only, beside the ideal line."""
+    traces: list[Trace] = []
+    words: list[str] = []
+    for style, family in enumerate(group.families):
+        compared = [(one, one.total) for one in family.speedups if one.total and drawable(one.total.value)]
+        computed = [
+            (one, one.compute) for one in family.speedups if one.compute and drawable(one.compute.value)
+        ]
+        traces.append(_curve(family.named("total"), compared, style, 1 / DODGE))
+        traces.append(_curve(family.named("compute only"), computed, style, DODGE, hollow=True))
+        traces.append(_apart(family, style))
+        words += reasons(family)
+        words += [f"{family.prefix}Note: {one.note}." for one in family.speedups if one.note]
+    if all(one.point is one.base for family in group.families for one in family.speedups):
+        words.append("Nothing was measured but one worker.")
+    axis = worker_axis([point.workers for point in group.points])
+    if any(len(trace.x) for trace in traces):
+        span = [place for place, _ in (axis.ticks[0], axis.ticks[-1])]
+        traces.append(Trace("ideal: S = k", span, span, "rule"))
+    return Chart.of(
+        "speedup",
+        "Speed-up against one worker",
+        about=group.about,
+        x=axis,
+        y=Axis("speed-up S(k) = T(1) / T(k)", "log", _powers_of_two(traces)),
+        traces=traces,
+        words=words,
+    )
+
+
+def time_to_accuracy(group: Group) -> Chart:
+    """Return every run's time to the goal, with median and interval; missed goals at the top."""
+    traces: list[Trace] = []
+    words: list[str] = []
+    finite = [time for point in group.points for time in point.times if math.isfinite(time)]
+    top = ROOM * max(finite, default=1.0)
+    for style, family in enumerate(group.families):
+        joined = [point for point in family.points if point.forbidden is None]
+        apart = [point for point in family.points if point.forbidden is not None]
+        traces.append(_medians(family.named("median"), joined, style, top))
+        traces.append(_medians(family.named("median, apart"), apart, style, top, cross=True))
+        traces += _single_runs(family, style, top)
+        words += [
+            f"{family.prefix}{workers(point)}: {of(len(point.missed), point.n)} missed the goal and count as "
+            f"infinite time ({', '.join(point.missed)})."
+            for point in family.points
+            if point.missed
+        ]
+        words += reasons(family, forbidden_only=True)
+    return Chart.of(
+        "time_to_accuracy",
+        f"Time to {group.goal}" if group.goal else "Time to accuracy",
+        about=group.about,
+        x=worker_axis([point.workers for point in group.points]),
+        y=Axis("time to accuracy / s", limits=(0, 1.08 * top)),
+        traces=traces,
+        words=words if group.goal else ["The runs had no goal, so there is no time to accuracy."],
+    )
+
+
+def _curve(
+    label: str, found: Sequence[tuple[Speedup, Ratio]], style: int, shift: float, *, hollow: bool = False
+) -> Trace:
+    found = [(one, ratio) for one, ratio in found if drawable(ratio.value)]
+    ratios = [ratio for _, ratio in found]
+    return Trace(
+        label,
+        [one.point.workers * shift for one, _ in found],
+        [ratio.value or math.nan for ratio in ratios],
+        "line",
+        style,
+        hollow=hollow,
+        texts=[f"{workers(one.point)}: {spoken(ratio)}" for one, ratio in found],
+        **ends(ratios),
+    )
+
+
+def _apart(family: Family, style: int) -> Trace:
+    """Return what may not be called a speed-up, to be drawn with another mark and never joined."""
+    some = [(one, one.apart) for one in family.speedups if one.why and drawable(one.apart)]
+    return Trace(
+        family.named("quotient of times, no speed-up"),
+        [one.point.workers for one, _ in some],
+        [apart or math.nan for _, apart in some],
+        "marks",
+        style,
+        cross=True,
+        texts=[f"{workers(one.point)}: {one.why}" for one, _ in some],
+    )
+
+
+def _medians(label: str, some: Sequence[Point], style: int, top: float, *, cross: bool = False) -> Trace:
+    found = [
+        (p, p.time_to_accuracy) for p in some if p.time_to_accuracy and drawable(p.time_to_accuracy.value)
+    ]
+    return Trace(
+        label,
+        [point.workers / DODGE for point, _ in found],
+        [time.value for _, time in found],
+        "marks" if cross else "line",
+        style,
+        cross=cross,
+        low=[time.low for _, time in found],
+        # An interval that reaches into the missed runs has no upper end: it is drawn up to them.
+        high=[top if time.high == math.inf else time.high for _, time in found],
+        texts=[f"{workers(point)}: median {duration(time.value)}, n = {time.n}" for point, time in found],
+    )
+
+
+def _single_runs(family: Family, style: int, top: float) -> list[Trace]:
+    """Return single runs beside their median, moved aside so that equal ones can be told apart."""
+    runs = [
+        (point.workers * DODGE ** (1 + place % 4), time, point.records[place].run_id)
+        for point in family.points
+        for place, time in enumerate(point.times)
+    ]
+    traces = []
+    for name, cross in (("single runs", False), ("missed the goal", True)):
+        some = [(x, top if cross else time, run) for x, time, run in runs if math.isinf(time) == cross]
+        xs, ys, texts = zip(*some, strict=True) if some else ((), (), ())
+        traces.append(
+            Trace(
+                family.named(name),
+                xs,
+                ys,
+                "marks",
+                style,
+                hollow=not cross,
+                cross=cross,
+                small=True,
+                texts=texts,
+            )
+        )
+    return traces
+
+
+def _powers_of_two(traces: Sequence[Trace]) -> tuple[tuple[float, str], ...]:
+    """Return ticks that cover what is drawn: 0.5, 1, 2, 4, ..."""
+    drawn = [
+        y for trace in traces for values in (trace.y, trace.low, trace.high) for y in values if drawable(y)
+    ]
+    if not drawn:
+        return ()
+    least, most = math.floor(math.log2(min(drawn))), math.ceil(math.log2(max(drawn)))
+    return tuple((2.0**power, f"{2.0**power:g}") for power in range(least, most + 1))

@@ -1,0 +1,168 @@
+"""What the runs of a study have in common and what tells its families apart, in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+from mlbench.analysis import compare
+from mlbench.analysis.points import OURS, points
+from mlbench.analysis.speedup import Point, Speedup, families, speedups
+from mlbench.experiment.format import counted
+from mlbench.experiment.record import Record
+
+LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware")  # fields of Point
+OWN_FILES = ("_file", "_files", "_folder")  # ends of the fields by which a user names data of their own
+LONG = 40  # letters of a value in a label; of a longer one the beginning stands there, and a checksum
+SPLIT = "test"  # what a task that can validate on something else validates on
+
+
+@dataclass(frozen=True)
+class Family:
+    """Points that differ in their number of workers alone, and the speed-ups among them."""
+
+    label: str  # what tells it from the others; "" for the only one
+    speedups: tuple[Speedup, ...]
+
+    @property
+    def points(self) -> list[Point]:
+        return [one.point for one in self.speedups]
+
+    @property
+    def prefix(self) -> str:
+        """The label before a sentence about the family."""
+        return f"{self.label}: " if self.label else ""
+
+    def named(self, what: str) -> str:
+        """Return a legend's entry."""
+        return f"{self.label}, {what}" if self.label else what
+
+    @property
+    def published(self) -> bool:
+        return self.speedups[0].point.source != OURS
+
+
+@dataclass(frozen=True)
+class Group:
+    """The families that may stand in one chart: one task, one scale, one goal, the same data.
+
+    - dataset: its name; "" where a user's own files take its place.
+    - other_data: these files, or another split than the task's own, in words; "" where the runs were trained
+      and judged on what the published ones were.
+    """
+
+    task: str
+    scale: str
+    goal: str | None
+    dataset: str
+    other_data: str
+    families: tuple[Family, ...]
+
+    @property
+    def points(self) -> list[Point]:
+        return [point for family in self.families for point in family.points]
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for point in self.points for record in point.records]
+
+    @property
+    def about(self) -> str:
+        """What stands below every title; the data last, as names of files may be longer than the picture."""
+        hardware = dict.fromkeys(point.hardware for point in self.points)
+        repeats = sorted({point.n for point in self.points})
+        n = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
+        goal = f", {self.goal}" if self.goal else ""
+        data = " ".join(filter(None, (self.dataset, self.other_data)))
+        first = f"{self.task}, {self.scale}{goal}, hardware {', '.join(hardware)}"
+        return f"{first}, n = {n} a point, data {data}"
+
+
+def groups(records: Sequence[Record]) -> list[Group]:
+    """Return the records by what may be compared at all; ours come before published ones."""
+    found = points(records)
+    compared = {id(one.point): one for one in speedups(found)}
+    together: dict[tuple[str, ...], list[list[Point]]] = {}
+    for family in families(found):
+        first = family[0]
+        data = compare.data(first)
+        place = (first.task, first.scale, str(first.goal), _other_data(data), repr(data))
+        together.setdefault(place, []).append(family)
+    return [_group(some, compared) for _, some in sorted(together.items())]
+
+
+def workers(point: Point) -> str:
+    """Return the point's number of workers in words."""
+    return counted(point.workers, "worker")
+
+
+def of(part: int, whole: int) -> str:
+    """Return how many runs of all, e.g. 1 of 3 runs."""
+    return f"{part} of {counted(whole, 'run')}"
+
+
+def reasons(family: Family, *, forbidden_only: bool = False) -> list[str]:
+    """Return why points have no speed-up, one sentence a reason."""
+    by_reason: dict[str, list[str]] = {}
+    for one in family.speedups:
+        why = one.point.forbidden if forbidden_only else one.why
+        if why:
+            by_reason.setdefault(why, []).append(str(one.point.workers))
+    return [
+        f"{family.prefix}k = {', '.join(counts)} has no speed-up: {why}." for why, counts in by_reason.items()
+    ]
+
+
+def _group(some: list[list[Point]], compared: dict[int, Speedup]) -> Group:
+    first = some[0][0]
+    data = compare.data(first)
+    return Group(
+        first.task,
+        first.scale,
+        first.goal,
+        dataset="" if _own_files(data) else str(data.get("task.dataset", "")),
+        other_data=_other_data(data),
+        families=_labelled(some, compared),
+    )
+
+
+def _other_data(data: dict[str, Any]) -> str:
+    """Return a user's own files or the other split as one says them on the command line; "" for neither."""
+    plain = {"task.dataset": data.get("task.dataset"), "task.validation": SPLIT}
+    said = {name: value for name, value in data.items() if value != plain.get(name)}
+    if not _own_files(data):
+        said = {name: value for name, value in said.items() if name in plain}
+    return " ".join(f"{name}={value}" for name, value in said.items())
+
+
+def _own_files(data: dict[str, Any]) -> bool:
+    return any(name.endswith(OWN_FILES) for name in data)
+
+
+def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Family, ...]:
+    """Return the families with labels of what differs among them, in fields that people know if those do."""
+    ordered = sorted(some, key=lambda family: family[0].source != OURS)
+    labels = [[str(getattr(family[0], name)) for name in _telling(ordered)] for family in ordered]
+    if len(set(map(tuple, labels))) < len(labels):
+        fields = [dict(family[0].series) for family in ordered]
+        names = [name for name in sorted(set().union(*fields)) if len({one.get(name) for one in fields}) > 1]
+        for label, one in zip(labels, fields, strict=True):
+            label += [f"{name.removeprefix('task.')} {_value(one.get(name, 'null'))}" for name in names[:3]]
+    return tuple(
+        Family(
+            " ".join(filter(None, [*label, "published" if family[0].source != OURS else ""])),
+            tuple(compared[id(point)] for point in family),
+        )
+        for label, family in zip(labels, ordered, strict=True)
+    )
+
+
+def _telling(some: list[list[Point]]) -> list[str]:
+    return [name for name in LABELS if len({getattr(family[0], name) for family in some}) > 1]
+
+
+def _value(text: str) -> str:
+    """Return a field's value for a label, which has little room; different values stay different."""
+    value = compare.parsed(text)
+    said = "null" if value is None else str(value)  # as one would write it on the command line
+    return said if len(said) <= LONG else f"{said[: LONG - 12]}... {crc32(said.encode()):08x}"

@@ -1,0 +1,110 @@
+"""Where the numbers of a study come from, as lines for people."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mlbench.experiment.format import counted, with_prefix
+from mlbench.experiment.record import Record
+
+GIB = 2**30  # bytes
+
+
+def facts(records: Sequence[Record]) -> list[str]:
+    """Return what stands below the title: when, on what and how many."""
+    if not records:
+        return ["no run"]
+    first, last = min(r.started_at for r in records)[:10], max(r.ended_at for r in records)[:10]
+    hardware = _each(records, lambda record: [str(record.experiment["hardware"]["name"])])
+    return [
+        counted(len({record.run_id for record in records}), "run"),
+        first if first == last else f"{first} to {last}",
+        f"hardware {', '.join(hardware)}",
+        *(f"measured by {source}" for source in _each(records, lambda record: [record.source])),
+    ]
+
+
+def provenance(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
+    """Return (name, values); several values mean that the runs differ in it."""
+    found = {
+        "hardware profile": _each(records, _profile),
+        "price": _each(records, _price),
+        "nodes": _each(records, lambda record: map(_node, record.nodes)),
+        "threads a worker": _each(records, _threads),
+        "calibration": _each(records, lambda record: map(_calibration, record.nodes)),
+        "mlbench": _each(records, lambda record: [record.mlbench]),
+        "git": _each(records, _git),
+        "packages": _each(records, _packages),
+        "division": _each(records, lambda record: [record.experiment["division"]["name"]]),
+        "prepared data (SHA-256 of the manifest)": _each(records, lambda record: [record.data_manifest]),
+        "noise told by the nodes": _each(records, lambda record: record.warnings),
+        "caveats": _each(records, lambda record: record.caveats),
+    }
+    return [(name, values) for name, values in found.items() if values]
+
+
+def _each(records: Iterable[Record], lines: Callable[[Record], Iterable[str | None]]) -> list[str]:
+    """Return every line once, in the order of the runs."""
+    return list(dict.fromkeys(line for record in records for line in lines(record) if line))
+
+
+def _profile(record: Record) -> list[str]:
+    hardware = record.experiment["hardware"]
+    return [f"{hardware['name']}: {hardware['description']}"]
+
+
+def _price(record: Record) -> list[str]:
+    price = record.experiment["hardware"]["price"]
+    if price is None:
+        return []
+    spot = price["usd_per_hour_spot"]
+    spot = f", {spot:g} USD spot" if spot is not None else ""
+    return [f"{price['usd_per_hour']:g} USD an hour and node{spot}; {price['source']}, {price['date']}"]
+
+
+def _node(node: dict[str, Any]) -> str:
+    gpus = [str(gpu.get("name")) for gpu in node.get("gpus") or ()]
+    drivers = dict.fromkeys(str(gpu.get("driver")) for gpu in node.get("gpus") or ())
+    parts = [
+        node.get("cpu_model"),
+        f"{node['usable_cpus']} usable CPUs" if node.get("usable_cpus") else None,
+        f"{node['memory_bytes'] / GIB:.0f} GiB" if node.get("memory_bytes") else None,
+        *(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)),
+        *(f"driver {name}" for name in drivers),
+        node.get("os"),
+        f"kernel {node['kernel']}" if node.get("kernel") else None,
+        f"Python {node['python']}" if node.get("python") else None,
+        f"CUDA {node['cuda']}" if node.get("cuda") else None,
+        f"NCCL {node['nccl']}" if node.get("nccl") else None,
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _threads(record: Record) -> list[str]:
+    threads = sorted({node["threads_per_worker"] for node in record.nodes if node.get("threads_per_worker")})
+    return [f"{counted(record.workers, 'worker')}: {', '.join(map(str, threads))}"] if threads else []
+
+
+def _calibration(node: dict[str, Any]) -> str:
+    """Return the node's measured rates to two digits, so that only a different node makes another line."""
+    rates = node.get("calibration") or {}
+    units = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
+    told = []
+    for name, value in rates.items():
+        unit = next((text for end, text in units.items() if name.endswith(end)), None)
+        if unit and isinstance(value, int | float):
+            told.append(
+                f"{name.split('_')[0]} {name.split('_')[1]} {with_prefix(float(f'{value:.2g}'), unit)}"
+            )
+    return ", ".join(told)
+
+
+def _git(record: Record) -> list[str]:
+    git = record.software.get("git")
+    if not git:
+        return []
+    return [f"{git['sha']}{', with uncommitted changes' if git['dirty'] else ''}"]
+
+
+def _packages(record: Record) -> list[str]:
+    packages = record.software.get("packages") or {}
+    return [", ".join(f"{name} {version}" for name, version in sorted(packages.items()) if version)]

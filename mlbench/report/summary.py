@@ -1,0 +1,130 @@
+"""The answer to a study's question in three sentences, from the data alone: time, price, certainty."""
+
+import math
+from collections.abc import Sequence
+
+from mlbench.analysis.speedup import FEWEST_SHOWN, LEVEL, Point, Ratio, Speedup, attainable, optimum, ratio
+from mlbench.experiment.format import counted, duration, number, percent, usd
+from mlbench.report.charts import collectives
+from mlbench.report.grouping import Family, Group
+
+NEAR = 0.93  # a coverage below this is told: five runs reach 94 %, four 88 %
+
+
+def answer(group: Group) -> list[str]:
+    """Return three sentences about our own points of one task, scale, goal and data set."""
+    ours = [family for family in group.families if not family.published] or list(group.families)
+    certainty = _certainty([point for family in ours for point in family.points])
+    if collectives.measured(group):
+        return [*collectives.said(group), certainty]
+    return [_time(group, ours), _price(ours), certainty]
+
+
+def _time(group: Group, ours: Sequence[Family]) -> str:
+    if group.goal is None:
+        return "The runs had no goal, so there is no time to accuracy and no speed-up."
+    reached = [(family, one) for family in ours for one in family.speedups if _median(one.point) < math.inf]
+    allowed = [(family, one) for family, one in reached if one.point.forbidden is None]
+    if not allowed:
+        return f"No point reached {group.goal} in more than half of its runs" + (
+            " without sharing CPUs or another caveat." if reached else "."
+        )
+    family, best = min(allowed, key=lambda pair: _median(pair[1].point))
+    time = best.point.time_to_accuracy
+    assert time is not None
+    within = "" if time.low is None or time.high is None else f", {_within(time.low, time.high)}"
+    which = f"{family.prefix}{counted(best.point.workers, 'worker')}"
+    repeats = f"median of {counted(time.n, 'run')}" if time.n > 1 else "a single run"
+    sentence = f"Fastest to {group.goal} is {which} in {duration(time.value)} ({repeats}{within})"
+    return f"{sentence}{_against_one(best, family.speedups)}{_against_others(family, best, allowed)}."
+
+
+def _times(found: Ratio, what: str) -> str:
+    """Return a ratio in a sentence, its interval behind it."""
+    if found.low is None or found.high is None:
+        return f"{number(found.value or math.nan)} times {what}"
+    ends = f"{number(found.low)} to {number(found.high)}"
+    return f"{number(found.value or math.nan)} times {what} ({100 * LEVEL:.0f} % interval {ends})"
+
+
+def _within(low: float, high: float) -> str:
+    end = duration(high) if math.isfinite(high) else "no upper end"
+    return f"{100 * LEVEL:.0f} % interval {duration(low)} to {end}"
+
+
+def _against_one(best: Speedup, compared: Sequence[Speedup]) -> str:
+    if best.why or best.total is None or best.total.value is None or best.efficiency is None:
+        return f"; there is no speed-up: {best.why}"
+    if best.point is best.base:
+        others = any(one.point.workers > 1 for one in compared if one.why is None)
+        return (
+            ": more workers were not faster" if others else "; nothing else was measured to compare it with"
+        )
+    shown = _shown(best.total, best.point, best.base or best.point)
+    doubt = "" if shown else ", which does not show that it is faster at all"
+    share = percent(best.efficiency.value or 0)
+    return f", {_times(best.total, 'as fast as one worker')}{doubt}, a parallel efficiency of {share}"
+
+
+def _against_others(family: Family, best: Speedup, allowed: Sequence[tuple[Family, Speedup]]) -> str:
+    """Return how the fastest point of every other family compares with the fastest of all."""
+    said = []
+    for other in dict.fromkeys(one.label for one, _ in allowed if one is not family):
+        rival = min((one.point for home, one in allowed if home.label == other), key=_median)
+        slower = ratio(rival.times, best.point.times)
+        shown = _shown(slower, rival, best.point)
+        what = _times(slower, "slower") if shown else "not shown to be slower"
+        said.append(f"; {other} at its fastest is {what}")
+    return "".join(said)
+
+
+def _shown(quotient: Ratio, one: Point, other: Point) -> bool:
+    repeated = min(one.n, other.n) >= FEWEST_SHOWN
+    return repeated and quotient.low is not None and quotient.low > 1
+
+
+def _price(ours: Sequence[Family]) -> str:
+    said = []
+    for family in ours:
+        best = optimum(family.points)
+        if best is None:
+            continue
+        bill = best.point.usd
+        where = counted(best.point.workers, "worker")
+        priced = f"; with {where} the goal costs {usd(bill.value)}" if bill and bill.value < math.inf else ""
+        said.append(f"{family.prefix}{best.words.rstrip('.')}{priced}")
+    if not said:
+        return "No two points can be compared in price and time."
+    unpriced = all(point.usd is None for family in ours for point in family.points)
+    because = (
+        " (no price is stated for this hardware; nodes are counted as if they had one)" if unpriced else ""
+    )
+    return f"{'; '.join(said)}{because}."
+
+
+def _certainty(some: Sequence[Point]) -> str:
+    runs = sum(point.n for point in some)
+    missed = sum(len(point.missed) for point in some)
+    asked = any(point.goal for point in some)
+    fewest = min(point.n for point in some)
+    apart = sorted({str(point.workers) for point in some if point.forbidden and point.times}, key=int)
+    parts = [f"This rests on {counted(runs, 'run')} at {counted(len(some), 'point')}"]
+    parts.append(
+        f"{missed} missed the goal and {'counts' if missed == 1 else 'count'} as infinite time"
+        if missed
+        else ("none missed its goal" if asked else "there was no goal to miss")
+    )
+    if fewest < FEWEST_SHOWN:
+        parts.append(f"points of {counted(fewest, 'run')} show no difference: {FEWEST_SHOWN} are needed")
+    if fewest > 1 and attainable(fewest) < NEAR:
+        parts.append(
+            f"with {fewest} runs a point an interval is their whole range and covers the median in "
+            f"{100 * attainable(fewest):.0f} % of studies, not {100 * LEVEL:.0f} %"
+        )
+    if apart:
+        parts.append(f"k = {', '.join(apart)} stands apart and enters no speed-up")
+    return "; ".join(parts) + "."
+
+
+def _median(point: Point) -> float:
+    return point.time_to_accuracy.value if point.time_to_accuracy else math.inf

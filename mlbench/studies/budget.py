@@ -1,0 +1,81 @@
+"""What a study has cost, and what its next trial will: from the runs it has, and from nothing else."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from mlbench.experiment import cost
+from mlbench.experiment.config import Experiment
+from mlbench.experiment.format import usd
+from mlbench.experiment.record import FINISHED, Record
+
+
+class Budget:
+    """Money and time of a study; USD at the on-demand price, for the wall clock of each run.
+
+    - experiments: the points by key.
+    - runs: every attempt there is, also failed and interrupted ones, which cost as well.
+    - max_usd: (default None: no limit) for all runs of the study together.
+    """
+
+    def __init__(
+        self,
+        experiments: Mapping[str, Experiment],
+        runs: Iterable[Record] = (),
+        *,
+        max_usd: float | None = None,
+    ) -> None:
+        self._experiments = experiments
+        self._max_usd = max_usd
+        self._seconds: dict[str, list[float]] = {}
+        self.spent: float | None = None  # USD; None: no run had a price
+        for run in runs:
+            self.add(run)
+
+    def add(self, run: Record, *, seconds: float | None = None) -> None:
+        """Count a run that ended; `seconds` (default: its wall clock) is how long the next one waited."""
+        if run.cost is not None:
+            self.spent = (self.spent or 0.0) + run.cost["wall_usd"]
+        if run.status in FINISHED:
+            self._seconds.setdefault(run.key, []).append(seconds or run.wall)
+
+    def seconds(self, key: str) -> float | None:
+        """Return how long one run of this point takes.
+
+        The median of its own runs; before there is one, the longest run of the same task; else None.
+        """
+        if key in self._seconds:
+            return median(self._seconds[key])
+        task = self._experiments[key].task.name
+        same = (
+            self._seconds[k]
+            for k, e in self._experiments.items()
+            if e.task.name == task and k in self._seconds
+        )
+        return max((value for values in same for value in values), default=None)
+
+    def usd(self, key: str) -> float | None:
+        """Return what one run of this point costs; None where that is unknown or it has no price."""
+        experiment, seconds = self._experiments[key], self.seconds(key)
+        price = experiment.hardware.price
+        if price is None or seconds is None:
+            return None
+        return cost.usd(seconds, cost.nodes(experiment.hardware, experiment.workers), price.usd_per_hour)
+
+    def refusal(self, key: str) -> str | None:
+        """Return why the next run would exceed the limit, None if it may start.
+
+        The first run of a task has no estimate, so it may, unless everything is spent.
+        """
+        if self._max_usd is None:
+            return None
+        spent, next_run = self.spent or 0.0, self.usd(key)
+        if spent + (next_run or 0.0) < self._max_usd:
+            return None
+        expected = f", the next run costs about {usd(next_run)}" if next_run is not None else ""
+        return f"max_usd={self._max_usd:g} would be exceeded: {usd(spent)} spent{expected}"
+
+    def left(self, keys: Sequence[str]) -> float | None:
+        """Return how many seconds these runs take together; None while one of them is unknown."""
+        each = [self.seconds(key) for key in keys]
+        known = [seconds for seconds in each if seconds is not None]
+        return sum(known) if len(known) == len(each) else None

@@ -1,0 +1,69 @@
+"""Grids of experiments: `name=value,value` words in Hydra's syntax, multiplied out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from mlbench.experiment.config import NOT_IN_KEY
+from mlbench.experiment.errors import UserError
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What the words ask for.
+
+    - axes: the words of every measured field, in the order given; most have one.
+    - place: the words by name that say where results lie, which no measurement depends on.
+    - seeds: given ones; None where each repeat draws its own.
+    """
+
+    axes: dict[str, list[str]]
+    place: dict[str, str]
+    seeds: tuple[int, ...] | None
+
+    @property
+    def points(self) -> list[tuple[str, ...]]:
+        """Return the words of every point, the last axis fastest."""
+        return list(product(*self.axes.values()))
+
+    @property
+    def swept(self) -> list[str]:
+        """Return the names that take several values."""
+        return [name for name, words in self.axes.items() if len(words) > 1]
+
+
+def parse(words: Sequence[str]) -> Grid:
+    """Read words such as workers=1,2,4 or workers=range(1,5); UserError lists every fault."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    axes: dict[str, list[str]] = {}
+    place: dict[str, str] = {}
+    seeds: list[str] | None = None
+    faults: list[str] = []
+    for word in words:
+        try:
+            override = parser.parse_override(word)
+            name = override.key_or_group
+            swept = override.is_sweep_override()
+            values = list(override.sweep_string_iterator()) if swept else [word.split("=", 1)[1]]
+        except (HydraException, IndexError):
+            faults.append(f"{word!r} is not of the form name=value or name=value,value")
+            continue
+        if name == "seed":
+            seeds = values
+        elif name in axes or name in place:
+            faults.append(f"{name} is given twice: write {name}=value,value")
+        elif name in NOT_IN_KEY:
+            place[name] = word
+            if swept:
+                faults.append(f"{word!r}: {name} is not measured, so it takes one value")
+        else:
+            axes[name] = [f"{name}={value}" for value in dict.fromkeys(values)]
+    if seeds is not None and not all(seed.isdigit() for seed in seeds):
+        faults.append(f"seed={','.join(seeds)}: a seed is a whole number from 0")
+        seeds = None
+    if faults:
+        raise UserError("; ".join(faults), hint="`python -m mlbench.sweep --help` shows how to write a grid")
+    return Grid(axes, place, None if seeds is None else tuple(map(int, dict.fromkeys(seeds))))

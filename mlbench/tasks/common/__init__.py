@@ -1,1 +1,0 @@
-"""Code that two or more tasks use today."""

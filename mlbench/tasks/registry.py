@@ -1,0 +1,61 @@
+"""Tasks are folders here, found by name: `task=NAME` imports `mlbench.tasks.NAME`.
+
+A task is a module with three names, and `conf/task/NAME.yaml` with the values of its closed division:
+
+- `Config`: a frozen `TaskConfig` with the task's own fields. It has no defaults; the YAML has them all.
+- `prepare(config, root, *, progress=None) -> Path`: makes the data set below `root` once and returns its
+  folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (common/arrow.py).
+- `run(config, worker) -> Outcome`: trains (or measures) with `mlbench.training.loop.train`.
+
+A task whose result is a table may have a module `report` with `figure(table, network_gbit_per_s=)` for
+MLflow and `terminal(table, network_gbit_per_s=)` for the result card; others are shown row by row.
+
+The module itself must import quickly (no torch), because the driver only needs `Config` and `prepare`.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mlbench.experiment.errors import UserError
+
+NO_DATASET = "none"  # of tasks that generate what they need
+OWN_DATA = ("train_file", "train_files", "train_folder")  # fields by which a user names data of their own
+
+
+def load(name: str) -> ModuleType:
+    """Import the task `name`; raise UserError if there is no such folder or it breaks the contract."""
+    try:
+        module = import_module(f"mlbench.tasks.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"mlbench.tasks.{name}":
+            raise
+        raise UserError(f"there is no task {name!r}", hint="`python -m mlbench.data list`") from error
+    missing = [part for part in ("Config", "prepare", "run") if not hasattr(module, part)]
+    if missing:
+        raise UserError(f"task {name!r} lacks {', '.join(missing)}", hint="see docs/adding-a-task.md")
+    return module
+
+
+def own_data(task: Any) -> bool:
+    """Return whether a user's own files take the place of the task's data set."""
+    return any(getattr(task, field, None) for field in OWN_DATA)
+
+
+def require_data(task: Any, scale: str, root: Path) -> None:
+    """Raise UserError if the task's official data set is not prepared below `root`, which can take hours."""
+    if scale != "official" or own_data(task) or task.dataset == NO_DATASET:
+        return
+    if not (root / task.dataset / "manifest.json").exists():
+        raise UserError(
+            f"data set {task.dataset!r} is not prepared below {root}",
+            hint=f"python -m mlbench.data prepare task={task.name} scale=official data_root={root}",
+        )
+
+
+def report(name: str) -> ModuleType | None:
+    """Return the module that presents the task's table, or None if the task has none."""
+    module = f"mlbench.tasks.{name}.report"
+    return import_module(module) if find_spec(module) else None

@@ -1,0 +1,49 @@
+"""Columns of sub-words to gather batches from, on the device where they are small enough."""
+
+import numpy as np
+import torch
+
+from mlbench.tasks.translation.data import Pairs
+from mlbench.tasks.translation.subwords import BOS, EOS, PAD
+
+RESIDENT = 2 << 30  # bytes; sub-words of at most this size are kept on the GPU, chosen 2026-11-21
+
+
+def columns(pairs: Pairs, device: torch.device) -> tuple["Column", "Column"]:
+    """Return the source and the target column."""
+    small = pairs.sources.nbytes + pairs.targets.nbytes <= RESIDENT
+    place = device if small else torch.device("cpu")
+    return (
+        Column(pairs.sources, pairs.source_offsets, device, place=place),
+        Column(pairs.targets, pairs.target_offsets, device, place=place),
+    )
+
+
+class Column:
+    """Sentences of one language: lengths [sentences] int64, without BOS and EOS."""
+
+    def __init__(
+        self, values: np.ndarray, offsets: np.ndarray, device: torch.device, *, place: torch.device
+    ) -> None:
+        self.lengths = np.diff(offsets)
+        self.device = device
+        # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.
+        self.values = torch.from_dlpack(values).to(place)
+        self.offsets = torch.from_dlpack(offsets).to(place)
+
+    def gather(
+        self, rows: np.ndarray, width: int, *, begin: bool = False, longest: int | None = None
+    ) -> torch.Tensor:
+        """Return sentences as [rows, width] int64 with EOS, padded, after BOS if `begin`."""
+        at = torch.from_numpy(rows).to(self.values.device)
+        start = self.offsets[at][:, None]
+        length = self.offsets[at + 1][:, None] - start
+        if longest is not None:
+            length = length.clamp(max=longest)
+        place = torch.arange(width, device=at.device) - int(begin)
+        inside = place < length
+        found = self.values[torch.where(inside, start + place.clamp(min=0), 0)].long()
+        found = torch.where(inside, found, torch.where(place == length, EOS, PAD))
+        if begin:
+            found[:, 0] = BOS
+        return found.to(self.device, non_blocking=True)

@@ -1,0 +1,163 @@
+"""Parallel text as columns of sub-words, prepared once and mapped by the workers."""
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from mlbench.datasets import arrow
+from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.tasks.translation import corpus, wmt
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+MULTIPLE = 8  # the vocabulary is padded to this, which tensor cores want of a matrix's sides
+LINES = 20_000  # lines split into sub-words at a time
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sub-words of both sides, without special ones, mapped from the file.
+
+    Flat values [tokens] int32, and offsets [pairs + 1] int64: sentence i is
+    `values[offsets[i] : offsets[i + 1]]`.
+    """
+
+    sources: np.ndarray
+    source_offsets: np.ndarray
+    targets: np.ndarray
+    target_offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.source_offsets) - 1
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Two splits, the test's references as plain text, and the vocabulary that both languages share."""
+
+    train: Pairs
+    test: Pairs
+    references: list[str]
+    pieces: list[str]  # the vocabulary; the first are PAD, UNK, BOS and EOS of subwords
+    language: str  # of the target
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Rows of the embedding: the pieces, padded to a multiple of 8."""
+        return -(-len(self.pieces) // MULTIPLE) * MULTIPLE
+
+    def detokenise(self, ids: Iterable[int]) -> str:
+        """Return the sentence of target sub-words up to the first EOS; PAD, BOS and padding say nothing."""
+        from mlbench.tasks.translation import moses, subwords
+
+        kept = []
+        for number in ids:
+            if number == subwords.EOS:
+                break
+            if number not in (subwords.PAD, subwords.BOS) and number < len(self.pieces):
+                kept.append(self.pieces[number])
+        return moses.detokenise(subwords.joined(kept), self.language)
+
+
+# WMT14's text, nearly the same, has 226 million words on both sides (Luong et al. 2015); each is at least one
+# sub-word of 4 bytes.
+WMT_BYTES = 4 * 226_000_000
+DATASETS = {
+    name: Offer(
+        corpus.MANIFESTS[name],
+        download=sum(archive.size or 0 for archive in (wmt.DEV, *(part.archive for part in parts))),
+        prepared=WMT_BYTES,
+    )
+    for name, parts in wmt.TRAINED_ON.items()
+} | {"phrasebook": Offer(corpus.MANIFESTS["phrasebook"], download=0, prepared=2_401_094)}
+
+
+def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
+    """Make the data set that `config` names unless it is there, and return its folder.
+
+    `config` has `dataset` ("wmt16_en_de", "wmt17_en_de" or "phrasebook"), the languages `source` and
+    `target`, and `train_files` and `test_files`: with train_files=/text/train, /text/train.en and
+    /text/train.de are read instead of the data set's own text, and prepared by its rules.
+    """
+    fill = partial(_fill, config=config, root=root)
+    folder = root / corpus.folder(config)
+    return arrow.write_dataset(folder, fill, manifest=corpus.manifest(config), progress=progress)
+
+
+def open_dataset(folder: Path) -> Dataset:
+    """Return a prepared data set; its columns are read-only views of its files."""
+    test = arrow.read_split(folder, "test")
+    return Dataset(
+        train=_pairs(arrow.read_split(folder, "train")),
+        test=_pairs(test),
+        references=test.column("reference").to_pylist(),
+        pieces=arrow.read_split(folder, "vocabulary").column("piece").to_pylist(),
+        language=arrow.read_manifest(folder)["parameters"]["target"],
+    )
+
+
+def _pairs(table: pa.Table) -> Pairs:
+    return Pairs(*arrow.ragged(table, "source"), *arrow.ragged(table, "target"))
+
+
+def _fill(draft: Draft, *, config: Any, root: Path) -> None:
+    """Tokenise, clean, learn sub-words, and write both splits as columns of them."""
+    from mlbench.tasks.translation import moses, subwords
+
+    work = draft.folder / "work"
+    work.mkdir()
+    text = corpus.text(config, draft, work, root=root)
+    files = [work / "tokenised.source", work / "tokenised.target"]
+    letters, read = subwords.Letters(), 0
+    with files[0].open("w", encoding="utf-8") as sources, files[1].open("w", encoding="utf-8") as targets:
+        for cleaned in moses.clean_all(text.train, text.rules):
+            sources.writelines(line + "\n" for line in cleaned.sources)
+            targets.writelines(line + "\n" for line in cleaned.targets)
+            letters.merge(cleaned.letters)
+            read += cleaned.read
+            draft.progress("tokenise and clean", read, None, "rows")
+    draft.progress("learn sub-words", 0, 1, "rows")
+    made = subwords.learn(files, letters, text.size)
+    draft.progress("learn sub-words", 1, 1, "rows")
+    with files[0].open(encoding="utf-8") as sources, files[1].open(encoding="utf-8") as targets:
+        draft.write("train", _train(made, sources, targets))
+    draft.write("test", [_test(made, text)])
+    draft.write("vocabulary", [pa.record_batch({"piece": pa.array(subwords.pieces(made))})])
+    draft.notes["pairs_read"] = read
+    shutil.rmtree(work)
+
+
+def _train(made: "Tokenizer", sources: Iterator[str], targets: Iterator[str]) -> Iterator[pa.RecordBatch]:
+    while lines := list(islice(sources, LINES)):
+        yield pa.record_batch(
+            {"source": _lists(made, lines), "target": _lists(made, list(islice(targets, LINES)))}
+        )
+
+
+def _test(made: "Tokenizer", text: corpus.Text) -> pa.RecordBatch:
+    """Return the whole test set: no sentence is dropped from what a score is of."""
+    from mlbench.tasks.translation import moses
+
+    sources, references = ([pair[side] for pair in text.test] for side in (0, 1))
+    return pa.record_batch(
+        {
+            "source": _lists(made, moses.tokenise(sources, text.rules.source)),
+            "target": _lists(made, moses.tokenise(references, text.rules.target)),
+            "reference": pa.array(references, pa.string()),
+        }
+    )
+
+
+def _lists(made: "Tokenizer", lines: Sequence[str]) -> pa.Array:
+    from mlbench.tasks.translation import subwords
+
+    values, offsets = subwords.encode(made, lines)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))

@@ -1,0 +1,42 @@
+"""Lines of two files side by side."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO
+
+from mlbench.experiment.errors import UserError
+
+
+def pairs(source: Path, target: Path, *, errors: str = "strict") -> Iterator[tuple[str, str]]:
+    """Yield the lines of two files side by side; only a line feed ends a line.
+
+    Raises UserError if one has more lines, or, with errors="strict", for the first line that is not UTF-8.
+    """
+    with source.open("rb") as one, target.open("rb") as other:
+        sides = _decoded(one, errors), _decoded(other, errors)
+        yield from paired(*sides, names=(str(source), str(target)))
+
+
+def paired(
+    sources: Iterable[str], targets: Iterable[str], *, names: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield both sides together; UserError, with their names, if one ends before the other."""
+    for number, (one, other) in enumerate(zip_longest(sources, targets), 1):
+        if one is None or other is None:
+            short, long = names if one is None else reversed(names)
+            raise UserError(
+                f"{short} ends before line {number}, {long} does not",
+                hint="line i of one must translate line i of the other",
+            )
+        yield one, other
+
+
+def _decoded(file: IO[bytes], errors: str) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode(errors=errors).rstrip("\n")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{file.name}, line {number} is not UTF-8", hint="convert the file, e.g. with iconv -t utf-8"
+            ) from error

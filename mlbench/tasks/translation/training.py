@@ -1,0 +1,188 @@
+"""Training of both translation models: the update's loss, Adam, mixed precision, and BLEU by beam search."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import cast
+
+import torch
+from torch import nn
+
+from mlbench.tasks.translation import beam, bleu, data
+from mlbench.tasks.translation.batches import BucketedUpdates, Budget, MicroBatch, TestBatch, test_batches
+from mlbench.tasks.translation.config import TranslationConfig
+from mlbench.tasks.translation.smoothing import smoothed_cross_entropy
+from mlbench.tasks.translation.subwords import BOS, EOS, PAD
+from mlbench.training import precision, schedules
+from mlbench.training.flops import training_flops
+from mlbench.training.loop import Outcome, Parts
+from mlbench.training.worker import Worker
+
+# The largest micro-batch of a worker without a GPU (2026-11-21): a Transformer-big needs 17.7 GB for one
+# of 8,192 tokens and 6.3 GB for one of 2,048. Updates are the same, in more pieces.
+CPU_MICRO_BATCH = {"sentences": 128, "tokens": 2048}
+TEST_SENTENCES = 128  # translated at a time by one worker; bounds memory, changes no result (2026-11-21)
+
+
+def train_translator(
+    config: TranslationConfig,
+    worker: Worker,
+    *,
+    model: Callable[[int], nn.Module],
+    factor: Callable[[int], schedules.Factor],
+    counted: Callable[[int, int], int],
+) -> Outcome:
+    """Train until the goal or the last epoch.
+
+    model(vocabulary) makes the network, a `beam.Translator`; factor(updates) the schedule of its rate over
+    so many updates; counted(source, target) says how many of these tokens the task counts.
+    """
+    from mlbench.training.loop import train
+
+    found = data.open_dataset(data.prepare_dataset(config, worker.data_root))
+
+    @cache
+    def plan() -> BucketedUpdates:
+        """Sort and cut the pairs; the loop asks first."""
+        budget = update_budget(config, worker.device)
+        return BucketedUpdates(found.train, budget, longest=config.longest, worker=worker)
+
+    @cache
+    def rates() -> schedules.Factor:
+        return factor(config.epochs * len(plan()))
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(worker.seed)  # the same start on every rank
+        network = model(found.vocabulary).to(worker.device)
+    # Dropout differs from rank to rank, but not from run to run.
+    torch.manual_seed(worker.generator(0, 1 + worker.rank).initial_seed())
+    optimizer = torch.optim.Adam(
+        network.parameters(), lr=config.rate, betas=config.betas, eps=config.epsilon, fused=True
+    )
+    mixed = mixed_precision(config, worker)
+    clip = config.clip or math.inf
+    schedule = schedules.Schedule(optimizer, lambda update: rates()(update))
+
+    def forward(net: nn.Module, batch: MicroBatch) -> torch.Tensor:
+        lengths = batch.source_lengths.to(worker.device, non_blocking=True)
+        return net(batch.source, lengths, batch.target_in)
+
+    def clipped_step() -> None:
+        if mixed.scaler is not None:
+            mixed.scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(network.parameters(), clip, foreach=True)
+        if mixed.scaler is not None:
+            mixed.scaler.step(optimizer)
+        else:
+            optimizer.step()
+
+    scores: list[bleu.Bleu] = []
+
+    def validate(trained: nn.Module) -> dict[str, float]:
+        with torch.autocast(worker.device.type, mixed.autocast, enabled=mixed.autocast is not None):
+            scores.append(quality(cast(beam.Translator, trained), found, config=config, worker=worker))
+        metrics = {"bleu": scores[-1].score, "tokenised_bleu": scores[-1].tokenised}
+        if mixed.scaler is not None:
+            metrics["skipped_updates"] = float(mixed.scaler.skipped_updates())
+        return metrics
+
+    found.detokenise([])  # loads the language's rules before the clock runs
+    outcome = train(
+        Parts(
+            model=network,
+            optimizer=optimizer,
+            epochs=config.epochs,
+            updates=lambda epoch: plan()(epoch),
+            forward=forward,
+            loss=lambda logits, batch: update_loss(logits, batch, config=config, workers=worker.world_size),
+            validate=validate,
+            samples=lambda batch: counted(batch.source_tokens, batch.target_tokens),
+            load=plan,
+            before_update=schedule.before_update,
+            step=None if math.isinf(clip) else clipped_step,
+            validate_at=config.validate_at,
+            stateful={"schedule": schedule},
+            autocast=mixed.autocast,
+            scaler=mixed.scaler,
+        ),
+        worker,
+    )
+    outcome.unit = "tokens"
+    signed = [{"kind": "bleu", "signature": score.signature} for score in scores[-1:]]
+    outcome.table = [*signed, {"kind": "batches", "share_of_padding": plan().padding}]
+    source, target = (round(length) for length in plan().lengths.mean(1).tolist())
+    outcome.flops_per_sample = pair_flops(network, source, target) / counted(source, target)
+    return outcome
+
+
+def update_budget(config: TranslationConfig, device: torch.device) -> Budget:
+    """Return what an update holds, and a micro-batch at most on this device."""
+    most = config.batch_size
+    if device.type == "cpu":
+        most = min(most, CPU_MICRO_BATCH[config.budget])
+    return Budget(config.budget, config.update_size, most, config.units)
+
+
+def pair_flops(network: nn.Module, source: int, target: int) -> float:
+    """Return the FLOPs of training on one pair of so many tokens, end marks included."""
+    lengths = torch.tensor([source])
+    words = [torch.zeros(1, length, dtype=torch.int64) for length in (source, target)]
+    return training_flops(network, [words[0], lengths, words[1]], lambda logits: logits.sum(), samples=1)
+
+
+def update_loss(
+    logits: torch.Tensor, batch: MicroBatch, *, config: TranslationConfig, workers: int
+) -> torch.Tensor:
+    """Return this micro-batch's part of the update's mean loss, times the workers that it is averaged over.
+
+    The mean is over the update's sentences where sentences are budgeted, else over its target tokens.
+    """
+    total = smoothed_cross_entropy(logits, batch.target_out, smoothing=config.smoothing, padding=PAD)
+    by_sentence = config.budget == "sentences"
+    return total * (workers / (batch.update_sentences if by_sentence else batch.update_target_tokens))
+
+
+def mixed_precision(config: TranslationConfig, worker: Worker) -> precision.Precision:
+    """Return the recipe's precision with the first loss scale as this loss needs it.
+
+    The original divides a sum over sentences by the update's sentences before the backward pass, as
+    `update_loss` does, but a sum over tokens by the update's tokens only after it. There the same numbers
+    pass through half precision when the scale takes that division back.
+    """
+    undivided = 1.0 if config.budget == "sentences" else config.update_size / worker.world_size
+    return precision.on_device(
+        config.precision,
+        worker.device,
+        scale=config.loss_scale * undivided,
+        window=config.loss_scale_window,
+        largest=config.loss_scale_largest,
+    )
+
+
+def quality(
+    model: beam.Translator, found: data.Dataset, *, config: TranslationConfig, worker: Worker
+) -> bleu.Bleu:
+    """Translate the test split, each worker its share, and return the BLEU of all of it."""
+    translations, references = [], []
+    share = test_batches(found.test, sentences=TEST_SENTENCES, longest=config.longest_test, worker=worker)
+    for batch in share:
+        translations += [found.detokenise(words) for words in search(model, batch, config=config).tolist()]
+        references += [found.references[row] for row in batch.rows]
+    return bleu.corpus_bleu(translations, references, worker)
+
+
+def search(model: beam.Translator, batch: TestBatch, *, config: TranslationConfig) -> torch.Tensor:
+    """Return the recipe's best translations of a batch, as `beam.translate` does."""
+    lengths = batch.source_lengths.to(batch.source.device)
+    limits = torch.full_like(lengths, config.most_words)
+    if config.more_words is not None:
+        limits = limits.minimum(lengths + config.more_words)
+    how = beam.Search(
+        beams=config.beams,
+        length_norm=config.length_norm,
+        coverage=config.coverage,
+        begin=BOS,
+        end=EOS,
+        padding=PAD,
+    )
+    return beam.translate(model, batch.source, lengths, limits=limits, search=how)

@@ -1,0 +1,164 @@
+"""An MLflow store, as mlbench writes to it. The only module that imports mlflow, and never before it is used.
+
+Writing is idempotent: MLflow drops a metric that it has already (same name, value, time and step), accepts
+a param again with its old value, and a run is found by its `mlbench.run_id`. So whoever is interrupted, by a
+dead server or by its own death, writes everything once more.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, Metric
+
+EXPERIMENT = "mlbench"
+# What MLflow accepts in one request and in one value (mlflow.utils.validation, 3.17, 2026).
+METRICS_PER_REQUEST = 1000
+PARAMS_PER_REQUEST = 100
+PARAM_CHARACTERS = 6000
+TAG_CHARACTERS = 8000
+NAME_CHARACTERS = 250
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+
+_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",  # no chatter about migrations
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # who calls here retries, and knows when to stop
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # s
+}
+
+
+class Ledger:
+    """One experiment in one MLflow store."""
+
+    def __init__(self, client: Any, experiment_id: str) -> None:
+        self.client = client
+        self.experiment_id = experiment_id
+
+    def find(self, run_id: str) -> Any | None:
+        """Return MLflow's run of the mlbench run with this id."""
+        return next(self.search(f"tags.`{RUN_ID}` = '{run_id}'"), None)
+
+    def complete(self) -> set[str]:
+        """Return the ids of the mlbench runs that are here in full, or were until a person deleted them."""
+        runs = self.search(f"tags.`{COMPLETE}` = 'true'", deleted=True)
+        return {run.data.tags[RUN_ID] for run in runs}
+
+    def delete(self, run_id: str) -> bool:
+        """Delete the runs of this mlbench run; MLflow keeps them as deleted until `mlflow gc`."""
+        found = list(self.search(f"tags.`{RUN_ID}` = '{run_id}'"))
+        for run in found:
+            self.client.delete_run(run.info.run_id)
+        return bool(found)
+
+    def records(self, *, key: str, seed: int, statuses: Sequence[str]) -> Iterator[str]:
+        """Yield the records, as JSON, of complete runs with this key, seed and status, newest first.
+
+        Runs that were imported do not count: nobody knows here on what they were measured.
+        """
+        query = f"tags.`key` = '{key}' AND tags.`seed` = '{seed}' AND tags.`{COMPLETE}` = 'true'"
+        for run in self.search(query):
+            if run.data.tags["status"] in statuses and IMPORTED not in run.data.tags:
+                with tempfile.TemporaryDirectory() as folder:
+                    path = self.client.download_artifacts(run.info.run_id, "record.json", folder)
+                    yield Path(path).read_text()
+
+    def fetch(self, run_id: str, name: str, folder: Path) -> None:
+        """Copy one of a run's files into the folder."""
+        run = self.find(run_id)
+        assert run is not None, run_id
+        self.client.download_artifacts(run.info.run_id, name, str(folder))
+
+    def search(self, query: str, *, deleted: bool = False) -> Iterator[Any]:
+        """Yield MLflow's runs that the query finds, newest first."""
+        from mlflow.entities import ViewType
+
+        view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+        token = None
+        while True:
+            page = self.client.search_runs([self.experiment_id], query, view, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def open_run(self, run_id: str, *, name: str, begun: float, tags: dict[str, str]) -> str:
+        """Return MLflow's id of the run, which is made if need be; `begun` is wall clock, s."""
+        run = self.find(run_id)
+        if run is None:
+            run = self.client.create_run(
+                self.experiment_id, start_time=round(begun * 1000), run_name=name, tags=_short(tags)
+            )
+        return run.info.run_id
+
+    def log(
+        self,
+        run: str,
+        *,
+        metrics: Sequence[Metric] = (),
+        params: dict[str, str] | None = None,
+        tags: dict[str, str] | None = None,
+    ) -> None:
+        """Write to a run, in as few requests as MLflow allows; what is too long for a value is cut off.
+
+        The whole configuration is among the run's files.
+        """
+        from mlflow import entities
+
+        points = [entities.Metric(m.name[:NAME_CHARACTERS], m.value, m.time_ms, m.step) for m in metrics]
+        for part in range(0, len(points), METRICS_PER_REQUEST):
+            self.client.log_batch(run, metrics=points[part : part + METRICS_PER_REQUEST])
+        pairs = [
+            entities.Param(name[:NAME_CHARACTERS], value[:PARAM_CHARACTERS])
+            for name, value in (params or {}).items()
+        ]
+        for part in range(0, len(pairs), PARAMS_PER_REQUEST):
+            self.client.log_batch(run, params=pairs[part : part + PARAMS_PER_REQUEST])
+        if tags:
+            marks = [entities.RunTag(name, value) for name, value in _short(tags).items()]
+            self.client.log_batch(run, tags=marks)
+
+    def close_run(self, run: str, *, folder: Path, status: str, ended: float) -> None:
+        """Upload the folder's files, end the run (`ended`: wall clock, s), and mark it complete."""
+        self.client.log_artifacts(run, str(folder))
+        mlflow_status = MLFLOW_STATUS.get(status, "FINISHED")
+        self.client.set_terminated(run, status=mlflow_status, end_time=round(ended * 1000))
+        self.client.set_tag(run, COMPLETE, "true")
+
+
+def open_ledger(uri: str, *, artifacts: Path | None) -> Ledger | None:
+    """Return the store at an MLflow tracking URI.
+
+    A new store's files go to `artifacts` where MLflow would put them below the current directory (a plain
+    database); None only looks: a store or an experiment that does not exist is then not made.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    if artifacts is None and uri.startswith("sqlite:///") and not Path(uri[len("sqlite:///") :]).exists():
+        return None
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    if artifacts is not None and uri.startswith("sqlite:///"):
+        Path(uri[len("sqlite:///") :]).parent.mkdir(parents=True, exist_ok=True)
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found is not None:
+        return Ledger(client, found.experiment_id)
+    if artifacts is None:
+        return None
+    place = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
+    try:
+        return Ledger(client, client.create_experiment(EXPERIMENT, artifact_location=place))
+    except MlflowException:
+        found = client.get_experiment_by_name(EXPERIMENT)  # another run may have just made it
+        if found is None:
+            raise
+        return Ledger(client, found.experiment_id)
+
+
+def _short(tags: dict[str, str]) -> dict[str, str]:
+    return {name: value[:TAG_CHARACTERS] for name, value in tags.items()}

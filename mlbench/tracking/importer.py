@@ -1,0 +1,87 @@
+"""Runs that were not measured here, and runs that shall be here no longer: folders and MLflow, in step."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from mlbench.experiment import events, run_folders
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+from mlbench.tracking import uploader
+from mlbench.tracking.client import open_ledger
+from mlbench.tracking.uploader import Synced
+
+STAGING = ".importing"  # below output_root: what a killed import leaves is not taken for a run
+
+
+def keep(
+    record: Record, log: Sequence[dict[str, Any]], *, output_root: Path, uri: str, complete: set[str]
+) -> Literal["imported", "present"]:
+    """Give an imported record a folder and a run in MLflow, once; UserError if either cannot be written.
+
+    `complete` are the runs that the store has in full (store.complete_in).
+    """
+    folder = output_root / record.run_id
+    new = not folder.exists()
+    if new:
+        _write(record, log, folder)
+    elif record.run_id in complete:
+        return "present"
+    brought: Synced = uploader.bring(folder, record.run_id, uri)
+    if brought.outcome == "failed":
+        raise UserError(
+            f"{record.run_id} is in {folder}, but not in MLflow: {brought.why}",
+            hint=run_folders.results_command("sync", output_root),
+        )
+    return "imported" if new else "present"
+
+
+def _write(record: Record, log: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write the run's folder beside its place and put it there in one step."""
+    staging = folder.parent / STAGING
+    try:
+        staging.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=staging))
+        made.chmod(0o755)
+        record.save(made)
+        lines = [json.dumps(event, allow_nan=False) + "\n" for event in log]
+        (made / events.NAME).write_text("".join(lines))
+        made.rename(folder)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {folder}: {error.strerror}", hint="give another output_root"
+        ) from error
+    with suppress(OSError):  # another import may be at work there
+        staging.rmdir()
+
+
+def delete(folder: Path, uri: str) -> bool:
+    """Delete a run's folder and its run in MLflow; return whether MLflow had one.
+
+    Raises UserError, and deletes nothing, where the run is still going on, the store does not answer, or the
+    folder is not itself a folder, e.g. a link to one.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        raise UserError(f"{folder} is a link, not a run's own folder", hint="delete the link yourself")
+    log = folder / events.NAME
+    if log.is_symlink():
+        raise UserError(f"{log} is a link, so this is no folder of a run", hint="look at it yourself")
+    try:
+        lock = uploader.hold(folder)
+    except BlockingIOError as error:
+        raise UserError(f"{folder.name} is still going on", hint="end it first, with Ctrl-C") from error
+    try:
+        with uploader.answering(uri):
+            ledger = open_ledger(uri, artifacts=None)
+            known = ledger.delete(folder.name) if ledger else False
+        shutil.rmtree(folder)  # removes links below it, never what they point to
+    except OSError as error:
+        raise UserError(f"cannot delete {folder}: {error.strerror}") from error
+    finally:
+        os.close(lock)
+    return known

@@ -1,0 +1,202 @@
+"""How a run reads in MLflow: its name, params, tags and metrics, made from the event log and the record.
+
+The names are chosen for MLflow's run table and its compare view. What identifies a run is a tag, short and
+without a prefix, so that it makes a column; the resolved configuration is params, named as on the command
+line; headline numbers have the record's own names. Series have a prefix, by which the charts are grouped:
+`validation/`, `training/` and `segment/` (seconds between two validations, mean over the ranks) grow while
+the run goes on; `phase/`, `share/`, `startup/`, `outside/`, `batch/` and `cost/` are written at its end.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from mlbench.experiment.build_record import spread_segments
+from mlbench.experiment.provenance import without_credentials
+from mlbench.experiment.record import Record
+
+RUN_ID = "mlbench.run_id"  # tag: the run folder's name, by which a run is found again
+COMPLETE = "mlbench.complete"  # tag: "true" once everything has been written
+IMPORTED = "mlbench.imported"  # tag: "true" for a run that was read from a zip, and is never reused
+MLFLOW_STATUS = {"diverged": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}  # else FINISHED
+
+HEADLINES = (
+    "time_to_accuracy",
+    "accuracy_after_time",
+    "best",
+    "train_time",
+    "startup_time",
+    "wall",
+    "epochs",
+    "updates",
+    "samples",
+    "samples_per_s",
+    "samples_per_s_per_worker",
+    "exposed_communication_share",
+    "flops_per_sample",
+    "model_flops_per_s",
+    "mfu",
+)
+
+
+class Metric(NamedTuple):
+    """One number of a run at a time (ms since 1970) and a step."""
+
+    name: str
+    value: float
+    time_ms: int
+    step: int
+
+
+def cleaned(value: Any) -> Any:
+    """Return JSON types without the passwords that addresses in them have."""
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, dict):
+        return {name: cleaned(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [cleaned(item) for item in value]
+    return value
+
+
+def run_name(start: dict[str, Any]) -> str:
+    """Return the name a person sees first; `start` is the value of the log's run_configuration."""
+    experiment = start["experiment"]
+    task, backend = experiment["task"]["name"], experiment["backend"]["name"]
+    return f"{task} {experiment['scale']} {experiment['workers']}w {backend} {start['seed']:x}"
+
+
+def params(start: dict[str, Any]) -> dict[str, str]:
+    """Return the resolved configuration, flat, under the names of the command line, with the seed as drawn.
+
+    The division's rules are left out: its name says as much, and the run's config.yaml has them.
+    """
+    flat = dict(_flat(cleaned(start["experiment"] | {"seed": start["seed"]})))
+    return {name: value for name, value in flat.items() if name not in ("division.free", "division.fixed")}
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value if isinstance(value, str) else json.dumps(value)
+
+
+def opening_tags(start: dict[str, Any]) -> dict[str, str]:
+    """Return the tags that are known when the run begins."""
+    experiment = start["experiment"]
+    names = ("hardware", "backend", "cluster", "sync", "division")
+    return {
+        RUN_ID: start["run_id"],
+        "status": "running",
+        "source": start.get("source", "mlbench"),
+        **({IMPORTED: "true"} if "imported" in start else {}),
+        "task": experiment["task"]["name"],
+        "recipe": experiment["task"]["recipe"],
+        **{group: experiment[group]["name"] for group in names},
+        "scale": experiment["scale"],
+        "goal": str(experiment["goal"]),
+        "workers": str(experiment["workers"]),
+        "seed": str(start["seed"]),
+        "key": start["key"],
+        "command": without_credentials(start["command"]),
+        **({"study": experiment["study"]} if experiment.get("study") else {}),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.name": "mlbench.run",  # the Source column shows only what follows the last slash
+    }
+
+
+def closing_tags(record: Record) -> dict[str, str]:
+    """Return the tags that are known when the run has ended."""
+    tags = {
+        "status": record.status,
+        "official": json.dumps(record.official),
+        "oversubscribed": json.dumps(record.oversubscribed),
+        "restarts": str(len(record.restarts)),
+        "mlbench": record.mlbench,
+        "mlflow.note.content": _note(record),
+    }
+    if record.goal:
+        tags["target"] = record.goal
+    if record.error:
+        tags["error"] = record.error
+    if record.caveats:
+        tags["caveats"] = "; ".join(record.caveats)
+    git = record.software.get("git")
+    if git:
+        tags["mlflow.source.git.commit"] = git["sha"]  # MLflow's Version column
+    return cleaned(tags)
+
+
+def _note(record: Record) -> str:
+    """Return the Markdown text at the top of the run's page."""
+    lines = [f"**{record.status.replace('_', ' ')}**" + (f": {record.goal}" if record.goal else "")]
+    if record.time_to_accuracy is not None:
+        lines.append(f"time to accuracy {record.time_to_accuracy:.2f} s")
+    lines += [f"caveat: {caveat}" for caveat in record.caveats]
+    lines += [f"error: {record.error}"] if record.error else []
+    return "\n\n".join([*lines, f"```\n{record.command}\n```"])
+
+
+def series(log: Iterable[dict[str, Any]]) -> list[Metric]:
+    """Return the metrics of the log's validations, system metrics of the nodes included."""
+    metrics = []
+    for event in log:
+        if event["key"] == "validation":
+            metrics += _validation(event["value"], event["metadata"])
+            metrics += _system(event["metadata"])
+    return metrics
+
+
+def _validation(validation: dict[str, Any], metadata: dict[str, Any]) -> list[Metric]:
+    """Return one validation's metrics: when they were measured, at the update they belong to."""
+    values = {f"validation/{name}": value for name, value in validation["metrics"].items()}
+    for name in ("epoch", "elapsed"):
+        values[f"training/{name}"] = validation[name]
+    values["training/loss"] = validation["train_loss"]
+    segments = metadata["segments"]  # one a rank; none where another suite measured
+    busy = max((math.fsum(segment["phases"].values()) for segment in segments), default=0.0)
+    if busy > 0:
+        (spread,) = spread_segments([[segment] for segment in segments])
+        values["training/samples_per_s"] = spread["samples"] / busy
+        values |= {f"segment/{phase}": over["mean"] for phase, over in spread["phases"].items()}
+        values["segment/overlapped_communication"] = spread["overlapped_communication"]["mean"]
+    return _at(values, wall=validation["wall"], step=validation["update"])
+
+
+def _system(metadata: dict[str, Any]) -> list[Metric]:
+    """Return the nodes' samples under MLflow's own names; a step is a second since the clock's start."""
+    metrics = []
+    for sample in metadata.get("system", ()):
+        prefix = f"system/{sample['node']}/" if sample["node"] else "system/"
+        values = {prefix + name: v for name, v in sample.items() if name not in ("wall", "node")}
+        step = round(sample["wall"] - metadata["started_at"])
+        metrics += _at(values, wall=sample["wall"], step=step)
+    return metrics
+
+
+def closing_metrics(record: Record, *, ended: float) -> list[Metric]:
+    """Return the record's numbers, as of its end (wall clock, s)."""
+    values = {name: getattr(record, name) for name in HEADLINES}
+    values |= {f"startup/{part}": seconds for part, seconds in record.startup.items()}
+    values |= {f"phase/{phase}": spread.mean for phase, spread in record.phases.items()}
+    total = math.fsum(spread.mean for spread in record.phases.values())
+    if total > 0:
+        values |= {f"share/{phase}": spread.mean / total for phase, spread in record.phases.items()}
+    if record.overlapped_communication is not None:
+        values["phase/overlapped_communication"] = record.overlapped_communication.mean
+    values |= {f"outside/{name}": spread.mean for name, spread in record.outside.items()}
+    values |= {f"batch/{name}": seconds for name, seconds in record.batch_s.items()}
+    values |= {f"cost/{n}": v for n, v in (record.cost or {}).items() if isinstance(v, (int, float))}
+    return _at(values, wall=ended, step=record.updates)
+
+
+def _at(values: dict[str, Any], *, wall: float, step: int) -> list[Metric]:
+    """Return the finite numbers among `values` as metrics of one moment."""
+    return [
+        Metric(name, float(value), round(wall * 1000), step)
+        for name, value in values.items()
+        if value is not None and math.isfinite(value)
+    ]

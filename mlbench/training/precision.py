@@ -1,0 +1,93 @@
+"""Precision as a recipe declares it: autocast, a loss scale that is bounded and counted, no TF32 unasked."""
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from mlbench.experiment.errors import UserError
+
+Name = Literal["fp16", "bf16", "fp32"]
+# Updates skipped in a row after which a run has diverged: the scale has then fallen through as many powers of
+# two as fp16 has, 2^-24 to 2^15, so it is not the scale that is too large.
+STUCK = 40
+
+
+class Precision(NamedTuple):
+    """What the loop needs; None and None is full precision."""
+
+    autocast: torch.dtype | None
+    scaler: "LossScaler | None"
+
+
+class LossScaler(torch.amp.GradScaler):
+    """torch's dynamic loss scale with a largest value and a count of the updates it skipped.
+
+    The scale doubles after `window` updates without overflow, up to `largest`; an overflow halves it and
+    the update is skipped. Nothing here waits for the device but `skipped_updates`, `stuck` and `state_dict`.
+
+    - overflowed: on the device, whether the last update was skipped.
+    """
+
+    def __init__(self, device: torch.device, *, first: float, window: int, largest: float | None) -> None:
+        super().__init__(device.type, init_scale=first, growth_interval=window)
+        self._largest = largest
+        self._skipped = torch.zeros((), device=device)
+        self._in_a_row = torch.zeros((), device=device)
+        self.overflowed = torch.zeros((), dtype=torch.bool, device=device)
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Halve, double or keep the scale after an update; torch's own knows no largest."""
+        assert self._scale is not None, "scale, then step, then update"
+        before = self._scale.clone()
+        super().update(new_scale)
+        fell = (self._scale < before) | (self._scale == 0)  # from 0 it cannot fall
+        self.overflowed = fell.squeeze()
+        self._skipped += self.overflowed
+        self._in_a_row = (self._in_a_row + 1) * self.overflowed
+        if self._largest is not None:
+            self._scale.clamp_(max=self._largest)
+
+    def skipped_updates(self) -> int:
+        """Return how many updates overflowed so far."""
+        return int(self._skipped.item())
+
+    def stuck(self) -> bool:
+        """Return whether the last STUCK updates were all skipped, so that no smaller scale will help."""
+        return self._in_a_row.item() >= STUCK
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return plain numbers for a checkpoint."""
+        counts = {"skipped": self.skipped_updates(), "in_a_row": self._in_a_row.item()}
+        return {**super().state_dict(), **counts}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        super().load_state_dict(state_dict)
+        self._skipped.fill_(state_dict["skipped"])
+        self._in_a_row.fill_(state_dict["in_a_row"])
+
+
+def on_device(
+    name: Name, device: torch.device, *, scale: float, window: int, largest: float | None
+) -> Precision:
+    """Return the recipe's precision on a GPU, and float32 on a CPU whatever the recipe says.
+
+    scale, window (updates) and largest are those of the loss scale, which only fp16 needs. Raises
+    UserError for bf16 on a GPU without it.
+    """
+    if name == "fp32" or device.type == "cpu":
+        return Precision(None, None)
+    if name == "fp16":
+        return Precision(torch.float16, LossScaler(device, first=scale, window=window, largest=largest))
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UserError(f"{torch.cuda.get_device_name(device)} has no bf16", hint="task.precision=fp16")
+    return Precision(torch.bfloat16, None)
+
+
+def without_tf32() -> None:
+    """Have this process compute in float32 wherever a recipe does not declare less.
+
+    TF32 has 10 of float32's 23 bits of mantissa; cuDNN uses it unasked from Ampere on.
+    """
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False

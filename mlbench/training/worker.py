@@ -1,0 +1,91 @@
+"""One of the processes that train together, as a task sees it. It can be built without Ray."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+
+from mlbench.experiment.config import Sync
+from mlbench.experiment.goal import Goal
+from mlbench.training.timer import Tracker
+
+Report = Callable[[dict[str, Any], dict[str, Any] | None], None]
+
+
+def _discard(_: dict[str, Any], __: dict[str, Any] | None = None) -> None:
+    """Report to nobody."""
+
+
+@dataclass
+class Worker:
+    """A rank, its device, and its lines to the outside.
+
+    - report: takes validations (JSON types) and, where checkpoints are kept, the state to resume from.
+      Every rank calls it at the same point; it may wait for the others.
+    - progress: takes a sign of life (JSON types); never waits, may get lost.
+    - resume: the state of the last checkpoint after a restart, else None.
+    - control: a gloo group beside the training's own, for small objects and for naming a missing rank.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    seed: int = 0
+    data_root: Path = Path("data")
+    sync: Sync = field(default_factory=lambda: Sync(name="ddp", bucket_cap_mb=25))
+    tracker: Tracker = field(default_factory=Tracker)
+    goal: Goal | None = None
+    report: Report = _discard
+    progress: Callable[[dict[str, Any]], None] = _discard
+    keep_checkpoints: bool = False
+    resume: dict[str, Any] | None = None
+    control: dist.ProcessGroup | None = None
+    system: Callable[[], list[dict[str, Any]]] = list  # this node's samples since the last call
+
+    def sum(self, values: list[float] | torch.Tensor) -> torch.Tensor:
+        """Return the sum over all workers in float64; the exact way to a global metric."""
+        total = torch.as_tensor(values, dtype=torch.float64, device=self.device).clone()
+        if self.world_size > 1:
+            dist.all_reduce(total)
+        return total
+
+    def gather(self, item: Any) -> list[Any]:
+        """Return `item` of every rank, in rank order, on every rank."""
+        if self.world_size == 1:
+            return [item]
+        items: list[Any] = [None] * self.world_size
+        dist.all_gather_object(items, item, group=self.control)
+        return items
+
+    def barrier(self) -> None:
+        """Wait for all workers."""
+        if self.world_size > 1:
+            dist.barrier(group=self.control)
+
+    def generator(self, *numbers: int) -> torch.Generator:
+        """Return randomness fixed by the seed and `numbers`, e.g. (epoch,); the same on every rank.
+
+        Mixed so that neighbouring seeds and epochs share nothing (Steele et al. 2014, SplitMix64).
+        """
+        state = self.seed
+        for number in numbers:
+            state = _mix(state + number + 1)
+        return torch.Generator(self.device).manual_seed(_mix(state) >> 1)
+
+
+def control_group(timeout_s: float) -> dist.ProcessGroup:
+    """Return a new gloo group of all ranks, for `Worker.control`; every rank must call this."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)))
+
+
+def _mix(state: int) -> int:
+    mask = 2**64 - 1
+    state = (state + 0x9E3779B97F4A7C15) & mask
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
+    return state ^ (state >> 31)

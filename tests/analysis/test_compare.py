@@ -1,0 +1,333 @@
+"""What may be said of two selections of runs: faster, slower, or nothing."""
+
+import math
+import zlib
+from collections.abc import Sequence
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from records import record
+from scipy.stats import binom
+from scripted import experiment
+
+from mlbench import results
+from mlbench.analysis import compare as comparison
+from mlbench.analysis.compare import compare
+from mlbench.experiment import config
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+
+FAST = [10.0, 10.2, 9.9, 10.1, 10.3]  # s
+SLOW = [12.0, 12.3, 11.9, 12.1, 12.2]
+
+
+def runs(
+    times: Sequence[float | None], *words: str, seeds: Sequence[int] | None = None, **changes: Any
+) -> list[Record]:
+    """Return one run a time in seconds, None for one that missed its goal."""
+    found = []
+    key = config.key(experiment(*words))
+    for number, seconds in enumerate(times):
+        own = {
+            "run_id": f"run-{'-'.join(words)}-{number}",
+            "key": key,
+            "seed": seeds[number] if seeds else 100 * zlib.crc32(key.encode()) + number,
+            "time_to_accuracy": seconds,
+            "status": "goal_not_reached" if seconds is None else "goal_reached",
+            "samples_per_s": 1000.0 / (seconds or 20.0),
+        }
+        found.append(record(*words, **own | changes))
+    return found
+
+
+def only(found: comparison.Comparison) -> comparison.Pair:
+    (pair,) = found.pairs
+    return pair
+
+
+def measured(pair: comparison.Pair, name: str) -> comparison.Measure:
+    return next(one for one in pair.measures if one.name == name)
+
+
+def test_a_ratio_is_bs_median_over_as() -> None:
+    pair = only(
+        compare(runs(FAST, "workers=2"), runs(SLOW, "workers=2", "sync.bucket_cap_mb=5", "division=open"))
+    )
+    time = measured(pair, "time_to_accuracy")
+    assert (time.a, time.b) == (10.1, 12.1)
+    assert time.ratio and time.ratio.value == pytest.approx(12.1 / 10.1)
+    assert time.ratio.low and time.ratio.high and 1.1 < time.ratio.low < 12.1 / 10.1 < time.ratio.high < 1.3
+    assert pair.verdict == "slower" and not time.paired
+    rate = measured(pair, "samples_per_s").ratio
+    assert rate and rate.value == pytest.approx(10.1 / 12.1)
+
+
+def test_the_other_way_round_it_is_faster() -> None:
+    pair = only(compare(runs(SLOW, "workers=2"), runs(FAST, "workers=1")))
+    assert pair.verdict == "faster"
+    assert pair.differs == (("workers", 2, 1),)
+
+
+def test_chance_is_no_difference() -> None:
+    one, other = [10.0, 11.0, 12.0, 13.0, 14.0], [10.5, 11.5, 12.5, 12.9, 13.6]
+    pair = only(compare(runs(one, "workers=2"), runs(other, "workers=1")))
+    assert pair.verdict == "no difference shown"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        ([10.0], [20.0], "one run each: no difference can be shown"),
+        ([10.0], SLOW, "one run in A"),
+        (FAST, [20.0], "one run in B"),
+    ],
+)
+def test_one_run_shows_nothing(a: list[float], b: list[float], told: str) -> None:
+    pair = only(compare(runs(a, "workers=2"), runs(b, "workers=1"), limit=0.05))
+    assert pair.verdict == "no verdict" and told in pair.why
+    ratio = measured(pair, "time_to_accuracy").ratio
+    assert ratio and ratio.value and ratio.low is None and ratio.high is None
+    assert pair.slower_than is False
+
+
+def test_equal_seeds_make_pairs_that_show_more() -> None:
+    # The seed decides nearly all of the time: B takes 2 % more with every seed.
+    a = [10.0, 20.0, 40.0, 80.0, 15.0, 30.0]
+    b = [1.02 * seconds + 0.001 * number for number, seconds in enumerate(a)]
+    seeds = [1, 2, 3, 4, 5, 6]
+    pair = only(compare(runs(a, "workers=2", seeds=seeds), runs(b, "workers=1", seeds=seeds)))
+    apart = only(compare(runs(a, "workers=2", seeds=seeds), runs(b, "workers=1", seeds=[9, *seeds[1:]])))
+    assert measured(pair, "time_to_accuracy").paired and pair.verdict == "slower"
+    assert not measured(apart, "time_to_accuracy").paired and apart.verdict == "no difference shown"
+
+
+def test_pairs_are_told_by_seed_and_not_by_order() -> None:
+    a, b = [10.0, 20.0, 40.0, 80.0], [10.2, 20.4, 40.8, 81.6]
+    one = compare(runs(a, "workers=2", seeds=[1, 2, 3, 4]), runs(b, "workers=1", seeds=[1, 2, 3, 4]))
+    other = compare(runs(a, "workers=2", seeds=[1, 2, 3, 4]), runs(b[::-1], "workers=1", seeds=[4, 3, 2, 1]))
+    assert measured(only(one), "time_to_accuracy") == measured(only(other), "time_to_accuracy")
+    assert only(one).verdict == only(other).verdict == "slower"
+
+
+def test_a_paired_interval_is_that_of_all_resamples() -> None:
+    """With three pairs there are 27 resamples, so the interval's ends are known exactly."""
+    a, b = [10.0, 12.0, 11.0], [11.0, 15.0, 11.5]
+    seeds = [1, 2, 3]
+    ratio = measured(
+        only(compare(runs(a, "workers=2", seeds=seeds), runs(b, "workers=1", seeds=seeds))),
+        "time_to_accuracy",
+    ).ratio
+    every = sorted(
+        sorted(b[i] for i in drawn)[1] / sorted(a[i] for i in drawn)[1]
+        for drawn in np.ndindex(3, 3, 3)
+    )  # fmt: skip
+    # Each value of the median ratio has a probability above 2.5 %, so the ends are the extremes.
+    assert ratio and (ratio.low, ratio.high) == pytest.approx((every[0], every[-1]))
+
+
+def test_a_missed_goal_counts_as_infinite_time() -> None:
+    pair = only(compare(runs(FAST, "workers=2"), runs([None] * 5, "workers=1"), limit=0.05))
+    ratio = measured(pair, "time_to_accuracy").ratio
+    assert ratio and ratio.value == ratio.low == ratio.high == math.inf
+    assert pair.verdict == "slower" and pair.slower_than
+    assert "5 of 5 runs missed" in " ".join(pair.notes)
+    lucky = only(compare(runs(FAST, "workers=2"), runs([*SLOW[:4], None], "workers=1")))
+    time = measured(lucky, "time_to_accuracy")
+    assert time.b == 12.1 and lucky.verdict == "slower"
+
+
+@pytest.mark.parametrize(("limit", "exceeded"), [(0.05, True), (0.10, True), (0.19, False), (0.30, False)])
+def test_slower_than_a_limit_needs_the_whole_interval_above_it(limit: float, exceeded: bool) -> None:
+    pair = only(compare(runs(FAST, "workers=2"), runs(SLOW, "workers=1"), limit=limit))
+    ratio = measured(pair, "time_to_accuracy").ratio
+    assert ratio and ratio.low and (ratio.low > 1 + limit) is exceeded
+    assert pair.slower_than is exceeded
+    faster = only(compare(runs(SLOW, "workers=2"), runs(FAST, "workers=1"), limit=limit))
+    assert faster.slower_than is False
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("paired", [False, True])
+def test_where_there_is_no_difference_a_verdict_is_rare(count: int, paired: bool) -> None:
+    """The promise of the level: at most 5 % of equal samples get a verdict (2.5 % each way)."""
+    random = np.random.default_rng(7)
+    repeats, wrong = 400, 0
+    for _ in range(repeats):
+        a, b = np.exp(random.normal(3.0, 0.05, size=(2, count)))
+        wrong += comparison._above(list(a), list(b), 1.0, paired=paired)
+    # 2.5 % of 400 is 10; more than 21 would happen once in a thousand times (binomial).
+    assert wrong <= 21
+
+
+def test_without_a_goal_the_rate_decides() -> None:
+    a = runs(FAST, "workers=2", "goal=none", status="completed", time_to_accuracy=None)
+    b = runs(SLOW, "workers=1", "goal=none", status="completed", time_to_accuracy=None)
+    pair = only(compare(a, b))
+    assert (pair.decides, pair.verdict) == ("samples_per_s", "slower")
+    assert measured(pair, "time_to_accuracy").ratio is None
+
+
+def test_what_was_not_measured_has_no_verdict() -> None:
+    a = runs(FAST, "workers=2", "goal=none", samples_per_s=None)
+    b = runs(SLOW, "workers=1", "goal=none", samples_per_s=None)
+    assert only(compare(a, b)).verdict == "no verdict"
+
+
+@pytest.mark.parametrize(
+    ("word", "field"),
+    [("task=logreg", "task.name"), ("goal=light", "goal"), ("scale=official", "scale")],
+)
+def test_apples_and_oranges_are_refused(word: str, field: str) -> None:
+    with pytest.raises(UserError, match=f"cannot be compared: {field} is"):
+        compare(runs(FAST, "workers=2"), runs(SLOW, "workers=2", word))
+
+
+def test_every_point_is_compared_with_the_one_that_differs_in_what_the_sides_differ_in() -> None:
+    a = runs(FAST, "workers=1") + runs(SLOW, "workers=1", "task=logreg")
+    b = (
+        runs(SLOW, "workers=2")
+        + runs(FAST, "workers=2", "task=logreg")
+        + runs(FAST, "workers=2", "task=gnmt")
+    )
+    found = compare(a, b)
+    verdicts = {pair.a.task: pair.verdict for pair in found.pairs}
+    assert verdicts == {"resnet20": "slower", "logreg": "faster"}
+    assert all(pair.a.task == pair.b.task for pair in found.pairs)
+    assert [point.task for point in found.only_b] == ["gnmt"] and not found.only_a
+
+
+def test_two_studies_are_compared_point_by_point() -> None:
+    before = runs(FAST, "workers=1", mlbench="0.1.0") + runs(SLOW, "workers=2", mlbench="0.1.0")
+    after = runs(FAST, "workers=1", mlbench="0.2.0") + runs(FAST, "workers=2", mlbench="0.2.0")
+    after = [one.model_copy(update={"run_id": f"new-{one.run_id}", "key": f"new{one.key}"}) for one in after]
+    found = compare(before, after)
+    assert [(pair.a.workers, pair.b.workers, pair.verdict) for pair in found.pairs] == [
+        (1, 1, "no difference shown"), (2, 2, "faster"),
+    ]  # fmt: skip
+    assert all([field for field, _, _ in pair.differs] == ["mlbench"] for pair in found.pairs)
+
+
+def test_points_without_any_partner_are_a_mistake() -> None:
+    a = runs(FAST, "workers=1") + runs(FAST, "workers=2")
+    b = runs(FAST, "workers=3") + runs(FAST, "workers=4")
+    with pytest.raises(UserError, match="none of A's 2 points has a partner"):
+        compare(a, b)
+
+
+def test_oversubscribed_workers_are_not_compared_with_others() -> None:
+    b = runs(SLOW, "workers=2", oversubscribed=True)
+    assert only(compare(runs(FAST, "workers=1"), b)).verdict == "no verdict"
+
+
+def test_other_mistakes_are_sentences() -> None:
+    a = runs(FAST, "workers=1")
+    with pytest.raises(UserError, match="A selects no run"):
+        compare([], a)
+    with pytest.raises(UserError, match="B selects no run"):
+        compare(a, runs(FAST, "workers=2", status="interrupted"))
+    with pytest.raises(UserError, match="is on both sides"):
+        compare(a, a)
+
+
+def test_another_suites_clock_is_told() -> None:
+    b = runs(SLOW, "workers=2", source="mlbench-published", caveats=["one run copied"])
+    pair = only(compare(runs(FAST, "workers=1"), b))
+    assert "different suites" in pair.notes[0] and "B: one run copied" in pair.notes
+
+
+def test_the_verdict_does_not_hang_on_the_order_of_the_runs() -> None:
+    a, b = FAST[:3], [10.2, 10.6, 10.9]
+    verdicts = {
+        only(compare(runs([a[i] for i in order], "workers=2"), runs(b, "workers=1"))).verdict
+        for order in permutations(range(3))
+    }
+    assert len(verdicts) == 1
+
+
+@pytest.mark.parametrize("status", ["goal_not_reached", "diverged"])
+def test_a_goal_that_no_run_reaches_any_more_fails_the_gate_though_so_few_show_nothing(status: str) -> None:
+    """Of three runs a side the rank test gives 1/20 at least, so always against never passed the gate."""
+    a, b = runs(FAST[:3], "workers=2"), runs([None] * 3, "workers=1", status=status)
+    pair = only(compare(a, b, limit=0.05))
+    assert pair.lost == "3 of B's 3 runs missed the goal, of A's 0 of 3"
+    assert pair.verdict == "no difference shown" and pair.lost in pair.why
+    assert pair.slower_than is True
+    assert only(compare(a, b)).slower_than is None
+    assert only(compare(b, a, limit=0.05)).slower_than is False
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "lost"),
+    [
+        ([10.0, 10.1, None], [None, None, None], True),
+        ([10.0, 10.1, 10.2], [10.0, None, None], True),
+        ([10.0, 10.1, 10.2], [10.0, 10.1, None], False),
+        ([10.0, None, None], [None, None, None], False),
+        ([10.0, 10.1], [10.0, None], True),
+        ([10.0, None], [None, None], False),
+        ([10.0], [None], True),
+        ([10.0], [11.0], False),
+    ],
+)
+def test_a_goal_is_lost_when_the_median_run_misses_it(
+    a: list[float | None], b: list[float | None], lost: bool
+) -> None:
+    pair = only(compare(runs(a, "workers=2"), runs(b, "workers=1"), limit=0.05))
+    assert (pair.lost is not None) is lost
+    assert pair.slower_than is lost
+
+
+def test_runs_without_a_goal_that_diverge_fail_the_gate() -> None:
+    free = {"time_to_accuracy": None}
+    a = runs(FAST[:3], "workers=2", "goal=none", status="completed", **free)
+    b = runs(FAST[:3], "workers=1", "goal=none", status="diverged", **free)
+    pair = only(compare(a, b, limit=0.05))
+    assert pair.lost == "3 of B's 3 runs did not complete, of A's 0 of 3" and pair.slower_than
+
+
+@pytest.mark.parametrize(("count", "documented"), [(1, "4.8 %"), (3, "0.7 %"), (5, "0.1 %")])
+def test_how_often_chance_alone_loses_a_goal_is_as_documented(count: int, documented: str) -> None:
+    """All outcomes of runs of which 5 % miss the goal, each with its probability."""
+    assert documented in (ROOT / "docs" / "results-command.md").read_text()
+    chance = 0.0
+    for missed_a, missed_b in np.ndindex(count + 1, count + 1):
+        a = runs([*FAST[: count - missed_a], *[None] * missed_a], "workers=2")
+        b = runs([*FAST[: count - missed_b], *[None] * missed_b], "workers=1")
+        weight = math.prod(float(binom.pmf(missed, count, 0.05)) for missed in (missed_a, missed_b))
+        chance += weight * bool(only(compare(a, b, limit=0.05)).slower_than)
+    assert f"{100 * chance:.1f} %" == documented
+
+
+def test_the_command_fails_where_the_goal_is_lost(tmp_path: Path, capsys: Any) -> None:
+    for one in [*runs(FAST[:3], "workers=1"), *runs([None] * 3, "workers=2")]:
+        (tmp_path / one.run_id).mkdir()
+        one.save(tmp_path / one.run_id)
+    words = ["compare", "workers=1", "workers=2", f"output_root={tmp_path}"]
+    assert results.main(words) == 0
+    assert results.main([*words, "--fail-if-slower", "5%"]) == 1
+    assert "3 of B's 3 runs missed the goal, of A's 0 of 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("task.validation=split",), "task.validation is test in A and split in B"),
+        (("task.train_file=a9a.txt", "task.test_file=a9a.t"), "task.test_file is None in A and a9a.t in B"),
+    ],
+)
+def test_other_data_is_another_task(words: tuple[str, ...], told: str) -> None:
+    """The name of the data set and the goal stay as they are; the rows do not."""
+    ours = ("task=logreg", "workers=2")
+    with pytest.raises(UserError, match=told):
+        compare(runs(FAST, *ours), runs(FAST, *ours, "division=open", *words))
+
+
+def test_a_data_set_that_was_prepared_otherwise_is_another_one() -> None:
+    a = runs(FAST, "workers=1", data_manifest="a" * 16)
+    with pytest.raises(UserError, match="data is aaaa.* in A and bbbb.* in B"):
+        compare(a, runs(FAST, "workers=2", data_manifest="b" * 16))
+    assert compare(a, runs(FAST, "workers=2")).pairs, "what a run could not tell is no difference"

@@ -1,0 +1,422 @@
+"""The statistics against independent computations, and what their intervals promise on made-up samples."""
+
+import math
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+import studies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from records import nothing_measured
+from scipy import stats
+
+from mlbench.analysis import speedup
+from mlbench.analysis.points import points
+from mlbench.analysis.speedup import interval, median, olympic_mean, ratio, speedups
+from mlbench.experiment.record import Record
+
+SIMULATIONS = 2000  # made-up studies a coverage is measured with
+times = st.floats(0.1, 1e6)  # s
+samples = st.lists(times, min_size=1, max_size=9)
+settings.register_profile("short", max_examples=30, deadline=None)
+settings.load_profile("short")
+
+
+@given(samples)
+def test_the_median_is_python_s(values: list[float]) -> None:
+    assert median(values) == statistics.median(values)
+
+
+@given(st.lists(times, min_size=3, max_size=9))
+def test_the_olympic_mean_drops_the_best_and_the_worst(values: list[float]) -> None:
+    kept = sorted(values)[1:-1]
+    assert olympic_mean(values) == pytest.approx(statistics.fmean(kept))
+
+
+def test_the_olympic_mean_forgives_one_missed_run_and_no_second() -> None:
+    assert olympic_mean([3.0, 1.0, math.inf, 2.0]) == 2.5
+    assert olympic_mean([3.0, 1.0, math.inf, math.inf]) == math.inf
+    assert olympic_mean([1.0, 2.0]) is None
+
+
+def test_missed_runs_count_as_infinite_in_the_median() -> None:
+    assert median([5.0, math.inf, 4.0]) == 5.0
+    assert median([5.0, math.inf]) == math.inf
+    assert median([math.inf, math.inf]) == math.inf
+    assert interval([5.0, 4.0, 6.0, math.inf, 5.5]) == speedup.Interval(4.0, math.inf)
+
+
+def test_one_run_has_no_interval() -> None:
+    assert interval([5.0]) is None
+    assert ratio([6.0], [3.0]) == speedup.Ratio(2.0, None, None)
+    assert ratio([6.0, 7.0, 8.0], [3.5]) == speedup.Ratio(2.0, None, None)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, math.nan]])
+def test_what_is_no_sample_is_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="one or more numbers"):
+        interval(values)
+
+
+def test_the_interval_is_scipy_s_percentile_bootstrap_at_the_expanded_level() -> None:
+    values = np.random.default_rng(3).normal(100, 10, 12)
+    tail = float(stats.norm.cdf(math.sqrt(12 / 11) * stats.t.ppf(0.025, 11)))
+    for statistic, own in ((np.median, median), (np.mean, lambda drawn: drawn.mean(-1))):
+        theirs = stats.bootstrap(
+            (values,),
+            statistic,
+            confidence_level=1 - 2 * tail,
+            method="percentile",
+            n_resamples=20_000,
+            rng=np.random.default_rng(5),
+        ).confidence_interval
+        found = interval(values, own)
+        assert found is not None
+        assert (found.low, found.high) == pytest.approx(tuple(theirs), rel=0.01)
+
+
+def test_the_ratio_is_scipy_s_percentile_bootstrap_of_two_samples() -> None:
+    random = np.random.default_rng(4)
+    above, below = random.normal(100, 10, 9), random.normal(40, 4, 7)
+    theirs = stats.bootstrap(
+        (above, below),
+        lambda a, b, axis: np.median(a, axis=axis) / np.median(b, axis=axis),
+        method="percentile",
+        n_resamples=20_000,
+        rng=np.random.default_rng(5),
+    ).confidence_interval
+    found = ratio(above, below)
+    assert found.value == pytest.approx(np.median(above) / np.median(below))
+    assert (found.low, found.high) == pytest.approx(tuple(theirs), rel=0.02)
+
+
+def test_a_ratio_of_missed_runs_tells_nothing_or_zero_or_infinity() -> None:
+    missed = [math.inf] * 3
+    assert ratio(missed, missed) == speedup.Ratio(None, 0.0, math.inf)
+    assert ratio([1.0, 2.0, 3.0], missed) == speedup.Ratio(0.0, 0.0, 0.0)
+    assert ratio(missed, [1.0, 2.0, 3.0]) == speedup.Ratio(math.inf, math.inf, math.inf)
+
+
+@given(samples, samples, st.randoms(use_true_random=False))
+def test_the_order_of_the_runs_does_not_matter(a: list[float], b: list[float], random) -> None:
+    mixed = random.sample(a, len(a))
+    assert interval(mixed, resamples=200) == interval(a, resamples=200)
+    assert ratio(mixed, b, resamples=200) == ratio(a, b, resamples=200)
+
+
+@given(samples, samples, st.sampled_from([0.25, 2.0, 1024.0]))
+def test_a_ratio_does_not_depend_on_the_unit(a: list[float], b: list[float], factor: float) -> None:
+    scaled = ratio([factor * x for x in a], [factor * x for x in b], resamples=200)
+    assert scaled == ratio(a, b, resamples=200)
+    found, wide = interval(a, resamples=200), interval([factor * x for x in a], resamples=200)
+    if found is not None:
+        assert wide == speedup.Interval(factor * found.low, factor * found.high)
+
+
+# 2,000 simulated studies measure a coverage of 95 % to 0.5 points, one standard error; the bands are 95 %
+# less two of them, so that the plain percentile interval fails, which covers 92 to 93.5 % for these n.
+@pytest.mark.parametrize(("count", "least", "most"), [(8, 0.94, 0.99), (12, 0.94, 0.99), (20, 0.94, 0.98)])
+def test_the_interval_covers_the_median(count: int, least: float, most: float) -> None:
+    covered = _coverage(count, lambda sample: interval(sample, resamples=1000), truth=math.exp(4))
+    assert least <= covered <= most
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_below_six_runs_the_interval_is_the_range_and_covers_as_documented(count: int) -> None:
+    promised = 1 - 2.0 ** (1 - count)
+    covered = _coverage(count, lambda sample: interval(sample, resamples=1000), truth=math.exp(4))
+    assert covered == pytest.approx(promised, abs=4 * math.sqrt(promised * (1 - promised) / SIMULATIONS))
+
+
+@pytest.mark.parametrize(("count", "least"), [(5, 0.94), (8, 0.94), (20, 0.94)])
+def test_the_interval_of_a_ratio_covers_it(count: int, least: float) -> None:
+    random = np.random.default_rng(7)
+
+    def found(sample):
+        drawn = ratio(sample, np.exp(random.normal(3, 0.3, count)), resamples=1000)
+        assert drawn.low is not None and drawn.high is not None
+        return speedup.Interval(drawn.low, drawn.high)
+
+    assert least <= _coverage(count, found, truth=math.exp(1)) <= 0.995
+
+
+def _coverage(count: int, intervals, *, truth: float) -> float:
+    """Return how often the interval of `count` log-normal times holds the true value."""
+    random = np.random.default_rng(count)
+    found = [intervals(np.exp(random.normal(4, 0.3, count))) for _ in range(SIMULATIONS)]
+    return sum(one.low <= truth <= one.high for one in found) / SIMULATIONS
+
+
+T4 = "hardware=gcp_n1_t4"
+
+
+def test_aggregates_equal_plain_python_on_the_raw_records() -> None:
+    records = studies.study(T4)
+    for point, workers in zip(points(records), (1, 2, 4), strict=True):
+        raw = [record.model_dump() for record in records if record.workers == workers]
+        middle = {
+            "time_to_accuracy": [r["time_to_accuracy"] for r in raw],
+            "epochs": [r["epochs"] for r in raw],
+            "seconds_per_epoch": [r["time_to_accuracy"] / r["epochs"] for r in raw],
+            "exposed": [r["phases"]["communication"]["mean"] / _batches(r) for r in raw],
+            "overlapped": [r["overlapped_communication"]["mean"] / _batches(r) for r in raw],
+            "compute": [sum(r["phases"][p]["mean"] for p in speedup.COMPUTE) for r in raw],
+            "outside_per_epoch": [(r["time_to_accuracy"] - _batches(r)) / r["epochs"] for r in raw],
+            "usd": [r["cost"]["goal_usd"] for r in raw],
+            "usd_spot": [r["cost"]["goal_usd_spot"] for r in raw],
+        }
+        for name, values in middle.items():
+            found = getattr(point, name)
+            assert found.value == pytest.approx(statistics.median(values)), name
+            # Five runs: the interval is their range.
+            assert (found.low, found.high) == pytest.approx((min(values), max(values))), name
+            assert found.n == 5
+        assert point.olympic == pytest.approx(statistics.fmean(sorted(middle["time_to_accuracy"])[1:-1]))
+        assert point.usd_spent == pytest.approx(sum(r["cost"]["wall_usd"] for r in raw))
+        for phase, seconds in point.phases.items():
+            assert seconds == pytest.approx(
+                statistics.fmean(r["phases"][phase]["mean"] / r["epochs"] for r in raw)
+            )
+
+
+def _batches(raw: dict[str, Any]) -> float:
+    return sum(spread["mean"] for spread in raw["phases"].values())
+
+
+def test_speed_up_efficiency_and_price_index_equal_plain_python() -> None:
+    records = studies.study(T4)
+    times = {k: [r.time_to_accuracy or 0 for r in records if r.workers == k] for k in (1, 2, 4)}
+    base = statistics.median(times[1])
+    for one, k in zip(speedups(points(records)), (1, 2, 4), strict=True):
+        expected = base / statistics.median(times[k])
+        assert one.why is None and one.total and one.compute and one.efficiency and one.price_index
+        assert one.total.value == pytest.approx(expected)
+        assert one.efficiency.value == pytest.approx(expected / k)
+        assert one.price_index.value == pytest.approx(k / expected**2)
+        assert one.point.usd and one.base and one.base.usd
+        price_increase = one.point.usd.value / one.base.usd.value
+        assert one.price_index.value == pytest.approx(price_increase / expected)
+        if k > 1:
+            theirs = stats.bootstrap(
+                (np.array(times[1]), np.array(times[k])),
+                lambda a, b, axis: np.median(a, axis=axis) / np.median(b, axis=axis),
+                method="percentile",
+                n_resamples=20_000,
+                rng=np.random.default_rng(5),
+            ).confidence_interval
+            assert (one.total.low, one.total.high) == pytest.approx(tuple(theirs), rel=0.01)
+            assert one.total.low and one.total.high
+            assert one.price_index.high == pytest.approx(k / one.total.low**2)
+            assert one.compute.value == pytest.approx(
+                _compute_median(records, 1) / _compute_median(records, k)
+            )
+
+
+def _compute_median(records: list[Record], workers: int) -> float:
+    some = [record for record in records if record.workers == workers]
+    return statistics.median(sum(r.phases[phase].mean for phase in speedup.COMPUTE) for r in some)
+
+
+@given(st.floats(1, 1e5), st.integers(1, 50))
+def test_epochs_times_seconds_an_epoch_is_the_time_of_every_run(time: float, epochs: int) -> None:
+    (point,) = points([studies.run(1, 0, time=time, epochs=epochs)])
+    assert point.epochs and point.seconds_per_epoch and point.outside_per_epoch and point.time_to_accuracy
+    assert point.epochs.value * point.seconds_per_epoch.value == pytest.approx(time)
+    assert point.time_to_accuracy.value == time
+    inside = sum(point.phases.values())
+    assert inside + point.outside_per_epoch.value == pytest.approx(point.seconds_per_epoch.value)
+
+
+@pytest.mark.parametrize("status", ["goal_not_reached", "diverged", "failed", "interrupted"])
+def test_a_run_that_missed_its_goal_is_infinite_and_listed(status: str) -> None:
+    records = [
+        studies.run(2, 0, time=10),
+        studies.run(2, 1, time=11, status=status),
+        studies.run(2, 2, time=12),
+    ]
+    (point,) = points(records)
+    assert point.missed == (records[1].run_id,)
+    assert (point.n, point.reached) == (3, 2)
+    assert point.times == (10, math.inf, 12)
+    assert point.time_to_accuracy == speedup.Estimate(12, 10, math.inf, n=3)
+    assert point.epochs and point.epochs.high == math.inf
+    assert point.usd is None  # local hardware has no price
+
+
+def test_a_run_that_failed_before_it_could_tell_anything_joins_its_family() -> None:
+    lost = nothing_measured(T4, "workers=4", key="4 " + T4, status="failed", run_id="lost", error="x")
+    family = speedup.families(points([*studies.study(T4), lost]))
+    assert [[point.n for point in one] for one in family] == [[5, 5, 6]]
+    assert family[0][2].missed == ("lost",)
+
+
+def test_a_run_given_twice_counts_once() -> None:
+    records = studies.study(T4)
+    assert points(records + records) == points(records)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"oversubscribed": True, "caveats": ["4 workers shared CPUs"]}, "oversubscribed"),
+        ({"caveats": ["hardware=x states 8 CPUs a node, here has 2"]}, "states 8 CPUs"),
+    ],
+)
+def test_oversubscribed_and_emulated_points_stand_apart(changes: dict[str, Any], reason: str) -> None:
+    records = studies.study(T4, workers=(1, 2))
+    records += [studies.run(4, seed, T4, time=30, **changes if seed == 0 else {}) for seed in range(3)]
+    base = [record.time_to_accuracy or 0.0 for record in records if record.workers == 1]
+    *allowed, apart = speedups(points(records))
+    assert [one.why for one in allowed] == [None, None]
+    assert apart.why and reason in apart.why
+    assert apart.total is apart.compute is apart.efficiency is apart.price_index is None
+    assert apart.apart == pytest.approx(median(base) / 30)
+    best = speedup.optimum([one.point for one in (*allowed, apart)])
+    assert best and apart.point not in (best.point, *best.beaten, *best.open)
+
+
+def test_a_base_that_stands_apart_is_no_base() -> None:
+    records = studies.study(T4, workers=(2,))
+    records += [studies.run(1, 0, T4, time=90, caveats=["emulated"])]
+    assert all(one.why for one in speedups(points(records)))
+
+
+DIFFERENT: dict[str, dict[str, Any]] = {
+    "task.batch_size": {"task": {"batch_size": 64}},
+    "scale": {"scale": "official"},
+    "hardware.name": {"hardware": {"name": "another"}},
+    "backend.name": {"backend": {"name": "mpi"}},
+    "sync.bucket_cap_mb": {"sync": {"bucket_cap_mb": 1.0}},
+    "division.name": {"division": {"name": "open"}},
+}
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "goal": {"goal": "top1_accuracy >= 90"},
+    "source": {"source": "mlbench-published"},
+    "mlbench": {"mlbench": "9.9.0"},
+    "torch": {"software": {"packages": {"torch": "1.7.0"}}},
+    "data": {"data_manifest": "e" * 64},
+}
+
+
+@pytest.mark.parametrize("field", [*DIFFERENT, *OTHERWISE])
+def test_no_speed_up_against_a_worker_that_differs_in_anything_else(field: str) -> None:
+    known = {"software": {"packages": {"torch": "2.13.0"}}}
+    base = [studies.run(1, seed, T4, time=90, **known) for seed in range(3)]
+    changes = dict(known) | OTHERWISE.get(field, {})
+    group = DIFFERENT.get(field, {})
+    experiment = base[0].experiment
+    changed = {name: experiment[name] | v if isinstance(v, dict) else v for name, v in group.items()}
+    other = [studies.run(2, seed, T4, time=50, experiment=changed, **changes) for seed in range(3)]
+    found = {one.point.workers: one for one in speedups(points(base + other))}
+    assert found[2].total is None
+    assert found[2].why and field in found[2].why
+
+
+def test_places_seeds_and_patch_versions_may_differ() -> None:
+    base = [studies.run(1, 0, T4, time=90, mlbench="0.1.0")]
+    moved = {"output_root": "elsewhere", "data_root": "there", "tracking_uri": "x", "verbose": True}
+    other = [studies.run(2, 5, T4, time=50, mlbench="0.1.7", experiment=moved)]
+    assert [one.why for one in speedups(points(base + other))] == [None, None]
+
+
+def test_local_hardware_is_told_apart_by_its_processors() -> None:
+    here = [{"hostname": "a", "cpu_model": "slow", "usable_cpus": 2, "threads_per_worker": 1}]
+    there = [{"hostname": "b", "cpu_model": "fast", "usable_cpus": 2, "threads_per_worker": 1}]
+    base = studies.run(1, 0, time=90, nodes=here)
+    assert _why(base, studies.run(2, 0, time=50, nodes=[*here, here[0] | {"hostname": "c"}])) is None
+    assert "machine" in (_why(base, studies.run(2, 0, time=50, nodes=there)) or "")
+
+
+def _why(base: Record, other: Record) -> str | None:
+    return next(one.why for one in speedups(points([base, other])) if one.point.workers == 2)
+
+
+def test_other_threads_a_worker_are_noted() -> None:
+    node = {"cpu_model": "x", "usable_cpus": 2}
+    one = studies.run(1, 0, time=90, nodes=[node | {"threads_per_worker": 2}])
+    two = studies.run(2, 0, time=50, nodes=[node | {"threads_per_worker": 1}])
+    base, other = speedups(points([one, two]))
+    assert base.note is None
+    assert other.total and other.note and "2 CPU threads" in other.note
+
+
+times_of_points = st.lists(st.floats(1, 1e4), min_size=1, max_size=5)
+
+
+@given(times_of_points, times_of_points, st.sampled_from([0.5, 2.0, 64.0]), st.sampled_from([2, 4, 32]))
+@settings(max_examples=15)
+def test_speed_up_and_price_index_do_not_depend_on_the_unit_of_time(
+    base: list[float], times: list[float], factor: float, k: int
+) -> None:
+    def compared(unit: float) -> Any:
+        records = [studies.run(1, seed, T4, time=unit * time) for seed, time in enumerate(base)]
+        records += [studies.run(k, seed, T4, time=unit * time) for seed, time in enumerate(times)]
+        return speedups(points(records))[1]
+
+    one, scaled = compared(1.0), compared(factor)
+    assert scaled.total == one.total
+    assert scaled.price_index == one.price_index
+    assert one.price_index.value == pytest.approx(k / one.total.value**2)
+    assert scaled.point.usd.value == pytest.approx(factor * one.point.usd.value)
+
+
+@given(times_of_points, times_of_points, st.floats(1.1, 10))
+@settings(max_examples=15)
+def test_slower_runs_never_raise_a_speed_up(base: list[float], times: list[float], slower: float) -> None:
+    found = ratio(base, times, resamples=500)
+    worse = ratio(base, [slower * times[0], *times[1:]], resamples=500)
+    missed = ratio(base, [math.inf, *times[1:]], resamples=500)
+    for one in (worse, missed):
+        assert one.value is not None and found.value is not None and one.value <= found.value
+
+
+@given(st.floats(0.1, 100), st.floats(0.5, 64))
+def test_the_price_index_is_price_increase_over_performance_increase(s: float, price: float) -> None:
+    found = speedup.price_index(speedup.Ratio(s, s / 2, 2 * s), price)
+    assert found.value == pytest.approx((price / s) / s)
+    assert found.low is not None and found.value is not None and found.high is not None
+    assert found.low <= found.value <= found.high
+
+
+def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it_is() -> None:
+    def records(four: float, noise: float) -> list[Record]:
+        wanted = {1: 100.0, 2: 60.0, 4: four}
+        return [
+            studies.run(k, seed, T4, time=time * (1 + noise * (seed - 2)))
+            for k, time in wanted.items()
+            for seed in range(5)
+        ]
+
+    clear = speedup.optimum(points(records(30.0, 0.005)))
+    assert clear and clear.point.workers == 4 and [p.workers for p in clear.beaten] == [1, 2]
+    assert "shown against 1 and 2 workers" in clear.words and "no difference" not in clear.words
+    # 2 x 60^2 = 7200 and 4 x 42.6^2 = 7259: 2 workers are ahead by less than the noise
+    close = speedup.optimum(points(records(42.6, 0.05)))
+    assert close and close.point.workers == 2 and [p.workers for p in close.open] == [4]
+    assert "against 4 workers no difference is shown" in close.words
+    single = speedup.optimum(points([r for r in records(30.0, 0.0) if r.seed == 2]))
+    assert single and not single.beaten and "1 run a point cannot show one" in single.words
+
+
+def test_two_runs_a_point_show_no_difference() -> None:
+    records = [studies.run(k, seed, T4, time=t + seed) for k, t in ((1, 100), (2, 20)) for seed in (0, 1)]
+    best = speedup.optimum(points(records))
+    assert best and best.point.workers == 2 and not best.beaten
+    assert "2 runs a point cannot show one" in best.words
+
+
+def test_published_caveats_describe_and_do_not_forbid() -> None:
+    published = {"source": "mlbench-published", "caveats": ["one run"]}
+    records = [studies.run(k, 0, T4, time=100 / k, **published) for k in (1, 2)]
+    assert [one.why for one in speedups(points(records))] == [None, None]
+
+
+def test_runs_without_a_goal_have_no_time_and_no_speed_up() -> None:
+    free = [studies.run(k, 0, time=50, goal=None, status="completed", time_to_accuracy=None) for k in (1, 2)]
+    found = speedups(points(free))
+    assert [one.why for one in found] == ["its runs had no goal"] * 2
+    assert [one.point.time_to_accuracy for one in found] == [None, None]
+    assert [one.point.missed for one in found] == [(), ()]
+    assert all(one.point.seconds_per_epoch for one in found)

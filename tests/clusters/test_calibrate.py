@@ -1,0 +1,95 @@
+import itertools
+import time
+
+import pytest
+import torch
+
+from mlbench.clusters.calibrate import BUFFER, MATRIX, calibrate
+
+GEMM = 2 * MATRIX["cpu"] ** 3
+COPY = 2 * BUFFER
+NAMES = [f"{{}}_{kind}_per_s{suffix}" for kind in ("gemm_flops", "copy_bytes") for suffix in ("", "_median")]
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_rates_are_work_over_the_clocks_seconds(no_gpu):
+    """Blocks of 4, 1, 2 s, then of 8, 2, 4 s: the best and the median of each kind."""
+    stamps = iter(itertools.accumulate([0, 4, 1, 2, 100, 8, 2, 4]))
+    row = calibrate(1, seconds=0.001, clock=lambda: float(next(stamps)))
+    assert row["cpu_gemm_flops_per_s"] == GEMM / 1
+    assert row["cpu_gemm_flops_per_s_median"] == GEMM / 2
+    assert row["cpu_copy_bytes_per_s"] == COPY / 2
+    assert row["cpu_copy_bytes_per_s_median"] == COPY / 4
+    assert next(stamps, None) is None  # three blocks each, although the time was up
+
+
+def test_each_kind_takes_its_share_of_the_time(no_gpu):
+    reads = []
+
+    def clock():
+        reads.append(0.25 * len(reads))
+        return reads[-1]
+
+    calibrate(1, seconds=2.0, clock=clock)
+    assert len(reads) == 2 * (1 + 4)  # a start and four blocks of 0.25 s, twice
+
+
+def test_the_given_threads_compute_and_the_process_keeps_its_own(no_gpu):
+    seen = []
+
+    def clock():
+        seen.append(torch.get_num_threads())
+        return time.perf_counter()
+
+    before = torch.get_num_threads()
+    state = torch.get_rng_state()
+    try:
+        torch.set_num_threads(1)
+        row = calibrate(2, seconds=0.01, clock=clock)
+        assert set(seen) == {2} and row["threads"] == 2
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_failing_clock_leaves_the_threads_as_they_were(no_gpu):
+    def clock():
+        raise RuntimeError("stopped")
+
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError, match="stopped"):
+        calibrate(before + 1, clock=clock)
+    assert torch.get_num_threads() == before
+
+
+def test_a_real_clock_gives_plausible_rates(no_gpu):
+    row = calibrate(1, seconds=0.05, clock=time.perf_counter)
+    assert set(row) == {"threads", "matmul_precision"} | {name.format("cpu") for name in NAMES}
+    assert 1e8 < row["cpu_gemm_flops_per_s_median"] <= row["cpu_gemm_flops_per_s"] < 1e15
+    assert 1e7 < row["cpu_copy_bytes_per_s_median"] <= row["cpu_copy_bytes_per_s"] < 1e14
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_is_waited_for():
+    """Without waiting, queued products would seem to run at thousands of TFLOP/s."""
+    row = calibrate(1, seconds=0.4, clock=time.perf_counter)
+    assert all(name.format(device) in row for name in NAMES for device in ("cpu", "cuda"))
+    assert 1e11 < row["cuda_gemm_flops_per_s"] < 1e15
+    assert 1e9 < row["cuda_copy_bytes_per_s"] < 1e14
+    n = MATRIX["cuda"]
+    left, product = torch.rand(n, n, device="cuda"), torch.empty(n, n, device="cuda")
+    torch.mm(left, left, out=product)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(11)]
+    for event in events[:-1]:
+        event.record()
+        torch.mm(left, left, out=product)
+    events[-1].record()
+    torch.cuda.synchronize()
+    best = 1e3 / min(a.elapsed_time(b) for a, b in itertools.pairwise(events))
+    assert row["cuda_gemm_flops_per_s"] == pytest.approx(2 * n**3 * best, rel=0.25)

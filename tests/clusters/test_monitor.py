@@ -1,0 +1,93 @@
+"""The sampler sees what the machine does; real bytes, real work, a real clock."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from mlbench.clusters import monitor
+from mlbench.clusters.monitor import Sampler
+
+NAMES = {
+    "cpu_utilization_percentage",
+    "system_memory_usage_megabytes",
+    "system_memory_usage_percentage",
+    "network_receive_bytes_per_s",
+    "network_transmit_bytes_per_s",
+}
+SENT = 32 * 2**20  # bytes
+
+
+def send_over_loopback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        receiver, _ = listener.accept()
+        thread = threading.Thread(target=sender.sendall, args=(bytes(SENT),))
+        thread.start()
+        missing = SENT
+        while missing:
+            missing -= len(receiver.recv(2**20))
+        thread.join()
+        sender.close()
+        receiver.close()
+
+
+def test_a_sample_has_mlflows_names_and_its_own_time() -> None:
+    before = time.time()
+    sample = Sampler(node="node_1").sample()
+    assert sample.keys() >= NAMES
+    assert before <= sample["wall"] <= time.time()
+    assert sample["node"] == "node_1"
+    assert 0 < sample["system_memory_usage_percentage"] < 100
+
+
+def test_bytes_on_the_network_show_as_a_rate() -> None:
+    sampler = Sampler()
+    first = sampler.sample()
+    send_over_loopback()
+    second = sampler.sample()
+    seconds = second["wall"] - first["wall"]
+    for direction in ("receive", "transmit"):
+        # At least what was sent here; others may use the network too.
+        assert second[f"network_{direction}_bytes_per_s"] * seconds > 0.95 * SENT
+
+
+def test_work_shows_as_cpu_utilization() -> None:
+    sampler = Sampler()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    assert 0 < sampler.sample()["cpu_utilization_percentage"] <= 100
+
+
+def test_samples_are_handed_over_once_and_the_thread_ends() -> None:
+    with Sampler(0.01) as sampler:
+        taken: list[float] = []
+        while len(taken) < 5:
+            taken += [sample["wall"] for sample in sampler.take()]
+    assert taken == sorted(set(taken))
+    assert not [thread for thread in threading.enumerate() if thread.name == "system"]
+
+
+def test_a_long_wait_between_validations_gives_a_coarser_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "MOST_SAMPLES", 8)
+    with Sampler(0.002) as sampler:
+        time.sleep(0.5)
+    samples = sampler.take()
+    assert 1 <= len(samples) < 8
+    assert samples == sorted(samples, key=lambda sample: sample["wall"])
+
+
+@pytest.mark.gpu
+def test_memory_taken_on_a_gpu_shows() -> None:
+    import torch
+
+    sampler = Sampler()
+    before = sampler.sample()
+    held = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    after = sampler.sample()
+    grown = after["gpu_0_memory_usage_megabytes"] - before["gpu_0_memory_usage_megabytes"]
+    assert grown >= 0.99 * held.numel() / 1e6
+    assert 0 <= after["gpu_0_utilization_percentage"] <= 100
+    assert after["gpu_0_power_usage_watts"] > 0

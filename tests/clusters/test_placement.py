@@ -1,0 +1,69 @@
+"""What a worker reserves on nodes of any shape, and what is refused."""
+
+import pytest
+
+from mlbench.clusters.placement import Share, share
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
+
+SMALL = {"CPU": 4.0}
+ONE_CPU = {"CPU": 1.0}
+EIGHT_GPUS = {"CPU": 96.0, "GPU": 8.0}
+ONE_GPU = {"CPU": 4.0, "GPU": 1.0}
+HEAD = {"CPU": 0.0}
+MIXED = [HEAD, ONE_CPU, SMALL, SMALL]
+STANDARD = "cluster=attached hardware=gcp_n1_standard_4"
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "expected"),
+    [
+        # this machine: all CPUs shared out; more threads than CPUs share them and are marked
+        ("workers=2", [SMALL], Share({"CPU": 1.0}, "PACK", 2, False)),
+        ("workers=4 hardware.threads_per_worker=1", [SMALL], Share({"CPU": 1.0}, "PACK", 1, False)),
+        ("workers=4 hardware.threads_per_worker=2", [SMALL], Share({"CPU": 1.0}, "PACK", 2, True)),
+        ("workers=8", [SMALL], Share({"CPU": 0.5}, "PACK", 1, True)),
+        # one worker a node: its reservation is the node, so that Ray cannot put two there
+        (f"{STANDARD} workers=4", [SMALL] * 4, Share({"CPU": 4.0}, "STRICT_SPREAD", 3, False)),
+        (f"{STANDARD} workers=2", MIXED, Share({"CPU": 4.0}, "STRICT_SPREAD", 3, False)),
+        (
+            "cluster=attached hardware=gcp_n1_t4 backend=nccl workers=2",
+            [HEAD, ONE_GPU, EIGHT_GPUS],
+            Share({"CPU": 4.0, "GPU": 1.0}, "STRICT_SPREAD", 3, False),
+        ),
+        # eight a node
+        (
+            "cluster=attached hardware=aws_p4d_24xlarge backend=nccl workers=16",
+            [EIGHT_GPUS] * 2,
+            Share({"CPU": 12.0, "GPU": 1.0}, "PACK", 11, False),
+        ),
+        # a profile of many nodes on this machine runs, and the record says that it is not the profile
+        ("hardware=gcp_n1_standard_4 workers=1", [SMALL], Share({"CPU": 1.0}, "PACK", 3, False)),
+    ],
+)
+def test_a_worker_s_share(words: str, nodes: list[dict[str, float]], expected: Share) -> None:
+    assert share(compose(words.split()), nodes) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "told"),
+    [
+        ("cluster=attached workers=9", [SMALL] * 2, r"workers=9 needs 9 CPUs.* room for 8 .*say workers=8\)"),
+        ("backend=nccl workers=4", [ONE_GPU], "needs 4 GPUs.*say workers=1, or cluster=attached"),
+        (
+            "backend=nccl workers=1",
+            [SMALL],
+            "room for 0 on 1 node.*add nodes with a GPU, or cluster=attached",
+        ),
+        (
+            f"{STANDARD} workers=4",
+            [{"CPU": 96.0}],
+            r"gcp_n1_standard_4 puts 1 worker\(s\) on a node, so workers=4 .* 1 node.*say workers=1,",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_way_out(
+    words: str, nodes: list[dict[str, float]], told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        share(compose(words.split()), nodes)

@@ -1,0 +1,360 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mlbench.datasets import arrow
+from mlbench.experiment.errors import UserError
+
+HEAD = {"name": "made up", "source": "this test", "licence": "CC0-1.0", "parameters": {"seed": 1}}
+IMAGES = np.arange(5 * 3 * 4 * 4, dtype=np.uint8).reshape(5, 3, 4, 4)
+LABELS = np.arange(5, dtype=np.int64)
+
+
+def fill(draft: arrow.Draft) -> None:
+    parts = (slice(0, 2), slice(2, 5))
+    draft.write("train", (arrow.record_batch({"image": IMAGES[p], "label": LABELS[p]}) for p in parts))
+    draft.write("test", [arrow.record_batch({"image": IMAGES[:1], "label": LABELS[:1]})])
+
+
+def made(folder: Path, **changes: Any) -> Path:
+    return arrow.write_dataset(folder, fill, manifest={**HEAD, **changes})
+
+
+def run(code: str, **popen: Any) -> subprocess.Popen[str]:
+    code = "from pathlib import Path\nfrom mlbench.datasets import arrow\n" + textwrap.dedent(code)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen
+    )
+
+
+def is_mapped_from(address: int, path: Path) -> bool:
+    """Say whether the kernel maps `address` of this process from the file `path`."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        bounds, *_, source = line.split(maxsplit=5)
+        low, high = (int(bound, 16) for bound in bounds.split("-"))
+        if low <= address < high:
+            return source == str(path)
+    return False
+
+
+# Reading
+
+
+def test_batches_come_back_as_one_column_mapped_from_the_file(tmp_path):
+    folder = made(tmp_path / "set")
+    before = pa.total_allocated_bytes()
+    table = arrow.read_split(folder, "train")
+    images, labels = arrow.column(table, "image"), arrow.tensor(table, "label")
+    assert pa.total_allocated_bytes() == before
+    assert images.tolist() == IMAGES.tolist() and images.dtype == np.uint8
+    assert labels.tolist() == LABELS.tolist() and labels.dtype == torch.int64
+    file = folder / "train.arrow"
+    for address in (images.ctypes.data, images[-1:].ctypes.data, labels.data_ptr()):
+        assert is_mapped_from(address, file)
+    assert np.shares_memory(images, arrow.column(table, "image")[1:3])
+    assert arrow.tensor(table, "image")[1:3].data_ptr() == images[1:3].ctypes.data
+    assert not images.flags.writeable
+
+
+def test_a_gather_of_rows_is_an_ordinary_writable_tensor(tmp_path):
+    images = arrow.tensor(arrow.read_split(made(tmp_path / "set"), "train"), "image")
+    batch = images[torch.tensor([4, 0])]
+    batch += 1
+    assert batch.tolist() == (IMAGES[[4, 0]] + 1).tolist()
+
+
+def test_any_arrow_reader_understands_the_files(tmp_path):
+    table = pa.ipc.open_file(pa.OSFile(str(made(tmp_path / "set") / "train.arrow"))).read_all()
+    assert table.num_rows == 5 and table.column("image").num_chunks == 1
+    assert table.column("image").combine_chunks().to_numpy_ndarray().tolist() == IMAGES.tolist()
+
+
+NUMBERS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine
+@given(
+    rows=st.lists(st.tuples(NUMBERS, st.binary(max_size=6), st.text(max_size=4)), min_size=1, max_size=9),
+    cuts=st.lists(st.integers(0, 9), max_size=3),
+    kinds=st.sampled_from(
+        [(pa.list_, pa.binary, pa.string), (pa.large_list, pa.large_binary, pa.large_string)]
+    ),
+)
+def test_rows_of_any_length_come_back_however_they_were_cut(tmp_path_factory, rows, cuts, kinds):
+    tokens, raw, text = zip(*rows, strict=True)
+    list_of, binary, string = kinds
+    whole = pa.record_batch(
+        {
+            "tokens": pa.array(tokens, list_of(pa.int32())),
+            "bytes": pa.array(raw, binary()),
+            "text": pa.array(text, string()),
+            "pair": pa.array([[i, -i] for i in range(len(rows))], pa.list_(pa.int16(), 2)),
+        }
+    )
+    edges = sorted({0, *cuts, len(rows)})
+    batches = [whole.slice(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if a < len(rows)]
+    folder = tmp_path_factory.mktemp("any") / "set"
+    arrow.write_dataset(folder, lambda draft: draft.write("all", batches), manifest=HEAD)
+    table = arrow.read_split(folder, "all")
+    assert table.to_pydict() == whole.to_pydict()
+    assert arrow.column(table, "pair").tolist() == [[i, -i] for i in range(len(rows))]
+    for name, expected in (("tokens", tokens), ("bytes", raw)):
+        values, offsets = arrow.ragged(table, name)
+        found = [values[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
+        assert found == [list(row) for row in expected]
+
+
+def test_ragged_columns_are_mapped_too(tmp_path):
+    batch = pa.record_batch({"tokens": pa.array([[1, 2], [3]]), "bytes": pa.array([b"ab", b"c"])})
+    folder = arrow.write_dataset(tmp_path / "set", lambda d: d.write("all", [batch] * 9), manifest={})
+    table = arrow.read_split(folder, "all")
+    for name in ("tokens", "bytes"):
+        values, offsets = arrow.ragged(table, name)
+        assert is_mapped_from(values.ctypes.data, folder / "all.arrow")
+        assert is_mapped_from(offsets.ctypes.data, folder / "all.arrow")
+
+
+def test_large_splits_are_written_in_bounded_memory(tmp_path):
+    """A limit on the process's own memory, 48 MiB above its start, holds for 160 MB of rows."""
+    process = run(
+        f"""
+        import resource
+        import numpy as np
+        import pyarrow as pa
+        pa.set_memory_pool(pa.system_memory_pool())
+        def fill(draft):
+            rows = np.ones((4096, 1000), np.float32)
+            draft.write("all", (arrow.record_batch({{"x": rows}}) for _ in range(10)))
+        fields = dict(line.split(":") for line in open("/proc/self/status"))
+        limit = int(fields["VmData"].split()[0]) * 1024 + (48 << 20)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        folder = arrow.write_dataset(Path({str(tmp_path / "set")!r}), fill, manifest={{}})
+        print(arrow.column(arrow.read_split(folder, "all"), "x").shape)
+        try:
+            bytearray(64 << 20)
+        except MemoryError:
+            print("the limit holds")
+        """
+    )
+    out, err = process.communicate()
+    assert out == "(40960, 1000)\nthe limit holds\n", err
+
+
+# Writing
+
+
+def test_the_manifest_says_where_the_data_come_from_and_nothing_of_when_or_where(tmp_path):
+    (tmp_path / "source.txt").write_text("content")
+
+    def fill_from_file(draft: arrow.Draft) -> None:
+        draft.add_input(tmp_path / "source.txt")
+        draft.notes["mean"] = 0.5
+        fill(draft)
+
+    one = arrow.write_dataset(tmp_path / "one", fill_from_file, manifest=HEAD)
+    two = arrow.write_dataset(tmp_path / "two", fill_from_file, manifest=HEAD)
+    assert (one / "manifest.json").read_bytes() == (two / "manifest.json").read_bytes()
+    manifest = json.loads((one / "manifest.json").read_text())
+    sha256 = subprocess.run(["sha256sum", one / "train.arrow"], capture_output=True, text=True)
+    assert manifest == {
+        "format": 1,
+        **HEAD,
+        "mean": 0.5,
+        "mlbench": manifest["mlbench"],
+        "inputs": [
+            {
+                "file": "source.txt",
+                "bytes": 7,
+                "sha256": "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73",
+            }
+        ],
+        "splits": {
+            "train": {
+                "file": "train.arrow",
+                "rows": 5,
+                "bytes": (one / "train.arrow").stat().st_size,
+                "sha256": sha256.stdout.split()[0],
+            },
+            "test": manifest["splits"]["test"],
+        },
+    }
+    assert sorted(path.name for path in one.iterdir()) == ["manifest.json", "test.arrow", "train.arrow"]
+
+
+def test_the_short_hash_tells_data_apart_but_not_versions_of_mlbench(tmp_path, monkeypatch):
+    one, other = made(tmp_path / "one"), made(tmp_path / "other", parameters={"seed": 2})
+    monkeypatch.setattr("mlbench.__version__", "9.9.9")
+    same = made(tmp_path / "same")
+    assert re.fullmatch("[0-9a-f]{16}", arrow.manifest_hash(one))
+    assert arrow.manifest_hash(one) == arrow.manifest_hash(same) != arrow.manifest_hash(other)
+
+
+def test_a_data_set_that_is_there_is_not_touched(tmp_path):
+    folder = made(tmp_path / "set")
+    before = {path: path.stat().st_mtime_ns for path in [folder, *folder.iterdir()]}
+    made(folder)
+    assert {path: path.stat().st_mtime_ns for path in [folder, *folder.iterdir()]} == before
+
+
+@pytest.mark.parametrize("change", ["parameters", "format", "damaged manifest", "debris"])
+def test_a_data_set_that_is_not_the_wanted_one_is_made_anew(tmp_path, change):
+    folder = tmp_path / "set"
+    if change == "parameters":
+        made(folder, parameters={"seed": 7})
+    elif change == "debris":
+        folder.mkdir()
+        (folder / "train.arrow").write_bytes(b"half")
+    else:
+        text = (made(folder) / "manifest.json").read_text()
+        text = text.replace('"format": 1', '"format": 0') if change == "format" else text[:-20]
+        (folder / "manifest.json").write_text(text)
+    made(folder)
+    assert arrow.verify(folder)["parameters"] == {"seed": 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".set.lock", "set"]
+
+
+def test_who_reads_a_data_set_that_is_replaced_keeps_the_old_rows(tmp_path):
+    images = arrow.column(arrow.read_split(made(tmp_path / "set"), "train"), "image")
+    made(tmp_path / "set", parameters={"seed": 2})
+    assert images.tolist() == IMAGES.tolist()
+
+
+def test_an_error_on_the_way_leaves_nothing(tmp_path):
+    def fails(draft: arrow.Draft) -> None:
+        fill(draft)
+        raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        arrow.write_dataset(tmp_path / "set", fails, manifest=HEAD)
+    assert [path.name for path in tmp_path.iterdir()] == [".set.lock"]
+
+
+def test_a_killed_process_leaves_no_data_set_and_the_next_one_succeeds(tmp_path):
+    process = run(
+        f"""
+        import time
+        import numpy as np
+        def fill(draft):
+            draft.write("train", [arrow.record_batch({{"x": np.arange(9)}})])
+            print("half", flush=True)
+            time.sleep(60)
+        arrow.write_dataset(Path({str(tmp_path / "set")!r}), fill, manifest={HEAD!r})
+        """
+    )
+    assert process.stdout and process.stdout.readline() == "half\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert (tmp_path / ".set.draft" / "train.arrow").exists()
+    assert not (tmp_path / "set").exists()
+    with pytest.raises(UserError, match="not a prepared data set"):
+        arrow.read_split(tmp_path / "set", "train")
+    made(tmp_path / "set")
+    assert arrow.verify(tmp_path / "set")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".set.lock", "set"]
+
+
+def test_of_several_processes_one_writes_and_all_read(tmp_path):
+    code = f"""
+        import sys
+        import numpy as np
+        def fill(draft):
+            with open({str(tmp_path / "fills")!r}, "a") as file:
+                file.write("x")
+            for _ in range(20):
+                draft.write("train", (arrow.record_batch({{"x": np.arange(1000)}}) for _ in range(20)))
+        print("ready", flush=True)
+        sys.stdin.readline()
+        folder = arrow.write_dataset(Path({str(tmp_path / "set")!r}), fill, manifest={HEAD!r})
+        print(arrow.column(arrow.read_split(folder, "train"), "x").sum())
+        """
+    processes = [run(code, stdin=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    results = [process.communicate() for process in processes]
+    assert [out for out, _ in results] == ["9990000\n"] * 3, results
+    assert (tmp_path / "fills").read_text() == "x"
+
+
+def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path):
+    process = run(
+        f"""
+        import resource
+        import numpy as np
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        def fill(draft):
+            draft.write("train", (arrow.record_batch({{"x": np.zeros(100_000)}}) for _ in range(9)))
+        arrow.write_dataset(Path({str(tmp_path / "set")!r}), fill, manifest={{}})
+        """
+    )
+    _, err = process.communicate()
+    assert f"UserError: cannot prepare the data set {tmp_path / 'set'}: " in err
+    assert "File too large" in err
+    assert [path.name for path in tmp_path.iterdir()] == [".set.lock"]
+
+
+def test_a_root_that_cannot_hold_data_sets_is_an_error_of_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="cannot prepare the data set .*file/set: .*exists") as error:
+        made(tmp_path / "file" / "set")
+    assert "data_root" in error.value.hint
+
+
+# Checking
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize("harm", [flip_a_bit, truncate, Path.unlink])
+def test_a_changed_file_is_named(tmp_path, harm):
+    folder = made(tmp_path / "set")
+    assert arrow.verify(folder)["splits"]["train"]["rows"] == 5
+    harm(folder / "test.arrow")
+    with pytest.raises(UserError, match=re.escape(f"{folder / 'test.arrow'} is damaged")) as error:
+        arrow.verify(folder)
+    assert "prepare" in error.value.hint
+    if harm is not flip_a_bit:  # these cost nothing to see when the file is opened
+        with pytest.raises(UserError, match="is damaged"):
+            arrow.read_split(folder, "test")
+
+
+def test_a_folder_that_is_no_data_set_is_refused(tmp_path):
+    with pytest.raises(UserError, match="not a prepared data set") as error:
+        arrow.read_manifest(tmp_path)
+    assert "mlbench.data prepare" in error.value.hint
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        arrow.read_manifest(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": 99}')
+    with pytest.raises(UserError, match="has format 99, this mlbench reads 1"):
+        arrow.read_manifest(tmp_path)
+
+
+def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+    with pytest.raises(UserError, match="no split 'valid'") as error:
+        arrow.read_split(made(tmp_path / "set"), "valid")
+    assert "train, test" in error.value.hint

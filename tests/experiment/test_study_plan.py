@@ -1,0 +1,370 @@
+"""A study's plan: grids, seeds that stay, balanced random order, money, and who holds it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zips
+from driven import Run
+from hypothesis import given
+from hypothesis import strategies as st
+from records import nothing_measured, record
+from rich.console import Console
+from scripted import experiment
+
+from mlbench import results
+from mlbench import sweep as command
+from mlbench.experiment import config, provenance, study
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.study import Asked, Point, Study, Trial
+from mlbench.launch import execute
+from mlbench.studies import grid, session, spec
+from mlbench.studies.budget import Budget
+from mlbench.terminal import sweep_progress
+from mlbench.tracking import uploader
+
+
+def asked(repeats: int) -> Asked:
+    return Asked(at="2026-11-21T00:00:00+00:00", words=("task=logreg",), repeats=repeats)
+
+
+def planned(*names: str, repeats: int = 3) -> Study:
+    points = {name: (f"workers={place + 1}",) for place, name in enumerate(names)}
+    return study.extended(study.new("s", question="?"), points, asked=asked(repeats))
+
+
+def test_a_grid_multiplies_lists_and_ranges() -> None:
+    found = grid.parse(["task=logreg,resnet20", "workers=range(1,4)", "goal=none", "output_root=/x"])
+    assert len(found.points) == 6 and found.points[0] == ("task=logreg", "workers=1", "goal=none")
+    assert found.swept == ["task", "workers"]
+    assert found.place == {"output_root": "output_root=/x"} and found.seeds is None
+    assert grid.parse(["seed=1,2,1", "workers=2"]).seeds == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["workers"], "'workers' is not of the form"),
+        (["workers=1", "workers=2"], "workers is given twice"),
+        (["output_root=a,b"], "output_root is not measured"),
+        (["cluster=local,attached"], "cluster is not measured"),
+        (["seed=x"], "a seed is a whole number"),
+        (["task=glob(*)"], "is not of the form"),
+    ],
+)
+def test_wrong_grids_are_told_in_a_sentence(words: list[str], told: str) -> None:
+    with pytest.raises(UserError, match="mlbench.sweep --help") as caught:
+        grid.parse(words)
+    assert told in str(caught.value)
+
+
+def test_the_same_study_is_meant_when_an_axis_gets_more_values() -> None:
+    few, more = (spec.read(["task=resnet20", f"workers={w}"]) for w in ("1,2", "1,2,4"))
+    assert few.name == more.name == "resnet20-workers"
+    other = spec.read(["task=resnet20", "workers=1,2", "goal=light"])
+    assert other.name != few.name
+    assert spec.read(["task=logreg,resnet20", "workers=1,2", "repeats=2"]).grids[0][1].repeats == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["workers=1", "repeats=0"],
+        ["workers=1", "seed=1,2", "repeats=3"],
+        ["workers=1", "max_usd=-1"],
+        ["workers=1", "max_usd=much"],
+        ["repeats=3"],
+        ["study=there-is-none"],
+    ],
+)
+def test_contradictions_and_unknown_studies_are_refused(words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        spec.read([*words, f"output_root={tmp_path}"])
+
+
+@pytest.mark.parametrize("name", config.choices("study"))
+def test_every_shipped_study_is_valid(name: str) -> None:
+    wanted = spec.named(name, place={})
+    assert wanted.question.endswith("?")
+    points = [point for asked, _ in wanted.grids for point in asked.points]
+    assert points
+    for point in points:
+        config.compose(point)
+
+
+def test_an_extension_keeps_points_and_seeds_and_draws_new_ones() -> None:
+    first = planned("a", "b", repeats=2)
+    second = study.extended(first, {"b": (), "c": ("workers=4",)}, asked=asked(3))
+    seeds = {point.key: point.seeds for point in second.points}
+    assert list(seeds) == ["a", "b", "c"]
+    assert seeds["a"] == first.points[0].seeds
+    assert seeds["b"][:2] == first.points[1].seeds and len(seeds["b"]) == 3
+    assert len(set(seeds["c"])) == 3
+    assert second.points[1].words == first.points[1].words
+    assert study.extended(second, {"a": ()}, asked=asked(1)) == second, "fewer repeats take nothing away"
+
+
+def test_given_seeds_come_beside_those_that_were_drawn() -> None:
+    plan = study.extended(planned("a", repeats=1), {"a": ()}, asked=asked(2), seeds=(5, 6))
+    assert plan.points[0].seeds[1:] == (5, 6)
+    assert study.extended(plan, {"a": ()}, asked=asked(2), seeds=(6, 5)) == plan
+
+
+@given(count=st.integers(1, 8), repeats=st.integers(1, 5))
+def test_every_block_has_every_point_once(count: int, repeats: int) -> None:
+    plan = planned(*(f"k{place}" for place in range(count)), repeats=repeats)
+    order = study.trials(plan)
+    assert len({trial.id for trial in order}) == count * repeats
+    for block in range(repeats):
+        part = order[block * count : (block + 1) * count]
+        assert {trial.repeat for trial in part} == {block}
+        assert Counter(trial.point.key for trial in part) == dict.fromkeys((p.key for p in plan.points), 1)
+
+
+def test_a_later_point_does_not_reorder_the_others() -> None:
+    plan = planned("a", "b", "c")
+    longer = study.extended(plan, {"d": ("workers=8",)}, asked=asked(3))
+    assert [t for t in study.trials(longer) if t.point.key != "d"] == study.trials(plan)
+
+
+def test_no_point_is_favoured_by_the_order() -> None:
+    plan = planned("a", "b", "c", repeats=2)
+    seeds = range(900)
+    first = Counter(study.trials(plan.model_copy(update={"order_seed": seed}))[0].point.key for seed in seeds)
+    # 900 draws of 1 in 3: 300 with a standard deviation of 14
+    assert all(abs(count - 300) < 5 * 14 for count in first.values()), first
+    changed = sum(
+        [t.point.key for t in study.trials(p)[:3]] != [t.point.key for t in study.trials(p)[3:]]
+        for p in (plan.model_copy(update={"order_seed": seed}) for seed in seeds)
+    )
+    assert changed / 900 == pytest.approx(5 / 6, abs=0.07), "blocks are ordered independently"
+
+
+def test_the_plan_survives_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+    plan = planned("a", "b")
+    study.save(plan, tmp_path / "s")
+    assert study.load(tmp_path / "s") == plan
+    assert study.load(tmp_path / "other") is None
+    (tmp_path / "s" / study.PLAN).write_text("points: [")
+    with pytest.raises(UserError, match="is damaged"):
+        study.load(tmp_path / "s")
+
+
+def test_a_study_has_one_holder_and_a_kill_frees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = "import sys; from pathlib import Path; from mlbench.experiment import study\n"
+    hold += "with study.locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        monkeypatch.setattr(study, "LOCK_S", 0)
+        with pytest.raises(UserError, match="another process"), study.locked(tmp_path):
+            pass
+        os.kill(holder.pid, signal.SIGKILL)
+    with study.locked(tmp_path):
+        pass
+
+
+def test_the_first_finished_run_counts_then_the_last_failed_one_and_never_an_interrupted_one() -> None:
+    good, again = record(run_id="1"), record(run_id="4")
+    failed = nothing_measured(run_id="2", status="failed")
+    interrupted = nothing_measured(run_id="3", status="interrupted")
+    assert study.result([failed, interrupted, good, again]) == good
+    assert study.result([failed, interrupted]) == failed
+    assert study.result([interrupted]) is None
+
+
+def test_results_are_found_by_key_and_seed_among_the_run_folders(tmp_path: Path) -> None:
+    plan = planned("aa", "bb", repeats=2)
+    seeds = [point.seeds for point in plan.points]
+    wanted = [("aa", seeds[0][1], "goal_reached"), ("bb", seeds[1][0], "goal_reached")]
+    for key, seed, status in [*wanted, ("cc", seeds[0][0], "goal_reached"), ("aa", 7, "goal_reached")]:
+        folder = tmp_path / f"2026-11-21T00-logreg-w1-{seed:x}"
+        folder.mkdir()
+        record(key=key, seed=seed, status=status, run_id=folder.name).save(folder)
+    (tmp_path / f"x-{seeds[0][0]:x}").mkdir()
+    (tmp_path / f"x-{seeds[0][0]:x}" / "record.json").write_text("{")
+    assert [(r.key, r.seed, r.status) for r in study.records(plan, tmp_path)] == wanted
+
+
+PRICED = ("hardware=gcp_n1_standard_4",)
+
+
+def test_a_study_stops_before_its_money_is_exceeded() -> None:
+    one = experiment(*PRICED, "workers=1")
+    assert one.hardware.price is not None
+    points = {"a": one, "b": experiment(*PRICED, "workers=2")}
+    budget = Budget(points, max_usd=1.0)
+    assert budget.spent is None and budget.refusal("a") is None, "nothing is known yet"
+    hour = 3600 / one.hardware.price.usd_per_hour  # s that cost one USD on one node
+    budget.add(record(*PRICED, key="a", wall=0.3 * hour, cost={"wall_usd": 0.3}))
+    budget.add(record(*PRICED, key="a", wall=0.5 * hour, cost={"wall_usd": 0.5}, status="failed"))
+    assert budget.spent == pytest.approx(0.8)
+    assert budget.seconds("a") == pytest.approx(0.3 * hour), "failed runs tell no duration"
+    assert "max_usd=1 would be exceeded: 0.800 USD spent" in (budget.refusal("a") or "")
+    assert budget.seconds("b") == pytest.approx(0.3 * hour), "a new point is as long as its task's longest"
+    assert Budget(points, max_usd=1.5).refusal("a") is None
+
+
+def test_what_has_no_price_is_never_counted_as_free(tmp_path: Path) -> None:
+    budget = Budget({"a": experiment()}, [record(key="a")])
+    assert budget.spent is None and budget.usd("a") is None
+    assert budget.left(["a", "a"]) == pytest.approx(2 * record().wall)
+    with pytest.raises(UserError, match="max_usd= needs a price, hardware=local has none"):
+        session.measure(spec.read(["task=logreg", "workers=1", "max_usd=1", f"output_root={tmp_path}"]))
+
+
+def test_the_tally_says_what_is_done_left_and_spent() -> None:
+    clock = iter(range(0, 1000, 10))
+    console = Console(record=True, width=200)
+    shown = sweep_progress.Tally(total=3, done=1, console=console, now=lambda: float(next(clock)))
+    shown.started("workers=2 seed=1")
+    shown.left, shown.spent = 125.0, 0.5
+    shown.ended("workers=2 seed=1", record(), error=None)
+    shown.ended("workers=4 seed=1", None, error="no room\nfor 4")
+    text = console.export_text()
+    assert "2/3 workers=2 seed=1" in text
+    assert "goal reached after 48.2 s (1 min 12 s in all)" in text
+    assert "2/3 done" in text and "about 2 min 05 s left, 0.500 USD spent" in text
+    assert "failed: for 4" in text and "1 failed" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("task=nothing,logreg", "workers=1,2"), "task=nothing is unknown"),
+        (("task=logreg", "wrokers=1,2"), "did you mean workers?"),
+        (("task=logreg", "workers=0,1"), "workers=0"),
+        (("task=logreg", "task.rate=1,2"), "rule R1"),
+        (("workers=1", "rerun=true"), "measures a seed once"),
+        (("workers=1", "study=a/b"), "study="),
+    ],
+)
+def test_all_faults_are_told_before_anything_starts(
+    words: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([*words, f"output_root={tmp_path}", f"data_root={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert told in said and "Traceback" not in said
+    assert not list(tmp_path.glob("studies/*/study.yaml"))
+
+
+def test_a_plan_of_other_settings_is_not_continued(tmp_path: Path) -> None:
+    plan = study.new("old", question="?").model_copy(
+        update={"points": (Point(key="0" * 16, words=("task=logreg",), seeds=(1,)),)}
+    )
+    study.save(plan, study.folder(tmp_path, "old"))
+    with pytest.raises(UserError, match="mean something else now"):
+        session.measure(spec.read(["study=old", f"output_root={tmp_path}", f"data_root={tmp_path}"]))
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for word in ("workers=1,2,4,8", "repeats", "study=", "max_usd", "Ctrl-C", "Exit codes"):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= 79
+
+
+def test_a_trial_is_the_command_with_its_seed() -> None:
+    trial = Trial(Point(key="k", words=("task=logreg", "workers=2"), seeds=(255,)), 0, 255)
+    assert trial.words == ("task=logreg", "workers=2", "seed=255") and trial.id == "k-ff"
+
+
+HERE = {"hostname": "here", "cpu_model": "EPYC", "usable_cpus": 2, "gpus": [], "warnings": []}
+
+
+class Measures(Exception):
+    """The sweep went on to measure."""
+
+
+def asked_again(
+    root: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], session.Outcome]:
+    """Return a sweep for driven.Run's experiment and seed, that raises Measures instead of starting Ray."""
+
+    def join(_: Any) -> None:
+        raise Measures
+
+    monkeypatch.setattr(provenance, "node", lambda: HERE)
+    monkeypatch.setattr(session.connection, "join", join)
+    words = ["task=logreg", "workers=2", "seed=7", "study=s", f"output_root={root}", f"data_root={data_root}"]
+    return lambda: session.measure(spec.read(words))
+
+
+def finished(root: Path, data_root: Path, **more: Any) -> Run:
+    """Leave a finished run in its folder and in the store."""
+    made = Run(root, f"data_root={data_root}")
+    made.validate(50.0)
+    told = {"data_manifest": execute.check_data(made.experiment), "nodes": [HERE]} | more
+    made.end("goal_not_reached", **told)
+    assert [one.outcome for one in uploader.sync(root, None)] == ["uploaded"]
+    return made
+
+
+def removed(there: Run) -> None:
+    shutil.rmtree(there.folder)
+
+
+def damaged(there: Run) -> None:
+    (there.folder / "record.json").write_text("{")
+
+
+def without_record(there: Run) -> None:
+    (there.folder / "record.json").unlink()
+
+
+def removed_beside_a_failed_attempt(there: Run) -> None:
+    shutil.rmtree(there.folder)
+    Run(there.folder.parent, name="again").end("failed", error="it broke")
+
+
+@pytest.mark.parametrize("gone", [removed, damaged, without_record, removed_beside_a_failed_attempt])
+def test_a_finished_run_that_only_the_default_store_has_counts_and_comes_back(
+    gone: Callable[[Run], None],
+    tmp_path: Path,
+    data_root: Path,
+    empty_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = zips.with_store(tmp_path / "runs", empty_store)
+    sweeps = asked_again(root, data_root, monkeypatch)
+    gone(finished(root, data_root))
+    outcome = sweeps()
+    assert outcome.unmeasured == [] and [one.run_id for one in outcome.records] == ["run-7"]
+    assert outcome.records[0].status == "goal_not_reached"
+    words = ["export", "run-7", f"to={tmp_path / 'run.zip'}", f"output_root={root}"]
+    assert results.main(words) == 0, "the record and the log are back"
+
+
+def test_another_machine_s_run_is_not_copied_into_a_study(
+    tmp_path: Path, data_root: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = zips.with_store(tmp_path / "runs", empty_store)
+    sweeps = asked_again(root, data_root, monkeypatch)
+    removed(finished(root, data_root, nodes=[HERE | {"cpu_model": "Xeon"}]))
+    with pytest.raises(Measures):
+        sweeps()
+    assert not (root / "run-7").exists()
+
+
+def test_a_study_is_not_continued_on_other_data(
+    tmp_path: Path, data_root: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = zips.with_store(tmp_path / "runs", empty_store)
+    sweeps = asked_again(root, data_root, monkeypatch)
+    finished(root, data_root, data_manifest="another")
+    with pytest.raises(UserError, match="has runs on other data than is there now, e.g. run-7"):
+        sweeps()
+    assert not (root / "studies" / "s" / study.PLAN).exists()

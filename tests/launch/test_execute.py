@@ -1,0 +1,173 @@
+"""What `execute.execute` reuses, and what a run that could not train leaves behind; no worker is started."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zips
+from driven import Run, segment
+
+from mlbench import results
+from mlbench.experiment import clock, config, events, record
+from mlbench.experiment.config import Experiment
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+from mlbench.launch import execute
+from mlbench.tracking import uploader
+
+EPOCH = {
+    "epoch": 1.0, "update": 20, "elapsed": 4.0, "train_loss": 1.0, "metrics": {"accuracy": 50.0, "loss": 2.0},
+    "goal_reached": False,
+}  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path, empty_store: Path) -> Path:
+    return zips.with_store(tmp_path / "runs", empty_store)
+
+
+def logreg(root: Path, data_root: Path, *words: str) -> Experiment:
+    """Return the experiment that driven.Run runs, with its seed."""
+    return config.compose(
+        ["task=logreg", "workers=2", "seed=7", f"output_root={root}", f"data_root={data_root}", *words]
+    )
+
+
+def fails(error: Exception, monkeypatch: pytest.MonkeyPatch, *, trained: bool = False) -> None:
+    """Let the cluster refuse every run, or else the workers after their first validation."""
+
+    @contextmanager
+    def connect(_: Experiment) -> Iterator[Any]:
+        if not trained:
+            raise error
+        yield SimpleNamespace(host="127.0.0.1", threads=1, oversubscribed=False, job_id="1", node_ids=[])
+
+    def fit(_: Any, __: Any, folder: Path) -> None:
+        now = clock.wall()
+        segments = [segment(1.0), segment(2.0)]
+        events.append(
+            folder / events.NAME, "validation", EPOCH | {"wall": now}, started_at=now - 4, segments=segments
+        )
+        raise error
+
+    monkeypatch.setattr(execute.clusters, "connect", connect)
+    monkeypatch.setattr(execute, "fit", fit)
+
+
+def left(root: Path) -> tuple[Record, list[str]]:
+    """Return the only run's record and the keys of its log, once nothing writes to MLflow any more."""
+    for thread in threading.enumerate():
+        if thread.name == "mlflow":
+            thread.join(30)
+            assert not thread.is_alive()
+    (path,) = root.glob("*/record.json")
+    return record.load(path), [event["key"] for event in events.read(path.parent / events.NAME)]
+
+
+def test_a_run_that_finds_no_room_is_recorded_as_failed_and_can_be_deleted(
+    root: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = UserError("no room", hint="add nodes")
+    fails(refusal, monkeypatch)
+    with pytest.raises(UserError) as caught:
+        execute.execute(logreg(root, data_root))
+    assert caught.value is refusal
+    found, keys = left(root)
+    assert (found.status, found.error, found.validations) == ("failed", "no room (add nodes)", [])
+    assert keys == ["run_configuration", "run_stop"]
+    assert {one.outcome for one in uploader.sync(root, None)} <= {"uploaded", "present"}
+    assert [one.outcome for one in uploader.sync(root, None)] == ["present"]
+    assert results.main(["delete", "status=failed", "--yes", f"output_root={root}"]) == 0
+    assert not (root / found.run_id).exists()
+
+
+def test_a_mistake_that_shows_after_hours_keeps_what_was_measured(
+    root: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(UserError("the disk is full"), monkeypatch, trained=True)
+    with pytest.raises(UserError, match="the disk is full"):
+        execute.execute(logreg(root, data_root))
+    found, keys = left(root)
+    assert (found.status, found.error) == ("failed", "the disk is full")
+    assert [v["metrics"]["accuracy"] for v in found.validations] == [50.0] and found.best == 50.0
+    assert found.time_to_accuracy is None
+    assert keys == ["run_configuration", "validation", "run_stop"]
+
+
+def test_a_fault_that_nobody_foresaw_is_recorded_as_failed_and_raised(
+    root: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(RuntimeError("Version mismatch"), monkeypatch)
+    with pytest.raises(RuntimeError, match="Version mismatch"):
+        execute.execute(logreg(root, data_root))
+    found, _ = left(root)
+    assert (found.status, found.error) == ("failed", "RuntimeError: Version mismatch")
+
+
+def own_files(folder: Path, *, rows: int) -> tuple[str, ...]:
+    """Write LIBSVM files of the user's own; return the words that name them, relative to the folder."""
+    folder.mkdir(exist_ok=True)
+    for name in ("train", "test"):
+        (folder / name).write_text("1 1:1 2:0.5\n-1 1:0.25 2:1\n" * rows)
+    return "division=open", "task.train_file=train", "task.test_file=test"
+
+
+def measured(root: Path, wanted: Experiment, *words: str, data: str | None) -> Record:
+    """Leave a finished run of the experiment in output_root."""
+    finished = Run(root, *words)
+    assert config.key(finished.experiment) == config.key(wanted)
+    finished.validate(50.0)
+    return finished.end("goal_not_reached", data_manifest=data)
+
+
+def test_a_run_stands_for_another_only_on_the_same_data(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails(UserError("it is measured again"), monkeypatch)
+    words = own_files(tmp_path / "a", rows=2)
+    own_files(tmp_path / "b", rows=3)
+    wanted = logreg(root, tmp_path / "data", *words)
+    monkeypatch.chdir(tmp_path / "a")
+    before = measured(root, wanted, *words, data=execute.check_data(wanted))
+    assert execute.execute(wanted) == before
+    monkeypatch.chdir(tmp_path / "b")  # the same words, another file
+    with pytest.raises(UserError, match="it is measured again"):
+        execute.execute(wanted)
+    monkeypatch.chdir(tmp_path / "a")
+    assert execute.execute(wanted) == before
+    own_files(tmp_path / "a", rows=4)
+    with pytest.raises(UserError, match="it is measured again"):
+        execute.execute(wanted)
+
+
+def test_nobody_knows_a_user_s_files_on_the_nodes_of_a_cluster(root: Path, tmp_path: Path) -> None:
+    words = own_files(tmp_path / "a", rows=2)
+    wanted = logreg(root, tmp_path / "data", "cluster=attached", *words)
+    measured(root, wanted, *words, data="d")
+    assert execute.already_measured(wanted) is None
+
+
+def test_small_data_is_compared_and_official_data_where_it_is_prepared(
+    root: Path, data_root: Path, tmp_path: Path
+) -> None:
+    small = logreg(root, data_root)
+    other = measured(root, small, data="other")
+    assert execute.already_measured(small) is None
+    attached = small.model_copy(update={"cluster": config.compose(["cluster=attached"]).cluster})
+    assert execute.already_measured(attached) == other
+    official = logreg(tmp_path / "official", tmp_path / "empty", "scale=official")
+    there = measured(tmp_path / "official", official, "scale=official", data="d")
+    assert execute.already_measured(official) == there
+    assert not (tmp_path / "empty").exists()
+
+
+def test_a_task_without_data_is_reused(root: Path, tmp_path: Path) -> None:
+    words = ("task=allreduce", "goal=none")
+    wanted = logreg(root, tmp_path / "data", *words)
+    assert execute.already_measured(wanted) is None
+    there = Run(root, *words).end("completed")
+    assert execute.already_measured(wanted) == there

@@ -1,0 +1,206 @@
+"""The command of the README end to end: Ray, real workers, the log, MLflow, the card."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Run
+from conftest import ROOT
+
+from mlbench.experiment.provenance import usable_cpus
+from mlbench.tracking import uploader
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def command(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `python -m mlbench.run` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "mlbench.run", *words],
+        cwd=ROOT,
+        env=environment or os.environ,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def first(
+    kept_ray: dict[str, str], tmp_path_factory: pytest.TempPathFactory, data_root: Path
+) -> tuple[Run, str]:
+    """The default run, with a seed, in a module-wide folder."""
+    run = Run(kept_ray, tmp_path_factory.mktemp("runs"), data_root, "seed=1")
+    code, output = run.finish()
+    assert code == 0, output
+    return run, output
+
+
+def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Run, str]) -> None:
+    run, output = first
+    record = run.record()
+    assert record.status == "goal_reached" and record.best is not None and record.best >= 95
+    assert record.time_to_accuracy is not None and record.startup_time is not None
+    assert sum(record.startup.values()) == pytest.approx(record.startup_time)
+    assert record.wall > record.startup_time + record.time_to_accuracy
+    total = sum(spread.mean for spread in record.phases.values())
+    assert total < record.time_to_accuracy
+    assert 0 < record.phases["communication"].mean < total
+    assert len(record.nodes) == 1 and record.nodes[0]["calibration"]["cpu_gemm_flops_per_s"] > 1e9
+    assert record.data_manifest is not None and record.flops_per_sample
+    assert record.software["packages"]["torch"].startswith("2.")
+    assert record.cost is None and not record.official
+    told = " ".join(output.split())
+    for words in (
+        "GOAL REACHED",
+        "time to accuracy",
+        "start-up",
+        "exposed",
+        "not priced",
+        "mlflow ui",
+        "seed=1",
+    ):
+        assert words in told
+    assert "Traceback" not in output
+
+
+def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Run, str]) -> None:
+    from mlflow import MlflowClient
+    from mlflow.artifacts import list_artifacts
+
+    run, _ = first
+    client = MlflowClient(f"sqlite:///{run.output}/mlflow.db")
+    experiment = client.get_experiment_by_name("mlbench")
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.status == "FINISHED" and found.data.tags["status"] == "goal_reached"
+    assert found.data.metrics["time_to_accuracy"] == pytest.approx(run.record().time_to_accuracy)
+    history = client.get_metric_history(found.info.run_id, "validation/top1_accuracy")
+    walls = [validation["wall"] for validation in run.record().validations]
+    assert [point.timestamp / 1000 for point in history] == pytest.approx(walls, abs=0.002)
+    names = {Path(item.path).name for item in list_artifacts(artifact_uri=found.info.artifact_uri)}
+    assert {"config.yaml", "record.json", "record.parquet", "events.jsonl", "official_result.txt"} <= names
+
+
+def test_the_same_seed_is_not_measured_again(
+    first: tuple[Run, str], kept_ray: dict[str, str], data_root: Path
+) -> None:
+    run, _ = first
+    before = len(list(run.output.glob("*/record.json")))
+    again = Run(kept_ray, run.output, data_root, "seed=1")
+    code, output = again.finish()
+    assert code == 0 and run.folder.name in " ".join(output.split())
+    assert len(list(run.output.glob("*/record.json"))) == before
+
+
+def test_more_workers_than_cpus_run_and_are_marked(
+    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    workers = usable_cpus() + 1
+    run = Run(kept_ray, tmp_path, data_root, "task=logreg", f"workers={workers}")
+    code, output = run.finish()
+    assert code == 0, output
+    record = run.record()
+    assert record.oversubscribed and record.workers == workers and record.status == "goal_reached"
+    assert "oversubscribed" in output and "no speed-up" in " ".join(output.split())
+
+
+@pytest.fixture(scope="module")
+def inside(kept_ray: dict[str, str]) -> dict[str, str]:
+    """The environment of a process on a node of a Ray cluster."""
+    address = subprocess.run(
+        [sys.executable, "-m", "mlbench.cluster", "status"],
+        cwd=ROOT, env=kept_ray, capture_output=True, text=True, check=True,
+    ).stdout.split()[-1]  # fmt: skip
+    return {**kept_ray, "RAY_ADDRESS": address}
+
+
+def test_a_run_inside_a_ray_cluster_uses_it_and_leaves_it_running(
+    inside: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    run = Run(inside, tmp_path, data_root, "task=logreg", "workers=1", "cluster=attached")
+    code, output = run.finish()
+    assert code == 0, output
+    record = run.record()
+    assert record.status == "goal_reached" and record.experiment["cluster"]["name"] == "attached"
+    status = [sys.executable, "-m", "mlbench.cluster", "status"]
+    said = subprocess.run(status, cwd=ROOT, env=inside, capture_output=True, text=True, check=True).stdout
+    assert inside["RAY_ADDRESS"] in said
+
+
+@pytest.mark.gpu
+def test_every_gpu_of_this_machine_trains_over_nccl(tmp_path: Path, data_root: Path) -> None:
+    import torch
+
+    workers = torch.cuda.device_count()
+    run = Run(dict(os.environ), tmp_path, data_root, "backend=nccl", f"workers={workers}")
+    code, output = run.finish()
+    assert code == 0, output
+    record = run.record()
+    assert record.status == "goal_reached" and record.workers == workers
+    assert record.nodes[0]["gpus"] and not record.oversubscribed
+    assert all(record.phases[phase].mean > 0 for phase in ("forward", "backward", "optimizer"))
+
+
+def test_a_cluster_that_is_too_small_refuses_and_says_what_fits(
+    inside: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    done = command(
+        "cluster=attached", "workers=64", f"output_root={tmp_path}", f"data_root={data_root}",
+        environment=inside,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "workers=64 needs 64 CPUs" in done.stderr and "say workers=" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_at_which_no_ray_answers_is_told_and_not_waited_for(
+    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    """Ray waited for minutes, also for its own last cluster here, whose address it keeps after its end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # taken, and nobody listens
+        environment = {**kept_ray, "RAY_ADDRESS": f"127.0.0.1:{free.getsockname()[1]}"}
+        words = ("cluster=attached", f"output_root={tmp_path}", f"data_root={data_root}")
+        done = command(*words, environment=environment)
+    assert done.returncode == 2
+    assert "cluster=attached found no Ray at" in done.stderr and "set RAY_ADDRESS" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_a_worker_refuses_has_a_record_and_is_synced_once(
+    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    run = Run(kept_ray, tmp_path, data_root, "task=allreduce", "workers=1")
+    code, output = run.finish()
+    assert code == 2 and "allreduce needs at least 2 workers" in output, output
+    assert "Traceback" not in output, output
+    found = run.record()
+    assert found.status == "failed" and found.error is not None and found.error in output
+    assert {one.outcome for one in uploader.sync(tmp_path, None)} <= {"present", "uploaded"}
+    assert [one.outcome for one in uploader.sync(tmp_path, None)] == ["present"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("wrokers=3",), "did you mean workers?"),
+        (("scale=official",), "python -m mlbench.data prepare task=resnet20 scale=official"),
+        (("output_root=/dev/null/x",), "/dev/null/x"),
+    ],
+)
+def test_mistakes_end_with_one_sentence_before_ray_starts(
+    words: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    done = command(*words, f"data_root={tmp_path}")
+    assert done.returncode == 2
+    assert told in done.stderr and "Traceback" not in done.stderr and "Ray" not in done.stdout
+
+
+def test_help_teaches() -> None:
+    done = command("--help")
+    assert done.returncode == 0
+    for word in ("resnet20", "logreg", "gloo", "scale", "division", "closed", "python -m mlbench.run task="):
+        assert word in done.stdout

@@ -1,0 +1,81 @@
+"""How reliably and how fast a task reaches its goal: one run a seed, one row a run.
+
+    python -m mlbench.cluster start && python tests/performance/seeds.py --seeds 10 task=resnet20
+
+Prints the table of docs/results.md. Every run counts: one that missed the goal stands in the table.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from mlbench.experiment.record import Record, load
+
+ROOT = Path(__file__).parents[2]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the seeds and print the table; exit code 1 if fewer than 9 in 10 reached the goal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=1, help="the first seed; the others follow it")
+    parser.add_argument("--output", type=Path, default=Path("runs"), help="output_root of the runs")
+    parser.add_argument("words", nargs="*", help="name=value words of the experiment")
+    options = parser.parse_args(arguments)
+    records = []
+    for seed in range(options.first, options.first + options.seeds):
+        words = [*options.words, f"seed={seed}", "rerun=true", f"output_root={options.output}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "mlbench.run", *words], cwd=ROOT, capture_output=True, text=True
+        )
+        newest = max(options.output.absolute().glob("*/record.json"), key=lambda path: path.stat().st_mtime)
+        record = load(newest)
+        if record.seed != seed:
+            raise SystemExit(f"seed {seed} left no record:\n{done.stdout}\n{done.stderr}")
+        records.append(record)
+        print(row(record), file=sys.stderr, flush=True)
+    print(table(records))
+    reached = sum(record.status == "goal_reached" for record in records)
+    return 0 if reached >= 0.9 * len(records) else 1
+
+
+def table(records: Sequence[Record]) -> str:
+    """Return the runs and their summary as Markdown."""
+    first = records[0]
+    node, reached = first.nodes[0], [r for r in records if r.time_to_accuracy is not None]
+    threads = node["threads_per_worker"]
+    lines = [
+        f"### {first.experiment['task']['name']}, {first.experiment['scale']}, goal {first.goal}",
+        "",
+        f"{first.workers} workers with {threads} thread(s) each on {node['cpu_model']}, "
+        f"{node['usable_cpus']} CPUs; mlbench {first.mlbench}, torch {first.software['packages']['torch']}, "
+        f"{first.started_at[:10]}, n = {len(records)}, {len(reached)} reached the goal.",
+        "",
+        "| seed | status | epochs | time to accuracy, s | best | start-up, s |",
+        "|--:|---|--:|--:|--:|--:|",
+        *map(row, records),
+    ]
+    if reached:
+        times = np.array([r.time_to_accuracy for r in reached])
+        epochs = np.array([r.epochs for r in reached])
+        lines.append(
+            f"| median | | {np.median(epochs):g} | {np.median(times):.1f} | | "
+            f"{np.median([r.startup_time for r in records if r.startup_time]):.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def row(record: Record) -> str:
+    """Return one run as a row."""
+    seconds = "" if record.time_to_accuracy is None else f"{record.time_to_accuracy:.1f}"
+    best = "" if record.best is None else f"{record.best:.2f}"
+    startup = "" if record.startup_time is None else f"{record.startup_time:.1f}"
+    return f"| {record.seed} | {record.status} | {record.epochs:g} | {seconds} | {best} | {startup} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,175 @@
+"""Both sides of tests/performance/steps.py do the same work: same size, losses and final weights."""
+
+import sys
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from mlbench.training.worker import Worker
+
+sys.path.append(str(Path(__file__).parent))
+steps: Any = import_module("steps")
+plain: Any = import_module("plain")
+
+NO_DROPOUT = {
+    "awdlstm": {"dropouts": {"output": 0, "hidden": 0, "input": 0, "embedding": 0, "recurrent": 0}},
+    "gnmt": {"dropout": 0.0},
+    "transformer": {"dropout": 0.0},
+}
+OFFICIAL_PARAMETERS = {  # as the READMEs of the tasks state them
+    "logreg": 2_000,
+    "resnet20": 272_474,
+    "resnet50": 25_557_032,
+    "awdlstm": 33_556_078,
+    "gnmt": 160_671_297,
+    "transformer": 210_808_832,
+}
+UPDATES = 3
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def copy(source: nn.Module, target: nn.Module) -> None:
+    """Copy parameters by their order, which must have the same shapes."""
+    pairs = zip(source.parameters(), target.parameters(), strict=True)
+    for ours, theirs in pairs:
+        assert ours.shape == theirs.shape
+        theirs.data.copy_(ours)
+
+
+def copy_gnmt(ours: Any, theirs: Any) -> None:
+    for name, weight in ours.encoder.forwards.named_parameters():
+        theirs.both_ways.get_parameter(name).data.copy_(weight)
+    for name, weight in ours.encoder.backwards.named_parameters():
+        theirs.both_ways.get_parameter(f"{name}_reverse").data.copy_(weight)
+    asked = ours.decoder.attention
+    theirs.direction.data.copy_(asked.direction)
+    theirs.scale.data.copy_(asked.scale)
+    for mine, other in (
+        (ours.embedding, theirs.embedding),
+        (ours.encoder.layers, theirs.encoder),
+        (ours.decoder.first, theirs.first),
+        (asked.query, theirs.query),
+        (asked.key, theirs.key),
+        (ours.decoder.layers, theirs.decoder),
+        (ours.classifier, theirs.classifier),
+    ):
+        copy(mine, other)
+
+
+def copy_attention(theirs: Any, inputs: list[torch.Tensor], output: nn.Module) -> None:
+    theirs.in_proj_weight.data.copy_(torch.cat(inputs))
+    copy(output, theirs.out_proj)
+
+
+def copy_transformer(ours: Any, theirs: Any) -> None:
+    copy(ours.embedding, theirs.embedding)
+    copy(ours.encoder_norm, theirs.encoder.norm)
+    copy(ours.decoder_norm, theirs.decoder.norm)
+    for side in ("encoder", "decoder"):
+        for mine, other in zip(getattr(ours, side), getattr(theirs, side).layers, strict=True):
+            copy_attention(other.self_attn, [mine.itself.inputs.weight], mine.itself.output)
+            if side == "decoder":
+                across = mine.across
+                copy_attention(
+                    other.multihead_attn, [across.query.weight, across.memory.weight], across.output
+                )
+            copy(mine.inner[0], other.linear1)
+            copy(mine.inner[3], other.linear2)
+            for number, norm in enumerate(mine.norms, start=1):
+                copy(norm, getattr(other, f"norm{number}"))
+
+
+def copy_awdlstm(ours: Any, theirs: Any) -> None:
+    theirs.embedding.weight.data.copy_(ours.words)
+    theirs.decoder.bias.data.copy_(ours.bias)
+    copy(ours.layers, theirs.layers)
+
+
+COPIES: dict[str, Any] = {
+    "logreg": copy,
+    "resnet20": copy,
+    "resnet50": lambda ours, theirs: theirs.load_state_dict(ours.state_dict()),
+    "awdlstm": copy_awdlstm,
+    "gnmt": copy_gnmt,
+    "transformer": copy_transformer,
+}
+
+
+def without_dropout(name: str) -> Any:
+    config = steps.configuration(name, "mini")
+    changes = NO_DROPOUT.get(name, {})
+    return type(config).model_validate(config.model_dump() | changes)
+
+
+@pytest.mark.parametrize("name", steps.TRAINED)
+def test_both_sides_train_alike(name: str, data_root: Path) -> None:
+    seen: dict[str, Any] = {}
+
+    def use(parts: Any, worker: Worker) -> None:
+        ours = steps.Ours(parts, worker)
+        theirs = plain.build(config, parts.model)
+        COPIES[name](parts.model, theirs.model)
+        theirs.model.train()
+        losses: list[tuple[float, float]] = []
+        for micro_batches in islice(parts.updates(0), UPDATES):
+            before = ours.loss_sum.item()
+            ours.train([micro_batches])
+            for group in theirs.optimizer.param_groups:
+                group["lr"] = parts.optimizer.param_groups[0]["lr"]
+            losses.append((ours.loss_sum.item() - before, theirs.update(micro_batches).item()))
+        again = plain.build(config, parts.model)
+        COPIES[name](parts.model, again.model)
+        seen["weights"] = list(zip(again.model.parameters(), theirs.model.parameters(), strict=True))
+        seen["losses"], seen["updates"] = losses, ours.update
+
+    config = without_dropout(name)
+    steps.with_parts(config, Worker(seed=1, data_root=data_root), use)
+    assert seen["updates"] == UPDATES
+    for ours, theirs in seen["losses"]:
+        assert ours == pytest.approx(theirs, rel=1e-4)
+    for ours, theirs in seen["weights"]:
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", steps.TRAINED)
+def test_the_official_models_have_equally_many_parameters(name: str, data_root: Path) -> None:
+    def use(parts: Any, worker: Worker) -> None:
+        with torch.device("meta"):
+            theirs = plain.build(config, parts.model).model
+        counts.extend(sum(weight.numel() for weight in model.parameters()) for model in (parts.model, theirs))
+
+    counts: list[int] = []
+    config = steps.configuration(name, "official")
+    with steps.stand_in(name):
+        steps.with_parts(config, Worker(seed=1, data_root=data_root), use)
+    assert counts == [OFFICIAL_PARAMETERS[name]] * 2
+
+
+def test_a_measurement_is_a_row_with_a_paired_ratio(data_root: Path, capsys: pytest.CaptureFixture) -> None:
+    assert steps.main(["--rounds", "2", "--data", str(data_root), "logreg"]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| logreg")]
+    name, scale, update, updates, ratio, ends, ours, theirs = (cell.strip() for cell in row[1:-1].split("|"))
+    assert (name, scale, update) == ("logreg", "mini", "128 rows")
+    assert int(updates) > 10 and float(ratio) > 0 and float(ours) > 0 and float(theirs) > 0
+    low, high = map(float, ends.split(" to "))
+    assert low <= float(ratio) <= high
+
+
+def test_what_an_official_row_cut_down_is_told() -> None:
+    (told,) = steps.cuts(["gnmt"])
+    assert told == (
+        "- gnmt: dataset phrasebook instead of wmt16_en_de, update_size 16 instead of 2048, "
+        "units 1 instead of 16"
+    )

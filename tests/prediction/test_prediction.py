@@ -1,0 +1,519 @@
+"""Predictions against worlds whose truth is known, an independent fit, and what was published."""
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LinearRegression
+from worlds import NODE, World, as_record
+
+from mlbench import predict
+from mlbench.experiment.config import Hardware
+from mlbench.experiment.errors import UserError
+from mlbench.prediction import advice, explain, fitting, model, network, published
+from mlbench.prediction import runs as measured
+from mlbench.prediction.forecast import Estimate, Forecast, Target, forecast
+from mlbench.prediction.holdout import compare, drift, held_out, leave_one_out
+from mlbench.prediction.runs import Measurements
+
+COUNTS = (1, 2, 4, 8, 16)
+FAR = [32, 64, 256, 1024]
+T4 = predict._hardware("gcp_n1_t4")
+POSITIVE = st.floats(1e-3, 1e3)
+
+
+def times(found: list[Forecast]) -> list[float]:
+    return [one.time_s.value for one in found]
+
+
+def truth(world: World, counts: list[int]) -> list[float]:
+    return [world.run(k).total_s for k in counts]
+
+
+# --- one phase
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(POSITIVE, POSITIVE, POSITIVE), min_size=2, max_size=6),
+    st.lists(POSITIVE, min_size=6, max_size=6),
+)
+def test_the_fit_is_the_best_non_negative_one(rows: list[tuple[float, ...]], weights: list[float]) -> None:
+    table = np.array(rows)
+    terms, values, reference = table[:, :2], table[:, 2], np.array(weights[: len(rows)])
+
+    def lost(theta: np.ndarray) -> float:
+        return float(np.sum(np.square((terms @ theta - values) / reference)))
+
+    found = fitting.non_negative(terms, values[None], reference)[0]
+    scaled = LinearRegression(positive=True, fit_intercept=False)
+    scaled.fit(terms / reference[:, None], values / reference)
+    assert (found >= 0).all()
+    assert lost(found) <= lost(np.asarray(scaled.coef_)) + 1e-6 * lost(np.zeros(2))
+
+
+def test_a_term_that_the_runs_cannot_tell_is_left_out() -> None:
+    terms = np.array([[1.0, 128.0], [1.0, 128.0], [1.0, 128.0]])
+    found = fitting.component(terms, np.array([2.0, 2.0, 2.0]))
+    assert found.theta == pytest.approx([2.0, 0.0])
+    assert found.freedom == 2
+
+
+def test_a_phase_that_takes_no_time_has_no_noise() -> None:
+    found = fitting.component(np.ones((3, 2)), np.zeros(3))
+    assert (found.misfit, found.freedom) == (0.0, 0)
+    assert found.theta == pytest.approx([0.0, 0.0])
+
+
+# --- worlds
+
+
+@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_world_without_noise_is_recovered(tree: bool, grows: bool) -> None:
+    batch, growth = (32, 1e-3) if grows else (1024, 0.0)
+    world = World(tree=tree, grows=grows, batch=batch, epochs=(6.0, growth))
+    fit = model.fit(world.measure(COUNTS))
+    name = "tree" if tree else "ring"
+    assert fit.weights[name] > 0.99
+    assert fit.forms[name].theta == pytest.approx([world.alpha, world.volume], rel=1e-6)
+    assert fit.epochs.theta == pytest.approx(world.epochs, rel=1e-6)
+    assert fit.outside.theta == pytest.approx(world.outside, rel=1e-6)
+    if not grows:  # else every worker has the same samples, and only the sum can be told
+        assert fit.phases["compute"].theta == pytest.approx([world.fixed, world.a_sample], rel=1e-6)
+    assert times(forecast(fit, [1, *FAR])) == pytest.approx(truth(world, [1, *FAR]), rel=0.02)
+
+
+def test_what_is_hidden_behind_backward_is_not_waited_for() -> None:
+    world = World(hidden=0.6, volume=0.02, alpha=1e-3)
+    (one,) = forecast(model.fit(world.measure(COUNTS)), [8])
+    assert one.time_s.value == pytest.approx(world.run(8).total_s, rel=1e-4)
+    exposed = 0.4 * world.all_reduce(8)
+    assert one.communication_share == pytest.approx(exposed / one.update_s, rel=1e-3)
+
+
+def test_no_more_hides_than_compute_was_seen_to_hide() -> None:
+    fit = model.fit(World(hidden=0.6, volume=0.02, alpha=1e-3).measure(COUNTS))
+    far = forecast(fit, [1024])[0]
+    whole = 2 * 1023 * 1e-3 + 2 * 1023 / 1024 * 0.02
+    assert far.communication_share * far.update_s > 0.9 * whole  # compute is too short to hide it
+
+
+@pytest.mark.parametrize(
+    "world", [World(), World(tree=True), World(grows=True, batch=32, epochs=(6.0, 1e-3))]
+)
+def test_about_95_percent_of_further_runs_lie_in_the_interval(world: World) -> None:
+    tries, inside, ratios = 100, 0, 0
+    for seed in range(tries):
+        fit = model.fit(world.measure((1, 2, 4), repeats=3, noise=0.04, luck=0.08, seed=seed))
+        (one,) = forecast(fit, [16])
+        rng = np.random.default_rng(10_000 + seed)
+        further = world.run(16, noise=0.04, luck=0.08, rng=rng).total_s
+        assert one.time_s.low is not None and one.time_s.high is not None
+        inside += one.time_s.low <= further <= one.time_s.high
+        assert one.speed_up.low is not None and one.speed_up.high is not None
+        ratios += one.speed_up.low <= world.run(1).total_s / world.run(16).total_s <= one.speed_up.high
+    assert inside / tries >= 0.87  # 0.95 less nearly four standard errors of 100 tries
+    assert ratios / tries >= 0.87
+
+
+def test_an_interval_is_not_just_wide() -> None:
+    fit = model.fit(World(grows=True, batch=32).measure(COUNTS, repeats=5, noise=0.02, luck=0.02))
+    near, far = forecast(fit, [4, 1024])
+    width = [one.time_s.high / one.time_s.low for one in (near, far) if one.time_s.high and one.time_s.low]
+    assert 1.05 < width[0] < 1.2 < width[1]
+    assert (near.extrapolated, far.extrapolated) == (False, True)
+
+
+def test_more_noise_and_fewer_runs_make_wider_intervals() -> None:
+    def width(**how: float) -> float:
+        fit = model.fit(
+            World().measure((1, 2, 4), luck=0.05, repeats=int(how.get("repeats", 3)), noise=how["noise"])
+        )
+        (one,) = forecast(fit, [64])
+        assert one.time_s.low and one.time_s.high
+        return one.time_s.high / one.time_s.low
+
+    assert width(noise=0.10) > width(noise=0.01)
+    assert width(noise=0.05, repeats=2) > width(noise=0.05, repeats=12)
+
+
+def test_runs_that_tell_nothing_of_noise_get_no_interval() -> None:
+    fit = model.fit(World(grows=True, batch=32).measure((1, 2)))
+    (one,) = forecast(fit, [8])
+    assert one.time_s.low is None and one.speed_up.low is None
+    assert any(sentence.startswith("No intervals") for sentence in explain.basis(fit))
+
+
+def test_runs_that_scatter_too_much_are_called_so() -> None:
+    said = [
+        explain.basis(model.fit(World().measure(COUNTS, repeats=3, noise=n, luck=0.05))) for n in (0.05, 0.8)
+    ]
+    assert [any("tells next to nothing" in sentence for sentence in one) for one in said] == [False, True]
+
+
+# --- limits
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    compute=st.floats(1e-5, 1e-2),
+    fixed=st.floats(0, 1e-2),
+    alpha=st.floats(1e-6, 1e-2),
+    volume=st.floats(1e-4, 1.0),
+)
+def test_limits(compute: float, fixed: float, alpha: float, volume: float) -> None:
+    world = World(a_sample=compute, fixed=fixed, alpha=alpha, volume=volume)
+    fit = model.fit(world.measure(COUNTS))
+    counts = [1, 2, 4, 8, 16, 64, 1024]
+    found = forecast(fit, counts)
+    assert found[0].speed_up.value == pytest.approx(1.0)
+    assert found[0].communication_share == 0.0
+    perfect = network.Network("perfect", latency_s=0.0, s_per_byte=0.0, measured=True)
+    free = forecast(fit, counts, Target(network=perfect))
+    assert all(one.communication_share == pytest.approx(0.0, abs=1e-9) for one in free)
+    assert all(a >= b * (1 - 1e-9) for a, b in zip(times(free), times(free)[1:], strict=False))
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(times(free), times(found), strict=True))
+    for one in found:
+        assert one.cost_usd is not None
+        assert one.cost_usd.value == pytest.approx(one.workers * one.time_s.value / 3600 * 1.8)
+    # What no worker can share out stays, however many there are.
+    floor = 6.0 * (world.epoch_samples / world.batch * (fixed + world.optimizer) + world.outside[0])
+    assert times(free)[-1] >= floor * (1 - 1e-6)
+
+
+def test_another_network_is_what_it_states() -> None:
+    world = World()
+    fit = model.fit(world.measure(COUNTS))
+    same_rate = 0.06 / 4e6  # s a byte, as in the world
+    measured_network = network.Network("run", world.alpha, same_rate, measured=True)
+    assert times(forecast(fit, FAR, Target(network=measured_network))) == pytest.approx(
+        truth(world, FAR), rel=0.01
+    )
+    # Stated: 8 Gbit/s were stated for the measured ones too, so doubling the rate halves the volume.
+    double = network.stated("16gbit,20000us")
+    assert times(forecast(fit, FAR, Target(network=double))) == pytest.approx(
+        truth(replace(world, volume=0.03), FAR), rel=0.01
+    )
+
+
+def test_a_stated_network_is_never_faster_than_its_line_rate() -> None:
+    world = replace(World(), volume=1e-5, alpha=0.0)  # 4 MB in 10 us: more than 8 Gbit/s can carry
+    (one,) = forecast(model.fit(world.measure(COUNTS)), [8], Target(network=network.stated("8gbit,0us")))
+    assert one.communication_share * one.update_s == pytest.approx(2 * 7 / 8 * 4e6 * 8 / 8e9)
+
+
+def test_the_line_of_an_allreduce_run_is_a_network() -> None:
+    line = {"kind": "fit", "collective": "all_reduce", "dtype": "float32", "workers": 4}
+    line |= {"alpha_s": 6e-3, "beta_s_per_byte": 1.5e-9}
+    found = network.of_table("run", [line])
+    assert (found.latency_s, found.s_per_byte, found.measured) == (
+        pytest.approx(1e-3),
+        pytest.approx(1e-9),
+        True,
+    )
+    with pytest.raises(UserError, match="measured no bandwidth"):
+        network.of_table("run", [])
+    with pytest.raises(UserError, match="measured no bandwidth"):
+        network.of_table("run", [{"kind": "decoding", "images_per_s_per_process": 800.0}])
+
+
+def test_other_hardware_is_scaled_by_stated_peaks_and_has_its_own_price() -> None:
+    world = World()
+    fit = model.fit(world.measure(COUNTS))
+    assert NODE.peak is not None and NODE.price is not None
+    peak = NODE.peak.model_copy(update={"fp32": 4e12})
+    price = NODE.price.model_copy(update={"usd_per_hour": 3.6})
+    faster = NODE.model_copy(update={"name": "faster", "peak": peak, "price": price, "workers_per_node": 8})
+    found = forecast(fit, [1, 16], Target(hardware=faster))
+    quick = replace(world, fixed=world.fixed / 4, a_sample=world.a_sample / 4, optimizer=world.optimizer / 4)
+    assert times(found) == pytest.approx(truth(quick, [1, 16]), rel=0.01)
+    assert found[1].cost_usd is not None
+    assert found[1].cost_usd.value == pytest.approx(2 * times(found)[1] / 3600 * 3.6)  # 16 workers on 2 nodes
+
+
+@pytest.mark.parametrize("whose", ["measured", "asked"])
+def test_hardware_without_a_stated_peak_is_refused(whose: str) -> None:
+    blank = NODE.model_copy(update={"name": "blank", "peak": None})
+    runs = World().measure(COUNTS)
+    fit = model.fit(replace(runs, hardware=blank) if whose == "measured" else runs)
+    other = NODE.model_copy(update={"name": "other"}) if whose == "measured" else blank
+    with pytest.raises(UserError, match="hardware=blank states no peak in fp32"):
+        forecast(fit, [2], Target(hardware=other))
+
+
+def test_unknown_gradients_forbid_another_network_alone() -> None:
+    fit = model.fit(replace(World().measure(COUNTS), gradient_bytes=None))
+    assert times(forecast(fit, [16])) == pytest.approx(truth(World(), [16]), rel=0.01)
+    with pytest.raises(UserError, match="how many bytes"):
+        forecast(fit, [16], Target(network=network.stated("10gbit,10us")))
+
+
+def test_more_workers_than_samples_are_refused() -> None:
+    fit = model.fit(World().measure(COUNTS))
+    with pytest.raises(UserError, match="2,048 workers are more"):
+        forecast(fit, [2048])
+
+
+# --- leave one out
+
+
+def test_leave_one_out_equals_an_independent_computation() -> None:
+    world = World(grows=True, batch=32, feeding=0.0, optimizer=0.0)
+    runs = world.measure((1, 4, 16), noise=0.05, seed=3)
+    one, four, sixteen = runs.runs
+    found = {left.workers: left for left in leave_one_out(runs)}
+
+    def line(terms: list[list[float]], values: list[float]) -> np.ndarray:
+        reference, theta = np.array(values), np.zeros(2)
+        for _ in range(3):
+            rows, wanted = np.array(terms) / reference[:, None], np.array(values) / reference
+            theta = LinearRegression(positive=True, fit_intercept=False).fit(rows, wanted).coef_
+            reference = np.array(terms) @ theta
+        return theta
+
+    def updates(k: int) -> float:
+        return world.epoch_samples / (32 * k)
+
+    # Without 4: one count tells of communication, so it is half all bandwidth and half all latency.
+    compute = line([[1, 0], [1, 0]], [r.compute_s / r.updates for r in (one, sixteen)])[0]
+    outside = line([[1, 1], [1, 1 / 16]], [r.outside_s / r.epochs for r in (one, sixteen)])
+    spent = sixteen.communication_s / sixteen.updates
+    exposed = (spent * (2 * 3 / 4) / (2 * 15 / 16) + spent * math.log2(4) / math.log2(16)) / 2
+    expected = 6.0 * (updates(4) * (compute + exposed) + outside @ [1, 1 / 4])
+    assert found[4].predicted_s == pytest.approx(expected, rel=1e-6)
+    assert found[4].time_error == pytest.approx(expected / four.total_s - 1)
+    # Without 1: nothing is sent there.
+    compute = line([[1, 0], [1, 0]], [r.compute_s / r.updates for r in (four, sixteen)])[0]
+    outside = line([[1, 1 / 4], [1, 1 / 16]], [r.outside_s / r.epochs for r in (four, sixteen)])
+    expected = 6.0 * (updates(1) * compute + outside @ [1, 1])
+    assert found[1].predicted_s == pytest.approx(expected, rel=1e-6)
+
+
+def test_leave_one_out_needs_three_worker_counts() -> None:
+    assert leave_one_out(World().measure((1, 2), repeats=5)) == []
+    assert "needs runs at 3" in explain.left_out([])
+
+
+def test_a_count_that_missed_its_goal_has_no_error() -> None:
+    runs = World().measure((1, 2, 4, 8))
+    missed = replace(runs, runs=tuple(replace(r, reached=r.workers < 4) for r in runs.runs))
+    assert [one.workers for one in leave_one_out(missed)] == [1, 2]
+    assert held_out(model.fit(missed.only([1, 2])), missed) == []
+    assert [one.workers for one in held_out(model.fit(runs.only([1, 2])), runs)] == [4, 8]
+
+
+def test_the_point_that_is_predicted_has_no_say_in_its_prediction() -> None:
+    runs = World().measure((1, 2, 4, 8), noise=0.03)
+    spoiled = replace(runs, runs=tuple(replace(r, compute_s=9e9) if r.workers == 8 else r for r in runs.runs))
+    fits = [model.fit(one.only([1, 2, 4])) for one in (runs, spoiled)]
+    assert forecast(fits[0], [8]) == forecast(fits[1], [8])
+
+
+def test_intervals_widen_beyond_what_was_measured_by_what_the_model_was_off_there() -> None:
+    right = World().measure((1, 2, 4))
+    bent = replace(
+        right,
+        runs=tuple(
+            replace(r, communication_s=3 * r.communication_s) if r.workers == 4 else r for r in right.runs
+        ),
+    )
+    assert drift(right.only([1, 2])) == 0.0
+    off = compare(model.fit(bent.only([1, 2])), bent.only([4])).epoch_error
+    assert off < -0.2
+    assert drift(bent) == pytest.approx(-math.log1p(off))  # 4 is one doubling beyond 2
+    assert drift(bent) > 2 * drift(right)
+
+
+# --- what is fitted
+
+
+def test_runs_with_a_caveat_are_never_fitted_and_are_named() -> None:
+    world = World(grows=True, batch=32)
+    good = [as_record(world.run(k), seed=k) for k in (1, 2)]
+    slow = replace(world.run(4), compute_s=1e6)
+    bad = [
+        as_record(slow, seed=11, oversubscribed=True),
+        as_record(slow, seed=12, caveats=["the cost is not this hardware's"]),
+        as_record(slow, seed=13, status="failed"),
+        as_record(slow, seed=14, phases={}),
+        as_record(slow, seed=15, restarts=[{"0": "killed"}]),
+    ]
+    found = measured.from_records([*good, *bad], title="study")
+    assert found.counts == [1, 2]
+    assert len(found.left_out) == 5 and "more workers than CPUs" in found.left_out[0]
+    with pytest.raises(UserError, match="at 2 or more worker counts, these have 1"):
+        measured.check(measured.from_records([good[0], *bad], title="study"))
+
+
+def test_hardware_and_price_are_those_of_the_runs_that_are_fitted() -> None:
+    world = World(grows=True, batch=32)
+    caveat = {"caveats": ["the node has fewer CPUs than its profile states"]}
+    bad = [as_record(world.run(k), "hardware=gcp_n1_standard_4", seed=k, **caveat) for k in (1, 2)]
+    good = [as_record(world.run(k), seed=10 + k) for k in (1, 2)]
+    found = measured.from_records([*bad, *good], title="study")
+    assert found.counts == [1, 2] and len(found.left_out) == 2
+    assert found.hardware.name == "local" and found.hardware.price is None
+
+
+def test_a_record_becomes_the_run_that_it_was_made_of() -> None:
+    run = World(grows=True, batch=32, hidden=0.5).run(4)
+    (found,) = measured.from_records([as_record(run)], title="study").runs
+    for name, value in vars(run).items():
+        assert getattr(found, name) == pytest.approx(value if name != "validations" else 1, rel=1e-3)
+    alone = World(grows=True, batch=32).run(1)
+    (found,) = measured.from_records(
+        [as_record(replace(alone, communication_s=1.0, compute_s=alone.compute_s - 1.0))], title="study"
+    ).runs
+    assert (found.communication_s, found.overlapped_s) == (0.0, 0.0)  # one worker sends nothing
+    assert found.compute_s == pytest.approx(alone.compute_s)
+
+
+def test_two_experiments_are_not_one_study() -> None:
+    runs = [as_record(World().run(1)), as_record(World().run(2), "task=logreg", seed=8)]
+    with pytest.raises(
+        UserError, match=r"study mixes experiments: .*task.name is \"logreg\" and \"resnet20\""
+    ):
+        measured.from_records(runs, title="study")
+
+
+def test_missed_goals_give_no_epochs_but_their_seconds_count() -> None:
+    world = World()
+    runs = world.measure((1, 2, 4))
+    missed = replace(world.run(4), reached=False, epochs=30.0, updates=5 * world.run(4).updates)
+    missed = replace(missed, compute_s=5 * missed.compute_s, samples=5 * missed.samples)
+    both = replace(runs, runs=(*runs.runs, missed))
+    assert model.fit(both).epochs.theta[0] == pytest.approx(6.0)
+    assert both.times(4)[1] == math.inf
+    assert any("1 of 2 runs missed the goal" in sentence for sentence in explain.basis(model.fit(both)))
+    never = replace(runs, runs=tuple(replace(run, reached=False) for run in runs.runs))
+    with pytest.raises(UserError, match="no run reached its goal"):
+        measured.check(never)
+
+
+def test_a_batch_that_follows_no_rule_is_refused() -> None:
+    runs = World().measure((1, 4))
+    odd = replace(runs.runs[1], samples=2 * runs.runs[1].samples)
+    with pytest.raises(UserError, match="neither stays the same nor grows"):
+        measured.check(replace(runs, runs=(runs.runs[0], odd)))
+
+
+def test_a_short_last_batch_is_no_other_rule() -> None:
+    runs = World(grows=True, batch=32).measure((1, 2))
+    short = replace(runs.runs[1], samples=0.93 * runs.runs[1].samples)
+    assert measured.check(replace(runs, runs=(runs.runs[0], short))).grows
+
+
+# --- advice
+
+
+def row(workers: int, hours: float, usd: float, *, sure: float = 1.5) -> Forecast:
+    return Forecast(
+        workers=workers,
+        measured_s=None,
+        extrapolated=True,
+        time_s=Estimate(3600 * hours, 3600 * hours / sure, 3600 * hours * sure),
+        speed_up=Estimate(1.0),
+        cost_usd=Estimate(usd, usd / sure, usd * sure),
+        epochs=1.0,
+        update_s=1.0,
+        communication_share=0.0,
+    )
+
+
+ROWS = [row(1, 10, 10), row(2, 6, 12), row(4, 4, 16), row(8, 3.9, 31.2), row(16, 4.5, 72)]
+
+
+def chosen(**asked: float | None) -> dict[str, int | None]:
+    return {
+        one.question: one.workers for one in advice.advise(ROWS, **{"deadline": None, "budget": None} | asked)
+    }
+
+
+def test_advice_for_each_question() -> None:
+    assert chosen() == {"least time": 8, "least cost": 1}
+    assert chosen(deadline=7 * 3600.0)["deadline"] == 2
+    assert chosen(deadline=3600.0)["deadline"] is None
+    assert chosen(budget=20.0)["budget"] == 4
+    assert chosen(budget=5.0)["budget"] is None
+
+
+def test_advice_in_words() -> None:
+    said = {one.question: one.sentence for one in advice.advise(ROWS, deadline=7 * 3600.0, budget=5.0)}
+    assert said["least time"].startswith(
+        "Least time: 8 workers, 3 h 54 min (2 h 36 min to 5 h 51 min), 31.20 USD"
+    )
+    assert "within 5 % of it: 4 workers" in said["least time"]
+    assert "with the whole interval, 4 workers" in said["deadline"]
+    assert "no worker count is predicted to keep it; closest is 1 worker" in said["budget"]
+
+
+def test_the_fewest_workers_meet_a_deadline_where_there_is_no_price() -> None:
+    unpriced = [replace(one, cost_usd=None) for one in ROWS]
+    assert advice.advise(unpriced, deadline=5 * 3600.0, budget=None)[-1].workers == 4
+    with pytest.raises(UserError, match="needs a price"):
+        advice.advise(unpriced, deadline=None, budget=5.0)
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"), [("8h", 28_800), ("90min", 5400), ("1.5d", 129_600), ("20s", 20)]
+)
+def test_deadlines(word: str, wanted: float) -> None:
+    assert advice.seconds(word) == wanted
+
+
+@pytest.mark.parametrize("word", ["8", "h", "-3h", "8 hours"])
+def test_what_is_no_deadline(word: str) -> None:
+    with pytest.raises(UserError, match="not a duration"):
+        advice.seconds(word)
+
+
+# --- the published runs
+
+
+def runs_of(task: str, profile: Hardware = T4) -> Measurements:
+    return published.measurements(task, backend="nccl", profile=profile)
+
+
+@pytest.mark.parametrize("task", ["gnmt", "transformer", "resnet20"])
+def test_published_runs_keep_their_totals(task: str) -> None:
+    from mlbench.analysis.published import load
+
+    totals = {
+        row.workers: row.value
+        for row in load(task, study=published.STUDY)
+        if row.metric == "train_time" and row.label == "all-reduce" and row.backend in ("nccl", "all")
+    }
+    for run in runs_of(task).runs:
+        assert run.total_s == pytest.approx(totals[run.workers])
+
+
+def test_published_epochs_and_prices() -> None:
+    assert [run.epochs for run in runs_of("gnmt").runs] == pytest.approx([4.3, 3.9, 4.3, 4.3, 4.3])
+    assert [run.epochs for run in runs_of("transformer").runs] == pytest.approx([2.9, 3.3, 2.9, 2.9, 2.9])
+    price = runs_of("gnmt").hardware.price
+    assert price is not None and price.usd_per_hour == pytest.approx(0.5592)
+
+
+@pytest.mark.parametrize("task", ["gnmt", "transformer"])
+def test_the_documented_errors_are_those_of_the_model(task: str) -> None:
+    runs = runs_of(task)
+    fit = model.fit(measured.check(runs.only([1, 2, 4])))
+    said = explain.held_out([compare(fit, runs.only([k])) for k in (8, 16)])
+    documented = re.sub(r"\s+", " ", (ROOT / "docs" / "prediction.md").read_text())
+    assert said in documented
+    assert explain.left_out(leave_one_out(runs.only([1, 2, 4]))) in documented
+
+
+@pytest.mark.parametrize("task", ["gnmt", "transformer"])
+def test_published_runs_that_were_not_fitted_lie_in_their_intervals(task: str) -> None:
+    runs = runs_of(task)
+    for one in forecast(model.fit(runs.only([1, 2, 4])), [8, 16]):
+        (time,) = runs.times(one.workers)
+        assert one.time_s.low is not None and one.time_s.high is not None
+        assert one.time_s.low < time < one.time_s.high

@@ -1,0 +1,164 @@
+"""The page in a real browser: figures and rows are there, no script fails, nothing is fetched."""
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import chromium
+import pytest
+import studies
+
+from mlbench.analysis import published
+from mlbench.experiment.record import Record
+from mlbench.report import page, writer
+from mlbench.report.charts import NAMES
+
+T4 = "hardware=gcp_n1_t4"
+EVIL = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>{{ 7 * 6 }}$x^$"
+STUDY = writer.StudyText(
+    f"Scaling {EVIL}",
+    "How many workers, at what price, and how sure are we?",
+    ("python -m mlbench.sweep task=resnet20 workers=1,2,4 repeats=3",),
+    (writer.Planned("task=resnet20 workers=16", "none", 5, f"no room {EVIL}"),),
+)
+
+
+def made() -> list[Record]:
+    """Return a study with a missed run, whose texts try to break out of the page."""
+    records = studies.study(T4, repeats=3)
+    evil = {"run_id": f"evil {EVIL}", "error": EVIL, "warnings": [EVIL], "caveats": []}
+    return [*records, studies.run(4, 9, T4, time=40, status="diverged", **evil)]
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return page.page(made(), study=STUDY, references=published.load(task="resnet20"))
+
+
+@pytest.fixture(scope="module")
+def path(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Page]:
+    if chromium.PROGRAM is None:
+        pytest.skip("there is no Chromium on this machine")
+    with chromium.browse() as open_page:
+        yield open_page
+
+
+def ready(browser: chromium.Page) -> None:
+    """Wait until every figure is drawn."""
+    drawn = "[...document.querySelectorAll('.live')].filter(e => e.querySelector('.main-svg .point')).length"
+    browser.until(lambda: browser.ask(drawn) == len(NAMES))
+
+
+def test_the_browser_draws_every_figure_without_an_error_or_a_request(
+    browser: chromium.Page, path: Path
+) -> None:
+    browser.open(path.as_uri())
+    ready(browser)
+    assert browser.errors() == []
+    assert browser.requests() == [path.as_uri()]
+    captions = browser.ask("[...document.querySelectorAll('figcaption strong')].map(e => e.innerText)")
+    assert len(captions) == len(NAMES)
+    # What is drawn is the data: one mark for each run, by plotly's own paths.
+    times = "[...document.querySelectorAll('#figure-0-time_to_accuracy .scatterlayer .point')].length"
+    assert browser.ask(times) == 3 + 9 + 1  # medians, runs that reached the goal, one that missed it
+    bars = "document.querySelectorAll('#figure-0-phases .barlayer .point').length"
+    assert browser.ask(bars) >= 3 * 6  # three points, six phases at least
+
+
+def test_the_rows_are_in_the_page(browser: chromium.Page, path: Path) -> None:
+    browser.open(path.as_uri())
+    rows = "[...document.querySelectorAll('{} tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
+    points = browser.ask(rows.format("table.points"))
+    assert [row[0] for row in points] == ["1", "2", "4"]
+    assert points[2][1] == "3 of 4"
+    assert len(browser.ask(rows.format("table.runs"))) == 10
+    (lost,) = browser.ask(rows.format("table.missing"))
+    assert lost[:2] == ["task=resnet20 workers=16", "5"]
+    text = browser.ask("document.body.innerText")
+    assert "python -m mlbench.sweep task=resnet20 workers=1,2,4 repeats=3" in text
+    assert "Published results, not ours" in text
+    assert browser.ask("document.querySelectorAll('details.published table tbody tr').length") > 10
+
+
+def test_texts_from_records_stay_texts(browser: chromium.Page, path: Path) -> None:
+    browser.open(path.as_uri())
+    ready(browser)
+    assert browser.ask("window.broken") is None
+    assert browser.ask("document.querySelectorAll('img:not(.still)').length") == 0
+    assert EVIL in browser.ask("document.querySelector('h1').textContent")
+
+
+def test_without_scripts_the_still_pictures_stand_there(browser: chromium.Page, path: Path) -> None:
+    browser.open(path.as_uri(), scripts=False)
+    shown = "[...document.querySelectorAll('{}')].filter(e => e.getBoundingClientRect().height > 100).length"
+    assert browser.ask(shown.format(".still")) == len(NAMES)
+    assert browser.ask(shown.format(".live")) == 0
+
+
+def test_print_has_the_still_pictures(browser: chromium.Page, path: Path) -> None:
+    browser.open(path.as_uri())
+    ready(browser)
+    shown = "[...document.querySelectorAll('{}')].filter(e => e.getBoundingClientRect().height > 100).length"
+    assert browser.ask(shown.format(".live")) == len(NAMES)
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    assert browser.ask(shown.format(".live")) == 0
+    assert browser.ask(shown.format(".still")) == len(NAMES)
+    browser.send("Emulation.setEmulatedMedia", media="")
+
+
+def test_on_a_phone_the_tables_scroll_and_the_page_does_not(browser: chromium.Page, path: Path) -> None:
+    browser.open(path.as_uri(), width=360, height=740)
+    ready(browser)
+    assert browser.ask("document.documentElement.scrollWidth") <= 360
+    assert browser.ask("document.querySelector('table.points').parentNode.scrollWidth") > 360
+    assert browser.errors() == []
+
+
+def test_the_page_asks_nothing_of_any_network(html: str) -> None:
+    class Addresses(HTMLParser):
+        found: list[str] = []
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.found += [
+                value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")
+            ]
+
+    parser = Addresses()
+    parser.feed(re.sub(r"<script>.*?</script>", "", html, flags=re.S))
+    assert parser.found and all(address.startswith(("data:", "#")) for address in parser.found)
+    assert "default-src 'none'" in html  # the browser refuses what the library might ask for
+
+
+def test_the_embedded_numbers_are_json_that_ends_no_element(html: str) -> None:
+    block = re.search(r'<script type="application/json" id="figures-data">(.*?)</script>', html, re.S)
+    assert block
+    assert not set("<>&") & set(block.group(1))
+    figures = json.loads(block.group(1))
+    assert sorted(figures) == sorted(f"figure-0-{name}" for name in NAMES)
+
+
+def test_a_study_without_runs_has_a_page_that_says_so() -> None:
+    text = page.page([], study=STUDY, references=[])
+    assert "No run of this study has a record yet" in text
+    assert "no room" in text
+
+
+def test_published_results_stand_beside_the_tasks_own_data_alone() -> None:
+    """A user's own files and the 80/20 split are other data sets than the published one."""
+    split = studies.study("task=logreg", "division=open", "task.validation=split", repeats=1)
+    references = published.load(task="logreg")
+    alone = page.page(split, study=STUDY, references=references)
+    assert "logreg, mini, task.validation=split: " in alone
+    assert "Published results, not ours" not in alone
+    both = page.page([*split, *studies.study("task=logreg", repeats=1)], study=STUDY, references=references)
+    assert both.count("Published results, not ours") == 1
+    assert both.index("Published results, not ours") < both.index("<h2>logreg, mini, task.validation=split: ")

@@ -1,0 +1,362 @@
+"""The report's files, rows, charts and sentences, from made-up studies."""
+
+import csv
+import math
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import studies
+from conftest import ROOT
+from PIL import Image, ImageStat
+from records import nothing_measured
+
+from mlbench.analysis.points import points
+from mlbench.analysis.speedup import speedups
+from mlbench.experiment.phases import PHASES
+from mlbench.experiment.record import Record
+from mlbench.report import grouping, interactive, page, provenance_section, tables, writer
+from mlbench.report.chart import Chart
+from mlbench.report.charts import NAMES, charts
+from mlbench.report.charts.phases import APART, OUTSIDE
+from mlbench.report.summary import answer
+
+T4 = "hardware=gcp_n1_t4"
+STUDY = writer.StudyText(
+    "Scaling", "How many workers?", ("python -m mlbench.sweep task=resnet20 workers=1,2,4",)
+)
+OVERSUBSCRIBED = {"oversubscribed": True, "caveats": ["8 workers shared the CPUs of fewer"]}
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    """Three points that scale, one with a missed run, and one that is oversubscribed."""
+    missed = studies.run(4, 9, T4, time=50, status="goal_not_reached")
+    apart = [studies.run(8, seed, T4, time=20 + seed, **OVERSUBSCRIBED) for seed in range(3)]
+    return [*studies.study(T4), missed, *apart]
+
+
+def drawn(records: list[Record], name: str) -> Chart:
+    (group,) = grouping.groups(records)
+    return next(chart for chart in charts(group) if chart.name == name)
+
+
+def test_write_makes_every_file_and_each_holds_something(records: list[Record], tmp_path: Path) -> None:
+    paths = writer.write(records, tmp_path / "new", study=STUDY, references=[])
+    assert sorted(path.name for path in paths) == sorted(writer.FILES)
+    for path in paths:
+        assert path.stat().st_size > 0
+        if path.suffix == ".png":
+            with Image.open(path) as picture:
+                assert picture.size[0] > 1000
+                assert ImageStat.Stat(picture.convert("L")).stddev[0] > 10  # not a blank sheet
+
+
+def test_the_tables_on_disk_hold_the_aggregates(records: list[Record], tmp_path: Path) -> None:
+    writer.write(records, tmp_path, study=STUDY, references=[])
+    stored = pq.read_table(tmp_path / "summary.parquet").to_pylist()
+    with (tmp_path / "summary.csv").open() as file:
+        text = list(csv.DictReader(file))
+    compared = speedups(points(records))
+    assert [row["workers"] for row in stored] == [1, 2, 4, 8]
+    for row, line, one in zip(stored, text, compared, strict=True):
+        assert one.point.time_to_accuracy
+        assert row["time_to_accuracy_s"] == one.point.time_to_accuracy.value
+        assert row["time_to_accuracy_s_high"] == one.point.time_to_accuracy.high
+        assert row["speedup"] == (one.total.value if one.total else None)
+        assert float(line["time_to_accuracy_s"]) == one.point.time_to_accuracy.value
+    assert stored[2]["missed"] == records[15].run_id
+    assert stored[3]["speedup"] is None and "oversubscribed" in stored[3]["no_speedup"]
+
+
+def test_metrics_for_a_tracking_store_are_finite_and_step_by_workers(records: list[Record]) -> None:
+    found = list(writer.metrics(records))
+    assert all(math.isfinite(value) for _, value, _ in found)
+    assert {workers for _, _, workers in found} == {1, 2, 4}  # the oversubscribed point is not compared
+    speedup_two = next(value for name, value, workers in found if (name, workers) == ("speedup", 2))
+    assert speedup_two == writer.rows(records)[1]["speedup"]
+    assert len({(name, workers) for name, _, workers in found}) == len(found)
+
+
+def test_metrics_of_several_families_and_tasks_have_names_of_their_own() -> None:
+    mpi = [
+        run.model_copy(update={"key": f"m{run.key}", "run_id": f"m{run.run_id}", "experiment": other(run)})
+        for run in studies.study(T4, repeats=2)
+    ]
+    names = {name for name, _, _ in writer.metrics([*studies.study(T4, repeats=2), *mpi])}
+    assert {"gloo/speedup", "mpi/speedup"} <= names and "speedup" not in names
+
+
+def other(run: Record) -> dict[str, Any]:
+    return run.experiment | {"backend": run.experiment["backend"] | {"name": "mpi"}}
+
+
+def test_missed_runs_stand_at_the_top_of_the_times(records: list[Record]) -> None:
+    chart = drawn(records, "time_to_accuracy")
+    missed = next(trace for trace in chart.traces if trace.label == "missed the goal")
+    singles = next(trace for trace in chart.traces if trace.label == "single runs")
+    assert missed.cross and list(missed.texts) == [records[15].run_id]
+    assert min(missed.y) > max(singles.y)
+    assert len(singles.x) == len(records) - 1
+    assert any(records[15].run_id in sentence and "1 of 6 runs" in sentence for sentence in chart.words)
+
+
+def test_oversubscribed_points_are_drawn_apart_and_never_joined(records: list[Record]) -> None:
+    chart = drawn(records, "speedup")
+    lines = [trace for trace in chart.traces if trace.kind == "line"]
+    apart = next(trace for trace in chart.traces if "no speed-up" in trace.label)
+    assert apart.kind == "marks" and apart.cross and list(apart.x) == [8]
+    assert {trace.label for trace in lines} == {"total", "compute only"}
+    assert all(max(trace.x) < 8 / 1.5 for trace in lines)
+    assert any("k = 8 has no speed-up" in sentence for sentence in chart.words)
+    assert all("on demand" not in t.label or len(t.x) == 3 for t in drawn(records, "cost").traces)
+
+
+def test_phases_stack_to_the_time_of_an_epoch() -> None:
+    records = studies.study(T4, repeats=3)
+    chart = drawn(records, "phases")
+    bars = [trace for trace in chart.traces if trace.kind == "bars"]
+    for place, point in enumerate(points(records)):
+        stacked = sum(trace.y[place] for trace in bars)
+        assert stacked == pytest.approx(
+            0.98 * sum(p / 4 for p in point.times) / 3
+        )  # studies.run measures 98 %
+        for below, above in zip(bars, bars[1:], strict=False):
+            assert above.base[place] == pytest.approx(below.base[place] + below.y[place])
+
+
+def test_below_the_bars_of_a_family_its_name_stands_once_and_families_stand_apart() -> None:
+    made = [*studies.study(T4), *studies.study(T4, "backend=nccl", workers=(1, 2))]
+    chart = drawn(made, "phases")
+    bars = next(trace for trace in chart.traces if trace.kind == "bars")
+    assert [after - before for before, after in pairwise(bars.x)] == pytest.approx([1, 1, 1 + APART, 1])
+    assert [text for _, text in chart.x.ticks] == ["1", "2\ngloo", "4", "1", "\nnccl", "2"]
+
+
+def test_words_have_room_below_a_picture_and_in_place_of_one(tmp_path: Path) -> None:
+    """matplotlib warns where they leave none to the picture, and a warning fails a test."""
+    made = [
+        studies.run(1, seed, "division=open", f"task.batch_size={size}", time=9, status="goal_not_reached")
+        for size in range(8, 17)
+        for seed in (0, 1)
+    ]
+    few, many = tmp_path / "few", tmp_path / "many"
+    for folder, some in ((few, made[:2]), (many, made)):
+        folder.mkdir()
+        writer.draw(some, folder, names=["time_to_accuracy", "cost"])
+    with Image.open(few / "time_to_accuracy.png") as one, Image.open(many / "time_to_accuracy.png") as other:
+        assert one.height < other.height
+
+
+def test_the_optimum_is_marked_at_its_cost(records: list[Record]) -> None:
+    chart = drawn(records, "cost")
+    ring = next(trace for trace in chart.traces if trace.kind == "ring")
+    costs = next(trace for trace in chart.traces if trace.label == "on demand")
+    assert (ring.x[0], ring.y[0]) in zip(costs.x, costs.y, strict=True)
+    assert any("trade" in sentence for sentence in chart.words)
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "said"),
+    [
+        ([studies.run(2, 0, T4, time=9)], "speedup", "nothing was run with one worker"),
+        ([studies.run(1, 0, time=9)], "cost", "No price is stated for hardware=local"),
+        ([studies.run(1, 0, time=9, goal=None, status="completed")], "time_to_accuracy", "had no goal"),
+        ([nothing_measured(status="failed", error="x")], "phases", "no phases were measured"),
+        ([nothing_measured(status="failed", error="x")], "convergence", "No run validated"),
+        ([studies.run(1, 0, time=9, phases={}, exposed_communication_share=None,
+                      overlapped_communication=None)], "communication", "measured its communication"),
+    ],
+)  # fmt: skip
+def test_a_figure_that_has_nothing_to_show_says_why(made: list[Record], name: str, said: str) -> None:
+    chart = drawn(made, name)
+    assert chart.empty
+    assert any(said in sentence for sentence in chart.words), chart.words
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        [nothing_measured(status="failed", error="no room")],
+        [studies.run(1, 0, time=9, goal=None, status="completed", time_to_accuracy=None)],
+        [studies.run(k, s, T4, time=9, status="diverged") for k in (1, 2) for s in (0, 1)],
+        [studies.run(2, 0, T4, time=9)],
+    ],
+    ids=["nothing", "failed", "no goal", "all missed", "one run"],
+)
+def test_a_study_of_which_little_is_known_still_has_its_report(records: list[Record], tmp_path: Path) -> None:
+    paths = writer.write(records, tmp_path, study=STUDY, references=[])
+    assert sorted(path.name for path in paths) == sorted(writer.FILES)
+    assert all(path.exists() for path in paths)
+
+
+def test_mini_and_official_never_stand_in_one_picture(tmp_path: Path) -> None:
+    official = {"experiment": {"scale": "official"}}
+    records = studies.study(T4, repeats=2)
+    records += [studies.run(k, 9, T4, time=50, key=f"o{k}", **official) for k in (1, 2)]
+    found = grouping.groups(records)
+    assert [group.scale for group in found] == ["mini", "official"]
+    assert {chart.about.split(",")[1].strip() for group in found[:1] for chart in charts(group)} == {"mini"}
+    names = sorted(path.name for path in writer.draw(records, tmp_path))
+    assert names == sorted([f"{name}.png" for name in NAMES] + [f"{name}-mini.png" for name in NAMES])
+
+
+def test_published_runs_stand_beside_ours_and_apart() -> None:
+    archive = {"source": "mlbench-published", "caveats": ["one run"], "mlbench": "original"}
+    published = [
+        run.model_copy(update={**archive, "key": f"p{run.key}", "run_id": f"p{run.run_id}"})
+        for run in studies.study(T4, repeats=1)
+    ]
+    (group,) = grouping.groups([*published, *studies.study(T4, repeats=2)])
+    assert [family.published for family in group.families] == [False, True]
+    assert group.families[1].label.endswith("published")
+    assert all(one.total for family in group.families for one in family.speedups)
+    assert "6 runs" in answer(group)[2]  # the answer is about our own
+
+
+def test_the_answer_has_three_sentences_from_the_data(records: list[Record]) -> None:
+    (group,) = grouping.groups(records)
+    time, price, certainty = answer(group)
+    assert "4 workers in" in time and "times as fast as one worker" in time
+    assert "price" in price and "USD" in price
+    assert "19 runs at 4 points" in certainty and "1 missed the goal" in certainty
+    assert "k = 8 stands apart" in certainty
+
+
+def test_the_answer_says_when_repeats_are_too_few() -> None:
+    (three,) = grouping.groups(studies.study(T4, repeats=3))
+    assert "75 % of studies" in answer(three)[2]
+    (one,) = grouping.groups(studies.study(T4, repeats=1))
+    assert (
+        "points of 1 run show no difference" in answer(one)[2] and "no difference is shown" in answer(one)[1]
+    )
+
+
+def test_the_answer_without_a_point_that_reached_the_goal() -> None:
+    (group,) = grouping.groups([studies.run(1, 0, T4, time=9, status="failed")])
+    assert answer(group)[0].startswith("No point reached")
+
+
+def test_families_are_told_apart_by_what_differs() -> None:
+    small = {"experiment": {"task": studies.run(1, 0, time=9).experiment["task"] | {"batch_size": 7}}}
+    records = studies.study(T4, repeats=2)
+    records += [studies.run(1, 5, T4, time=9, key="b7", run_id="b7", **small)]
+    (group,) = grouping.groups(records)
+    assert sorted(family.label for family in group.families) == ["batch_size 32", "batch_size 7"]
+
+
+def test_interactive_figures_are_plain_json_and_escape_what_plotly_would_read(records: list[Record]) -> None:
+    evil = [records[0].model_copy(update={"run_id": "<a href='x'>y</a>"})]
+    for chart in charts(grouping.groups(evil)[0]):
+        text = str(interactive.plotly(chart))
+        assert "<a" not in text and "nan" not in text and "inf'" not in text
+
+
+def test_all_runs_are_listed_with_what_became_of_them(records: list[Record]) -> None:
+    rows = tables.runs(records).rows
+    assert [row.cells[0].text for row in rows] == [record.run_id for record in records]
+    assert [row.cells[6].text for row in rows if row.apart] == ["infinite"]
+
+
+def test_planned_runs_without_a_record_are_told(records: list[Record]) -> None:
+    done, lost = (
+        writer.Planned("workers=1", records[0].key, records[0].seed),
+        writer.Planned("workers=9", "none", 3, "no room"),
+    )
+    assert tables.missing(records, [done]) is None
+    table = tables.missing(records, [done, lost])
+    assert table and [[cell.text for cell in row.cells] for row in table.rows] == [
+        ["workers=9", "3", "no room"]
+    ]
+
+
+def test_provenance_tells_once_what_the_runs_share(records: list[Record]) -> None:
+    found = dict(provenance_section.provenance(records))
+    assert found["prepared data (SHA-256 of the manifest)"] == ["d" * 64]
+    assert len(found["hardware profile"]) == 1 and "T4" in found["hardware profile"][0]
+    assert "USD an hour" in found["price"][0]
+
+
+def test_a_study_of_task_0_shows_its_messages(tmp_path: Path) -> None:
+    def table(workers: int) -> list[dict[str, Any]]:
+        row = {"kind": "times", "collective": "all_reduce", "dtype": "float32", "wrong_elements": 0}
+        sizes = [(size, 1e-3 * workers + size / 1e9) for size in (10, 10_000, 10_000_000)]
+        good = [
+            row | {"bytes": size, "p50_s": time, "busbw_bytes_per_s": size / time} for size, time in sizes
+        ]
+        return [*good, row | {"bytes": 99, "p50_s": 1e-9, "busbw_bytes_per_s": 1e15, "wrong_elements": 1}]
+
+    free = {"goal": None, "status": "completed"}
+    records = [nothing_measured("task=allreduce", f"workers={k}", key=f"{k}", run_id=f"{k}", table=table(k),
+                                workers=k, **free) for k in (2, 4)]  # fmt: skip
+    chart = drawn(records, "message_times")
+    assert [list(trace.x) for trace in chart.traces] == [[10, 10_000, 10_000_000]] * 2
+    assert chart.traces[1].y[0] == pytest.approx(4e-3 + 1e-8)
+    times, rates, _ = answer(grouping.groups(records)[0])
+    assert "2.0 ms with 2 workers" in times and "4.0 ms with 4 workers" in times
+    assert "833 MB/s with 2 workers" in rates
+    writer.write(records, tmp_path, study=STUDY, references=[])
+    assert (tmp_path / "message_bandwidth.png").exists()
+
+
+@pytest.mark.parametrize(
+    "row", [{"kind": "decoding", "images": 256}, {"kind": "batches", "share_of_padding": 0.1}]
+)
+def test_a_table_that_is_not_of_messages_makes_no_task_0(row: dict[str, Any]) -> None:
+    """ResNet-50 times its decoding, translation counts its padding: their reports are about the goal."""
+    (group,) = grouping.groups(studies.study(repeats=3, table=[row]))
+    assert answer(group)[0].startswith("Fastest to top1_accuracy >= 95 is 4 workers")
+    assert [chart.name for chart in charts(group)] == list(NAMES)
+    assert [chart.name for chart in page._worth(group)] == list(NAMES)  # also that which only says why not
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"data_manifest": "e" * 16}, "data"),
+        ({"nodes": [{"cpu_model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}]}, "machine"),
+    ],
+)
+def test_a_point_whose_runs_differ_in_data_or_machine_is_told_apart(
+    change: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    node = {"cpu_model": "AMD EPYC 7B12 64-Core Processor"}
+    records = studies.study(repeats=2, nodes=[node], data_manifest="d" * 16)
+    records[-1] = records[-1].model_copy(update=change)
+    (group,) = grouping.groups(records)
+    labels = [family.label for family in group.families]
+    assert len(set(labels)) == 2 and all(label.startswith(f"{name} ") for label in labels)
+    assert max(map(len, labels)) < 60
+    writer.write(records, tmp_path, study=STUDY, references=[])
+
+
+SPLIT = ("task=logreg", "division=open", "task.validation=split")
+FILES = ("task=logreg", "division=open", "task.train_file=a9a.txt", "task.test_file=a9a.t")
+
+
+def test_other_data_stands_in_charts_answers_and_metrics_of_its_own() -> None:
+    records = [run for words in (("task=logreg",), SPLIT, FILES) for run in studies.study(*words, repeats=3)]
+    found = grouping.groups(records)
+    files = "task.test_file=a9a.t task.train_file=a9a.txt"
+    assert [group.other_data for group in found] == ["", files, "task.validation=split"]
+    assert [len(group.families) for group in found] == [1, 1, 1]
+    assert [group.about.rpartition(", data ")[2] for group in found] == [
+        "epsilon_like", files, "epsilon_like task.validation=split",
+    ]  # fmt: skip
+    assert all("9 runs at 3 points" in answer(group)[2] for group in found)
+    metrics = list(writer.metrics(records))
+    assert len({(name, workers) for name, _, workers in metrics}) == len(metrics)
+    assert {row["other_data"] for row in writer.rows(records)} == {group.other_data for group in found}
+
+
+def test_all_that_a_run_measures_between_its_batches_is_drawn_and_in_the_tables() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "mlbench").rglob("*.py"))
+    assert set(re.findall(r'\.outside\("(\w+)"\)', sources)) == set(OUTSIDE)
+    (row,) = writer.rows([studies.run(1, 0, time=9)])
+    assert {name for name in row if name.endswith("_s_per_epoch")} == {
+        f"{part}_s_per_epoch" for part in (*PHASES, *OUTSIDE)
+    }

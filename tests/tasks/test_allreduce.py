@@ -1,0 +1,281 @@
+"""Task 0 with real gloo processes, and the arithmetic that its table rests on."""
+
+import math
+from dataclasses import replace
+from io import StringIO
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import run_ranks
+from rich.console import Console
+
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
+from mlbench.tasks import registry
+from mlbench.tasks.allreduce import collectives, rates, report
+from mlbench.training.worker import Worker
+
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+TINY = ["task=allreduce", "division=open", "task.largest=9", "task.repeats=3"]
+
+
+def measure(worker: Worker, words: list[str]) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+    """Run the task and return its status, its table and the signs of life that it gave."""
+    signs: list[dict[str, Any]] = []
+    worker.progress = signs.append
+    worker.tracker.due = lambda: True
+    experiment = compose(words)
+    outcome = registry.load("allreduce").run(experiment.task, worker)
+    assert outcome.elapsed > 0 and not outcome.validations
+    return outcome.status, outcome.table, signs
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_every_collective_and_dtype_is_timed_and_every_element_is_right(workers: int) -> None:
+    answers = run_ranks(measure, workers, TINY)
+    assert len({str(table) for _, table, _ in answers}) == 1, "all ranks have the same table"
+    status, table, signs = answers[0]
+    assert status == "completed"
+    pairs = [(pair, list(rows)) for pair, rows in groupby(table, lambda r: (r["dtype"], r["collective"]))]
+    assert [pair for pair, _ in pairs] == [
+        (dtype, name) for dtype in ("float32", "float16", "bfloat16") for name in NAMES
+    ]
+    for (dtype, name), rows in pairs:
+        assert [row["kind"] for row in rows] == ["times"] * (len(rows) - 1) + ["fit"]
+        assert rows[-1]["points"] == len(rows) - 1 and rows[-1]["residual"] >= 0
+        for row in rows[:-1]:
+            blocks = name in ("all_gather", "reduce_scatter", "all_to_all")
+            whole = math.ceil(row["size"] / workers) * workers if blocks else row["size"]
+            assert row["elements"] == whole
+            assert row["bytes"] == whole * (4 if dtype == "float32" else 2)
+            assert 0 < row["min_s"] <= row["p50_s"] <= row["p95_s"] <= row["p99_s"] <= row["max_s"]
+            assert row["min_s"] <= row["mean_s"] <= row["max_s"]
+            assert row["wrong_elements"] == 0 and row["reason"] is None
+            assert row["busbw_bytes_per_s"] == pytest.approx(
+                row["bytes"] / row["p50_s"] * rates.factor(name, workers)
+            )
+    assert all(set(row) == set(rates.COLUMNS) for row in table)
+    doing = list(dict.fromkeys(sign["doing"] for sign in signs))
+    assert len(doing) == 15 and doing[0] == "timing all_reduce float32 (1 of 15)"
+    assert doing[-1] == "timing all_to_all bfloat16 (15 of 15)"
+    assert not answers[1][2], "one rank tells for all"
+
+
+def faulty(worker: Worker, words: list[str]) -> Any:
+    """Let rank 1 spoil an element of every second broadcast, and refuse to scatter bfloat16 sums."""
+    original = collectives.Exchange.of
+
+    def spoiled(collective: str, dtype: torch.dtype, *args: Any, **kwargs: Any) -> collectives.Exchange:
+        exchange = original(collective, dtype, *args, **kwargs)
+        calls = 0
+
+        def operation() -> None:
+            nonlocal calls
+            exchange.operation()
+            calls += 1
+            if collective == "broadcast" and calls == 2:
+                exchange.received[-1] += 1
+            if collective == "reduce_scatter" and dtype == torch.bfloat16:
+                raise RuntimeError("no such kernel\nsecond line")
+
+        return replace(exchange, operation=operation) if worker.rank == 1 else exchange
+
+    collectives.Exchange.of = spoiled  # type: ignore[assignment]
+    return measure(worker, words)
+
+
+@pytest.fixture(scope="module")
+def with_faults() -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return status and table of both ranks of a run in which rank 1 is faulty."""
+    words = [*TINY, "task.collectives=[reduce_scatter,broadcast]", "task.dtypes=[bfloat16,float32]"]
+    return [(status, table) for status, table, _ in run_ranks(faulty, 2, words)]
+
+
+def test_one_wrong_element_on_one_rank_is_found_and_leaves_no_time(with_faults: list) -> None:
+    for status, table in with_faults:
+        assert status == "failed"
+        for row in table:
+            if row["kind"] == "times":
+                bad = row["collective"] == "broadcast"
+                assert row["wrong_elements"] == bad and (row["p50_s"] is None) == bad
+                assert row["reason"] == ("1 elements were wrong" if bad else None)
+        unfitted = [row["reason"] for row in table if row["collective"] == "broadcast"][-1]
+        assert unfitted == "fewer than two sizes to draw a line through"
+
+
+def test_a_pair_that_one_rank_cannot_do_is_skipped_by_all_with_the_reason(with_faults: list) -> None:
+    for _, table in with_faults:
+        assert (table[0]["kind"], table[0]["dtype"], table[0]["reason"]) == (
+            "skipped",
+            "bfloat16",
+            "no such kernel",
+        )
+        scattered = [row for row in table[1:] if row["collective"] == "reduce_scatter"]
+        assert {row["dtype"] for row in scattered} == {"float32"}
+        assert all(row["wrong_elements"] == 0 for row in scattered if row["kind"] == "times")
+
+
+def test_a_sum_that_the_dtype_cannot_hold_exactly_is_not_measured() -> None:
+    worker = Worker(world_size=65)
+    base = torch.ones(1, dtype=torch.uint8)
+    told = collectives.reason_to_skip("all_reduce", torch.bfloat16, base, worker)
+    assert told and "not exact" in told
+
+
+def contents(worker: Worker) -> dict[str, tuple[list[float], list[float], list[float]]]:
+    """Return what this rank sent, received, and was to receive, for each collective."""
+    base = collectives.values(20, worker)
+    told = {}
+    for name in NAMES:
+        exchange = collectives.Exchange.of(name, torch.float32, 20, base=base, worker=worker)
+        exchange.fill()
+        sent = exchange.sent.tolist()
+        exchange.operation()
+        told[name] = sent, exchange.received.tolist(), exchange.expected.tolist()
+    return told
+
+
+def test_what_is_expected_is_what_the_collectives_are_defined_to_give() -> None:
+    ranks = run_ranks(contents, 2)
+    for name in NAMES:
+        first, second = (rank[name][0] for rank in ranks)
+        half = len(first) // 2
+        sums = [a + b for a, b in zip(first, second, strict=True)]
+        wanted = {
+            "all_reduce": [sums, sums],
+            "broadcast": [first, first],
+            "all_gather": [first + second] * 2,
+            "reduce_scatter": [sums[:half], sums[half:]],
+            "all_to_all": [first[:half] + second[:half], first[half:] + second[half:]],
+        }[name]
+        for rank, answer in zip(ranks, wanted, strict=True):
+            assert rank[name][1] == answer == rank[name][2]
+        assert first != second, "equal messages would hide a mix-up"
+
+
+def test_one_worker_has_nobody_to_talk_to() -> None:
+    experiment = compose(["task=allreduce"])
+    with pytest.raises(UserError, match="at least 2 workers"):
+        registry.load("allreduce").run(experiment.task, Worker())
+
+
+def test_there_is_nothing_to_prepare(tmp_path: Path) -> None:
+    assert registry.load("allreduce").prepare(compose(["task=allreduce"]).task, tmp_path) == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+def test_official_sizes_are_those_of_the_original_and_mini_stops_at_a_million() -> None:
+    official = compose(["task=allreduce", "scale=official"]).task
+    asked = rates.sizes(official.sizes, official.largest)  # type: ignore[attr-defined]
+    assert len(asked) == 77 and asked[:6] == [1, 2, 3, 4, 5, 6] and asked[-1] == 100_000_000
+    assert asked == sorted({int(10 ** (8 * i / 79) + 1e-9) for i in range(80)})
+    mini = compose(["task=allreduce"]).task
+    short = rates.sizes(mini.sizes, mini.largest)  # type: ignore[attr-defined]
+    assert short == [size for size in asked if size <= 1_000_000]
+
+
+@settings(deadline=None)
+@given(
+    alpha=st.floats(1e-7, 1e-2),
+    beta=st.floats(1e-12, 1e-7),
+    sizes=st.lists(st.integers(1, 4 * 10**8), min_size=2, max_size=80, unique=True),
+)
+def test_the_fit_gives_alpha_and_beta_back(alpha: float, beta: float, sizes: list[int]) -> None:
+    sizes = [1, *sizes, 4 * 10**8]
+    found_alpha, found_beta, residual = rates.fit(sizes, [alpha + beta * size for size in sizes])
+    assert found_alpha == pytest.approx(alpha, rel=1e-5)
+    assert found_beta == pytest.approx(beta, rel=1e-5)
+    assert residual < 1e-6
+
+
+def test_the_fit_minimises_relative_errors_and_never_gives_negative_times() -> None:
+    alpha, beta, residual = rates.fit([10, 10], [1.0, 2.0])  # two times for one size
+    errors = [(alpha + 10 * beta) / t - 1 for t in (1.0, 2.0)]
+    assert alpha + 10 * beta == pytest.approx(1.2)  # minimises (x - 1)^2 + (x / 2 - 1)^2
+    assert residual == pytest.approx(math.sqrt(sum(e * e for e in errors) / 2))
+    falling = rates.fit([1, 100], [2.0, 1.0])
+    assert falling[0] == pytest.approx(1.2) and falling[1] == 0
+    steep = rates.fit([100, 200], [1.0, 4.0])  # a line through both meets 0 bytes below 0 s
+    assert steep[0] == 0 and 0.01 < steep[1] < 0.02
+
+
+def test_long_messages_are_named_by_their_magnitude() -> None:
+    told = [rates.magnitude(size) for size in (999_999, 1_000_000, 9_999_999, 400_000_000)]
+    assert told == ["", *(f", messages from {megabytes} MB" for megabytes in (1, 1, 100))]
+
+
+@pytest.mark.parametrize(
+    ("name", "two", "eight"),
+    [
+        ("all_reduce", 1.0, 1.75),
+        ("all_gather", 0.5, 0.875),
+        ("reduce_scatter", 0.5, 0.875),
+        ("all_to_all", 0.5, 0.875),
+        ("broadcast", 1.0, 1.0),
+    ],
+)
+def test_bus_bandwidth_factors_are_those_of_nccl_tests(name: str, two: float, eight: float) -> None:
+    assert (rates.factor(name, 2), rates.factor(name, 8)) == (two, eight)
+
+
+def synthetic(backend: str, *, busbw: float = 1e9) -> list[dict[str, Any]]:
+    """Return a table of one pair whose largest message reaches `busbw`."""
+    pair = {"backend": backend, "device": "cpu", "workers": 2, "dtype": "float32"}
+    pair |= {"collective": "all_reduce"}
+    rows = [
+        rates.times([1e-4 + size / busbw] * 3, wrong=0, **pair, size=size, elements=size, bytes=size)
+        for size in (4, 1000, 10**6, 4 * 10**8)
+    ]
+    return [*rows, rates.fitted(rows, **pair)]
+
+
+def test_the_terminal_shows_the_fit_and_why_something_is_missing() -> None:
+    table = synthetic("gloo")
+    table.append({**rates.row("skipped", **{k: table[0][k] for k in ("backend", "device", "workers")}),
+                  "collective": "broadcast", "dtype": "bfloat16", "reason": "no kernel"})  # fmt: skip
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(report.terminal(table, network_gbit_per_s=16.0))
+    text = console.export_text()
+    assert "100 us" in text and "1 GB/s" in text and "50.0 %" in text
+    assert "skipped: gloo cpu broadcast bfloat16: no kernel" in text
+
+
+def test_the_figure_has_a_line_a_backend_and_pair(tmp_path: Path) -> None:
+    drawn = report.figure(synthetic("gloo") + synthetic("nccl", busbw=1e10), network_gbit_per_s=100.0)
+    left, right = drawn.axes
+    assert len(left.lines) == 2 and len(right.lines) == 3  # the third is the line rate
+    assert right.lines[0].get_xydata()[-1] == pytest.approx([4e8, 1e9], rel=1e-3)  # type: ignore[index]
+    drawn.savefig(tmp_path / "allreduce.png")
+    assert (tmp_path / "allreduce.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_has_a_row_a_collective_and_the_median_of_repeated_runs() -> None:
+    runs = [synthetic("gloo", busbw=busbw) for busbw in (1e9, 8e9, 2e9)]
+    other = [{**row, "collective": "broadcast"} for row in synthetic("gloo")]
+    drawn = report.figure([row for run in [*runs, other] for row in run])
+    assert [axes.get_ylabel() for axes in drawn.axes[::2]] == ["all_reduce", "broadcast"]
+    (line,) = drawn.axes[1].lines
+    sizes, rates = line.get_xydata().T  # type: ignore[union-attr]
+    assert list(sizes) == [4, 1000, 10**6, 4 * 10**8]
+    assert rates[-1] == pytest.approx(2e9, rel=1e-3)
+
+
+def measure_cuda(worker: Worker, words: list[str]) -> Any:
+    from mlbench.training.timer import Tracker
+
+    worker.device, worker.tracker = torch.device("cuda", 0), Tracker("cuda")
+    return measure(worker, words)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_gloo_moves_tensors_of_a_gpu_or_says_what_it_lacks() -> None:
+    status, table, _ = run_ranks(measure_cuda, 2, TINY)[0]
+    assert status == "completed"
+    assert all(row["device"] == "cuda" for row in table)
+    assert any(row["kind"] == "times" for row in table)

@@ -1,0 +1,428 @@
+"""The AWD-LSTM task: how text is read, validated and averaged, alone and with real gloo processes."""
+
+import copy
+import math
+import statistics
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.nn.functional as F
+from ranks import mini_worker, run_ranks
+from torch import nn
+
+from mlbench.datasets import arrow
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
+from mlbench.tasks import registry
+from mlbench.tasks.awdlstm import data, grammar, reading
+from mlbench.tasks.awdlstm.averaging import Averaging
+from mlbench.tasks.awdlstm.model import AwdLstm
+from mlbench.training import loop
+from mlbench.training.worker import Worker
+
+NO_DROPOUT = [f"task.dropouts.{name}=0" for name in ("output", "hidden", "input", "embedding", "recurrent")]
+SMALL = [
+    "task=awdlstm",
+    "goal=none",
+    "division=open",
+    "task.embedding=6",
+    "task.hidden=9",
+    "task.min_count=1",
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small layers are slower with more, above all where other processes compute too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def config(*words: str) -> Any:
+    return compose(["task=awdlstm", *words]).task
+
+
+# Columns and pieces
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_workers_with_their_own_columns_read_what_one_worker_reads(workers):
+    text = torch.arange(1000, dtype=torch.int32)
+    parts = [
+        reading.columns(text, Worker(rank=rank, world_size=workers), each=12 // workers)
+        for rank in range(workers)
+    ]
+    together = torch.cat(parts, dim=1)
+    assert together.shape == (84, 12)  # 83 words and what follows them
+    assert torch.equal(together[0], torch.arange(12) * 83)
+    assert torch.equal(together, together[0] + torch.arange(84)[:, None])
+
+
+def test_pieces_follow_one_another_and_start_again_with_the_epoch():
+    worker = Worker(seed=4)
+    way = reading.Reading(reading.columns(torch.arange(2001), worker, each=4), 20, worker)
+    read, positions = [], []
+    for epoch in (0, 1):
+        way.states = [(torch.ones(1), torch.ones(1))]
+        for update, [piece] in enumerate(way.updates(epoch)):
+            assert torch.equal(piece.targets, piece.inputs + 1)
+            assert update or way.states is None  # what was before does not reach into the epoch
+            assert way.length == len(piece.inputs) >= 5
+            positions.append(way.position)
+            read.append(piece.inputs)
+    assert torch.equal(torch.cat(read)[:500], torch.arange(500)[:, None] + torch.arange(4) * 500)
+    assert torch.equal(torch.cat(read)[500:], torch.cat(read)[:500])
+    assert positions[0] == 0 and 1 in positions and positions == sorted(positions)
+    lengths = [[len(piece.inputs) for [piece] in way.updates(epoch)] for epoch in (0, 0, 1)]
+    assert lengths[0] == lengths[1] != lengths[2]
+    assert len(way.updates(1)) == len(lengths[2])
+
+
+@pytest.mark.parametrize("rows", [5, 9, 10, 74, 500, 26_107])
+def test_lengths_fill_the_columns_and_are_never_below_five(rows):
+    for seed in range(20):
+        lengths = reading.piece_lengths(rows, bptt=70, generator=torch.Generator().manual_seed(seed))
+        assert sum(lengths) == rows and min(lengths) >= 5
+
+
+def test_lengths_are_normal_around_bptt_and_seldom_around_its_half():
+    lengths = reading.piece_lengths(5_000_000, bptt=70, generator=torch.Generator().manual_seed(1))[:-1]
+    short = [length for length in lengths if length < 52]  # 3.5 deviations from both means
+    usual = [length for length in lengths if length >= 52]
+    assert len(short) / len(lengths) == pytest.approx(0.05, abs=0.005)
+    # Whole numbers by cutting off, as the original: half a token below the mean.
+    assert statistics.mean(usual) == pytest.approx(69.5, abs=0.1)
+    assert statistics.mean(short) == pytest.approx(34.5, abs=0.5)
+    assert statistics.stdev(usual) == pytest.approx(5, abs=0.1)
+
+
+def test_ranks_read_pieces_of_the_same_lengths_with_masks_of_their_own():
+    ways = []
+    for rank in (0, 1, 0):
+        worker = Worker(rank=rank, world_size=2, seed=4)
+        ways.append(reading.Reading(reading.columns(torch.arange(2001), worker, each=4), 20, worker))
+    lengths = [[len(piece.inputs) for [piece] in way.updates(3)] for way in ways]
+    assert lengths[0] == lengths[1]
+    drawn = [torch.rand(5, generator=way.masks).tolist() for way in ways]
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_the_state_goes_on_from_piece_to_piece_without_its_history():
+    torch.manual_seed(0)
+    worker = Worker(seed=2)
+    model = small_model()
+    text = torch.randint(17, (401,), generator=torch.Generator().manual_seed(1))
+    way = reading.Reading(reading.columns(text, worker, each=4), 10, worker)
+    outputs = [way.forward(model, piece).logits for [piece] in way.updates(0)]
+    whole = model(way.text[:-1].long()).logits
+    torch.testing.assert_close(torch.cat(outputs), whole)
+    assert way.states is not None and not any(part.requires_grad for pair in way.states for part in pair)
+
+
+def test_too_many_workers_for_a_text_are_told_so():
+    with pytest.raises(UserError, match="32 workers x 80 columns leave 3 tokens each"):
+        reading.columns(torch.arange(10_000), Worker(world_size=32), each=80)
+
+
+# Rate and recipes
+
+
+def test_the_rate_rises_over_three_epochs_a_worker_to_the_square_root_of_their_number():
+    def rate(position: float, length: int = 70, workers: int = 4) -> float:
+        return reading.rate(position, length, base=30, bptt=70, workers=workers, warmup=3)
+
+    assert [rate(epoch) for epoch in (0, 6, 12, 700)] == [30, 45, 60, 60]
+    assert rate(6, length=35) == 22.5
+    assert [rate(epoch, workers=1) for epoch in (0, 1, 5)] == [30, 30, 30]
+    assert reading.rate(0, 70, base=15, bptt=70, workers=4, warmup=0) == 30
+
+
+def test_both_recipes_are_those_of_the_specification():
+    first, second = config("scale=official"), config("scale=official", "task.recipe=mlbench-gpu")
+    assert (first.batch_size, first.rate, first.warmup) == (80, 30, 3)
+    assert (second.batch_size, second.rate, second.warmup) == (20, 15, 0)
+    for task in (first, second):
+        assert (task.embedding, task.hidden, task.layers, task.bptt) == (400, 1150, 3, 70)
+        assert (task.activation, task.slowness, task.weight_decay) == (2, 1, 1.2e-6)
+        assert (task.gradient_norm, task.patience, task.epochs) == (0.25, 5, 750)
+        drops = (task.dropouts.output, task.dropouts.hidden, task.dropouts.input)
+        assert (*drops, task.dropouts.embedding, task.dropouts.recurrent) == (0.4, 0.2, 0.65, 0.1, 0.5)
+        assert task.goals.model_dump() == {"official": 70, "light": 90} and task.direction == "min"
+
+
+# Averaging
+
+
+def switch_epoch(losses: list[float], patience: int) -> int | None:
+    """Return after how many validations the average starts."""
+    averaging = Averaging(nn.Linear(1, 1), patience=patience)
+    for epoch, loss in enumerate(losses, start=1):
+        averaging.after_validation({"loss": loss})
+        if averaging.average is not None:
+            return epoch
+    return None
+
+
+@pytest.mark.parametrize(
+    ("losses", "epoch"),
+    [
+        ([9, 8, 7, 6, 5, 4, 3, 2, 1], None),
+        ([5, 6, 6, 6, 6, 6], None),  # none is older than five yet
+        ([5, 6, 6, 6, 6, 6, 6], 7),
+        ([9, 5, 8, 8, 8, 8, 8, 8], 8),  # better than the first, but by then the second is old enough
+        ([9, 5, 8, 8, 8, 8, 4.9, 4.8, 5.1], 9),
+        ([5, 5, 5, 5, 5, 5, 5, 5], None),  # not worse: the authors' comparison is strict
+    ],
+)
+def test_the_switch_comes_when_the_loss_is_worse_than_the_best_but_for_the_last_five(losses, epoch):
+    plain = None
+    for now in range(len(losses)):  # the rule of the paper's algorithm, written down once more
+        older = losses[: max(0, now - 5)]
+        if plain is None and older and losses[now] > min(older):
+            plain = now + 1
+    assert switch_epoch(losses, 5) == plain
+    assert plain == epoch
+
+
+def test_the_average_is_the_mean_of_all_weights_since_the_switch():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    averaging = Averaging(model, patience=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    seen = []
+    for update in range(9):
+        if update == 4:
+            assert averaging.validated(model) is model
+            for loss in (1.0, 1.0, 2.0):
+                averaging.after_validation({"loss": loss})
+        optimizer.zero_grad()
+        model(torch.randn(4, 3)).square().sum().backward()
+        optimizer.step()
+        averaging.after_update()
+        seen.append(model.weight.detach().clone())
+    average: Any = averaging.validated(model)
+    assert average is not model and not average.training
+    torch.testing.assert_close(average.weight.detach(), torch.stack(seen[4:]).mean(0))
+    torch.testing.assert_close(model.weight.detach(), seen[-1])
+
+
+def test_the_average_survives_a_checkpoint():
+    model = nn.Linear(3, 2)
+    first = Averaging(model, patience=1)
+    for loss in (1.0, 1.0, 2.0):
+        first.after_validation({"loss": loss})
+    state = copy.deepcopy(first.state_dict())
+    for averaging in (first, second := Averaging(model, patience=1)):
+        if averaging is second:
+            second.load_state_dict(state)
+    for weight in (1.0, 4.0):
+        nn.init.constant_(model.weight, weight)
+        first.after_update()
+        second.after_update()
+    for averaging in (first, second):
+        restored: Any = averaging.validated(model)
+        assert restored.weight.detach().unique().tolist() == [2.5]
+    fresh = Averaging(model, patience=1)
+    fresh.load_state_dict(Averaging(model, patience=1).state_dict())
+    assert fresh.validated(model) is model
+
+
+# Validation
+
+
+def small_model() -> AwdLstm:
+    torch.manual_seed(1)
+    dropouts = config(*SMALL[1:], *NO_DROPOUT).dropouts
+    return AwdLstm(17, embedding=6, hidden=9, layers=3, dropouts=dropouts)
+
+
+def test_validation_in_one_column_is_the_mean_loss_of_the_whole_text():
+    model = small_model().eval()
+    text = torch.randint(17, (203,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = reading.validation(text, Worker(), count=1, bptt=10)(model)
+        logits = model(text[:-1, None]).logits[:, 0]
+    expected = F.cross_entropy(logits.double(), text[1:]).item()
+    assert found["loss"] == pytest.approx(expected, rel=1e-6)
+    assert found["perplexity"] == pytest.approx(math.exp(expected), rel=1e-6)
+
+
+def validated(worker: Worker) -> list[dict[str, float]]:
+    model, losses = small_model().eval(), []
+    for tokens, columns in ((203, 10), (208, 2)):
+        text = torch.randint(17, (tokens,), generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            losses.append(reading.validation(text, worker, count=columns, bptt=7)(model))
+    return losses
+
+
+def test_validation_is_the_same_for_every_number_of_workers():
+    """Also where the columns do not divide by it, and where there are more workers than columns."""
+    alone = [pytest.approx(metrics, rel=1e-7) for metrics in validated(Worker())]
+    assert run_ranks(validated, 3) == [alone] * 3
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7, 10, 13])
+def test_every_word_but_the_first_is_predicted_once(workers):
+    text = torch.arange(100, 305)
+    pairs = []
+    for rank in range(workers):
+        part = reading.validation(text, Worker(rank=rank, world_size=workers), count=10, bptt=7)
+        counted = part.targets != reading.IGNORED
+        pairs += zip(part.inputs[counted].tolist(), part.targets[counted].tolist(), strict=True)
+    assert sorted(pairs) == [(word, word + 1) for word in range(100, 304)]
+
+
+def test_the_language_itself_measures_the_floor_that_its_manifest_states(data_root: Path):
+    """So a model below the floor could only have seen the validation text."""
+    folder = data.prepare_dataset(config(), data_root)
+    floor = arrow.read_manifest(folder)["perplexity"]["optimum_on_valid"]
+    source = grammar.agreement(**data.AGREEMENT["parameters"]["grammar"])
+    chance, follow = torch.tensor(source.chance), torch.tensor(source.follow)
+
+    def oracle(tokens: torch.Tensor, state: Any) -> Any:
+        state, rows = state if state is not None else 0, []
+        for token in tokens[:, 0].tolist():
+            state = int(follow[state, token])
+            rows.append(chance[state].log())
+        return type("Output", (), {"logits": torch.stack(rows)[:, None], "states": state})
+
+    found = reading.validation(data.open_dataset(folder).valid, Worker(), count=1, bptt=1000)(oracle)
+    assert found["perplexity"] == pytest.approx(floor, rel=1e-9)
+
+
+# Training
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two texts of the language in which every word tells the next but one."""
+    folder = tmp_path_factory.mktemp("text")
+    drawn = torch.randint(2, (1200,), generator=torch.Generator().manual_seed(1)).tolist()
+    lines = [("red car stops", "blue sky falls")[which] for which in drawn]
+    (folder / "train.txt").write_text("\n".join(lines[:1000]) + "\n")
+    (folder / "valid.txt").write_text("\n".join(lines[1000:]) + "\n")
+    return folder
+
+
+def trained(worker: Worker, files: Path, words: list[str], seed: int = 1) -> dict[str, Any]:
+    """Train a small model on `files`; return what came out, and every epoch's checkpoint."""
+    states: list[dict[str, Any]] = []
+
+    def keep(_: dict[str, Any], state: dict[str, Any] | None) -> None:
+        if state:
+            states.append(copy.deepcopy(state))
+
+    own = [f"task.train_file={files / 'train.txt'}", f"task.valid_file={files / 'valid.txt'}"]
+    task = compose([*SMALL, *own, *words]).task
+    mini_worker(worker, files / "data", seed=seed)
+    worker.report, worker.keep_checkpoints = keep, True
+    with mock.patch.object(loop, "REPORT_S", 0.0):  # so every epoch has its checkpoint
+        outcome = registry.load("awdlstm").run(task, worker)
+    return {
+        "weights": states[-1]["states"]["model"],
+        "metrics": [each["metrics"] for each in outcome.validations],
+        "losses": [each["train_loss"] for each in outcome.validations],
+        "samples": sum(segment.samples for segment in outcome.segments),
+        "unit": outcome.unit,
+        "states": states,
+    }
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+DROPPING = ["task.bptt=10", "task.epochs=1", "task.batch_size=4", "task.rate=4"]
+PLAIN = [*NO_DROPOUT, "task.warmup=0", "task.bptt=10", "task.epochs=2", "task.validation_columns=3"]
+
+
+def trained_twice(worker: Worker, files: Path) -> list[dict[str, Any]]:
+    """Train without dropout, with half the batch and the rate of two workers; and with dropout."""
+    plain = [*PLAIN, "task.batch_size=4", f"task.rate={4 / math.sqrt(2)}"]
+    return [trained(worker, files, words) for words in (plain, DROPPING)]
+
+
+@pytest.fixture(scope="module")
+def pair(files: Path) -> list[list[dict[str, Any]]]:
+    return run_ranks(trained_twice, 2, files)
+
+
+def test_one_and_two_workers_train_the_same_weights_without_dropout(files: Path, pair: list):
+    one = trained(Worker(), files, [*PLAIN, "task.batch_size=8", "task.rate=4"])
+    two = [rank[0] for rank in pair]
+    assert one["samples"] == 2 * 499 * 8 == two[0]["samples"] + two[1]["samples"]
+    assert one["unit"] == "tokens"
+    for rank in two:
+        for name, weights in one["weights"].items():
+            torch.testing.assert_close(rank["weights"][name], weights, atol=1e-5, rtol=1e-5)
+        for found, expected in zip(rank["metrics"], one["metrics"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-5)
+    assert one["metrics"][1]["perplexity"] < one["metrics"][0]["perplexity"] < 8
+
+
+def test_ranks_that_drop_differently_keep_the_same_weights(pair: list):
+    first, second = (rank[1] for rank in pair)
+    assert same(first["weights"], second["weights"])
+    assert first["metrics"] == second["metrics"]
+
+
+def test_the_same_seed_gives_the_same_loss_and_another_another(files: Path):
+    first, again, other = (trained(Worker(), files, DROPPING, seed) for seed in (1, 1, 2))
+    assert first["losses"] == again["losses"] != other["losses"]
+    assert same(first["weights"], again["weights"]) and not same(first["weights"], other["weights"])
+
+
+def test_a_checkpoint_after_the_switch_continues_to_the_same_average(files: Path):
+    """The rate is too high to settle, so that validation gets worse at some time."""
+    words = ["task.bptt=10", "task.epochs=12", "task.batch_size=4", "task.rate=12", "task.patience=1"]
+    whole = trained(Worker(), files, words)
+    averages = [state["states"]["averaging"]["average"] is not None for state in whole["states"]]
+    assert not averages[1] and averages[-3]
+    start = averages.index(True)
+    assert len(whole["states"]) == 13
+    for epoch in (start - 1, start, 11):
+        resumed = trained(Worker(resume=copy.deepcopy(whole["states"][epoch])), files, words)
+        assert same(resumed["weights"], whole["weights"])
+        assert resumed["metrics"] == whole["metrics"]
+        average = whole["states"][-1]["states"]["averaging"]["average"]
+        assert same(resumed["states"][-1]["states"]["averaging"]["average"], average)
+    model, average = whole["weights"], whole["states"][-1]["states"]["averaging"]["average"]
+    assert not torch.equal(model["words"], average["module.words"])
+
+
+def test_real_text_is_learnt(tmp_path: Path):
+    """Licences and descriptions of the packages that the suite needs."""
+    packages = ("torch", "numpy", "scipy", "pyarrow")
+    text = "".join(metadata.distribution(name).read_text("METADATA") or "" for name in packages)
+    lines = text.splitlines(keepends=True)
+    (tmp_path / "train.txt").write_text("".join(line for at, line in enumerate(lines) if at % 10))
+    (tmp_path / "valid.txt").write_text("".join(lines[::10]))
+    words = ["task.epochs=8", "task.layers=1", "task.min_count=3", "task.embedding=48"]
+    found = trained(Worker(), tmp_path, words)
+    (folder,) = (tmp_path / "data").glob("text-*")
+    opened = data.open_dataset(folder)
+    often = torch.bincount(opened.train.long(), minlength=opened.vocabulary).double() + 1
+    unigram = (often / often.sum()).log()[opened.valid.long()[1:]].mean().neg().exp().item()
+    assert opened.vocabulary > 300
+    assert found["metrics"][-1]["perplexity"] < 0.8 * unigram
+
+
+@pytest.mark.slow
+def test_a_trained_model_beats_two_words_of_memory_but_never_the_language_itself(data_root: Path):
+    """Below the floor it would have seen the validation text; by luck, once in 10^9 (see grammar)."""
+    worker = mini_worker(Worker(), data_root)
+    task = compose(["task=awdlstm", "goal=none", "division=open", "task.epochs=2"]).task
+    outcome = registry.load("awdlstm").run(task, worker)
+    known = arrow.read_manifest(data_root / "agreement")["perplexity"]
+    floor = math.log(known["optimum_on_valid"]) - math.log(1e9) / 39_999
+    for validation in outcome.validations:
+        assert validation["metrics"]["loss"] > floor
+    assert outcome.validations[-1]["metrics"]["perplexity"] < known["trigram"]

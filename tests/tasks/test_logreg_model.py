@@ -1,0 +1,153 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import mini_worker
+from sklearn.linear_model import LogisticRegression
+
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
+from mlbench.tasks import registry
+from mlbench.tasks.logreg import data
+from mlbench.tasks.logreg.model import correct, linear, loss
+from mlbench.training import loop
+from mlbench.training.worker import Worker
+
+L2 = 1e-3
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(7)
+    features = rng.normal(size=(400, 20))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    labels = (features @ rng.normal(size=20) + 0.2 * rng.normal(size=400) > 0).astype(np.int64)
+    return features, labels
+
+
+def objective(features, labels, w):
+    signs = 2 * labels - 1
+    return np.logaddexp(0, -signs * (features @ w)).mean() + L2 / 2 * w @ w
+
+
+def test_the_map_is_linear_without_bias():
+    model = linear(2000)
+    assert [tuple(p.shape) for p in model.parameters()] == [(1, 2000)]
+    x = torch.randn(3, 2000)
+    torch.testing.assert_close(model(2 * x), 2 * model(x))
+
+
+def test_loss_and_gradient_equal_the_closed_form(rows):
+    features, labels = rows
+    torch.manual_seed(1)
+    model = linear(20).double()
+    value = loss(model(torch.from_numpy(features)), torch.from_numpy(labels), model.weight, L2)
+    value.backward()
+    w = model.weight.detach().numpy()[0]
+    probability = 1 / (1 + np.exp(-features @ w))
+    gradient = features.T @ (probability - labels) / len(labels) + L2 * w
+    assert value.shape == ()
+    assert value.item() == pytest.approx(objective(features, labels, w), rel=1e-12)
+    assert model.weight.grad is not None
+    np.testing.assert_allclose(model.weight.grad.numpy()[0], gradient, rtol=1e-10, atol=1e-15)
+
+
+def test_scikit_learns_optimum_is_ours(rows):
+    """Its objective is 1/2 ||w||^2 + C * sum of losses: ours times 1/l2 for C = 1/(n * l2)."""
+    features, labels = rows
+    fitted = LogisticRegression(C=1 / (len(labels) * L2), fit_intercept=False, tol=1e-10)
+    w = fitted.fit(features, labels).coef_
+    weight = torch.tensor(w, requires_grad=True)
+    logits = torch.from_numpy(features) @ weight.T
+    value = loss(logits, torch.from_numpy(labels), weight, L2)
+    value.backward()
+    assert value.item() == pytest.approx(objective(features, labels, w[0]), rel=1e-12)
+    assert weight.grad is not None
+    assert weight.grad.abs().max() < 1e-7
+    off = torch.from_numpy(w + 0.01)
+    assert loss(torch.from_numpy(features) @ off.T, torch.from_numpy(labels), off, L2) > value
+
+
+def test_mean_of_two_workers_gradients_is_the_joined_batchs(rows):
+    features, labels = (torch.from_numpy(part) for part in rows)
+
+    def gradient(part):
+        weight = torch.full((1, 20), 0.3, dtype=torch.double, requires_grad=True)
+        loss(features[part] @ weight.T, labels[part], weight, L2).backward()
+        assert weight.grad is not None
+        return weight.grad
+
+    halves = (gradient(slice(0, 200)) + gradient(slice(200, 400))) / 2
+    torch.testing.assert_close(halves, gradient(slice(0, 400)), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool])
+def test_labels_of_any_type_give_the_same_loss(dtype):
+    logits, labels = torch.tensor([[2.0], [-1.0], [0.5]]), torch.tensor([1, 0, 1])
+    expected = (np.logaddexp(0, -2) + np.logaddexp(0, -1) + np.logaddexp(0, -0.5)) / 3
+    value = loss(logits, labels.to(dtype), torch.zeros(1, 4), L2)
+    assert value.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_large_logits_stay_finite():
+    logits = torch.tensor([[1e4], [-1e4]])
+    assert loss(logits, torch.tensor([0, 1]), torch.zeros(1, 4), L2).item() == pytest.approx(1e4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
+def test_correct_counts_rows_by_the_sign_of_the_logit(dtype):
+    logits = torch.tensor([[3.0], [-0.1], [0.0], [0.1], [-2.0]])
+    assert correct(logits, torch.tensor([1, 0, 0, 0, 1]).to(dtype)).item() == 3
+
+
+def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    trained: dict[str, Any] = {}
+    train = loop.train
+
+    def remember(parts: loop.Parts, worker: Worker) -> loop.Outcome:
+        trained["model"] = parts.model
+        return train(parts, worker)
+
+    monkeypatch.setattr(loop, "train", remember)
+    task = compose(["task=logreg", "goal=none"]).task
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more only wait for each other on rows this short
+    request.addfinalizer(lambda: torch.set_num_threads(threads))
+    registry.load("logreg").run(task, mini_worker(Worker(), data_root))
+    rows, _ = data.open_dataset(data_root / task.dataset)
+    features, labels = rows.features.double().numpy(), rows.labels.numpy()
+    l2 = vars(task)["l2"]
+    fitted = LogisticRegression(C=1 / (len(labels) * l2), fit_intercept=False, tol=1e-8, max_iter=10_000)
+
+    def objective(w: np.ndarray) -> float:
+        return float(np.logaddexp(0, -(2 * labels - 1) * (features @ w)).mean() + l2 / 2 * w @ w)
+
+    best = objective(fitted.fit(features, labels).coef_[0])
+    ours = objective(trained["model"].weight.detach().double().numpy()[0])
+    assert best <= ours <= best + 1e-3
+
+
+def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_rest(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["task=logreg", "goal=none", "division=open", "task.epochs=1", "task.validation=split"]
+    with pytest.raises(UserError, match="rule R1"):
+        compose([word for word in words if word != "division=open"])
+    touched: list[torch.Tensor] = []
+    select = torch.Tensor.index_select
+
+    def remember(rows: torch.Tensor, dim: int, chosen: torch.Tensor) -> torch.Tensor:
+        if rows.dim() == 2 and len(rows) == 20_000:
+            touched.append(chosen)
+        return select(rows, dim, chosen)
+
+    monkeypatch.setattr(torch.Tensor, "index_select", remember)
+    registry.load("logreg").run(compose(words).task, mini_worker(Worker(), data_root))
+    held, trained = touched[0], torch.cat(touched[1:])
+    assert len(held) == 4_000 and len(trained) == 16_000
+    assert torch.equal(torch.cat([held, trained]).sort().values, torch.arange(20_000))
+    assert torch.equal(held, data.held_out(20_000)[1]), "the same rows for every seed"

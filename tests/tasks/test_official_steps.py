@@ -1,0 +1,240 @@
+"""A closed-division official run of every task begins: its data formats, its model, the first 20 updates.
+
+The experiment is composed without a single deviation. Of the four large models the test then cuts the size
+of an update, in its own copy of the configuration: 20 whole ones would take a small machine hours, and
+nothing but time forbids them. Each update is followed by an empty validation.
+"""
+
+import bz2
+import math
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_awdlstm_data
+import test_logreg_data
+import test_resnet20_data
+import test_resnet50_data
+import test_translation_wmt
+from mirror import Mirror, serve
+from ranks import run_ranks
+
+from mlbench.datasets import download
+from mlbench.experiment import config
+from mlbench.tasks import registry
+from mlbench.tasks.allreduce import collectives
+from mlbench.tasks.translation import data as translation
+from mlbench.tasks.translation import language, wmt
+from mlbench.training import loop
+from mlbench.training.loop import Outcome, Parts
+from mlbench.training.worker import Worker
+
+pytestmark = pytest.mark.slow
+STEPS = 20
+MOST_BYTES = 20e9  # of a process at its largest
+Prepare = Callable[[pytest.MonkeyPatch, Mirror, Path], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task's official data in small, its model's size, its classes, and what makes an update short."""
+
+    prepare: Prepare
+    parameters: int
+    classes: int
+    cut: dict[str, int] = field(default_factory=dict)
+
+
+def epsilon(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
+    """300 rows of 2,000 features in bzip2."""
+    patch.setattr(test_logreg_data, "FEATURES", 2_000)
+    names = ("epsilon_normalized.bz2", "epsilon_normalized.t.bz2")
+    texts = (test_logreg_data.epsilon_text(rows, seed)[0] for rows, seed in ((300, 1), (20, 2)))
+    mirror.files = dict(zip(names, map(bz2.compress, texts), strict=True))
+    test_logreg_data.small_epsilon(patch, (mirror.url,), mirror.files)
+
+
+def cifar10(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
+    """Five batches of 52 images and one of 20."""
+    names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
+    members = {}
+    for seed, name in enumerate(names):
+        pixels, labels = test_resnet20_data.batch(20 if name == "test_batch" else 52, seed)
+        content = {b"batch_label": b"", b"labels": labels, b"data": pixels, b"filenames": [b""] * len(labels)}
+        members[name] = test_resnet20_data.python2_pickle(content)
+    packed = test_resnet20_data.tar(members)
+    mirror.files = {"cifar-10-python.tar.gz": packed}
+    test_resnet20_data.small_cifar10(patch, packed, members, (mirror.url,))
+
+
+def imagenet(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
+    """A JPEG file in each of 1,000 class folders, for training and for validation."""
+    for split in ("train", "val"):
+        for number in range(1000):
+            folder = root / "downloads/imagenet" / split / f"n{number:08}"
+            folder.mkdir(parents=True)
+            image = test_resnet50_data.photograph(number, 90, 70)
+            image.save(folder / f"n{number:08}_1.JPEG", "JPEG", quality=85)
+    patch.setattr("mlbench.tasks.resnet50.data.IMAGENET_IMAGES", {"train": 1000, "val": 1000})
+
+
+def wikitext2(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
+    """A text of 200 words for training; all of the 33,278 stand in the archive's test file."""
+    words = [f"word{number}" for number in range(33_278 - 2)]
+    text = "".join(f" {' '.join(words[begin : begin + 20])} <unk> \n" for begin in range(0, 200, 20)) * 20
+    files = {
+        "wiki.train.tokens": text,
+        "wiki.valid.tokens": text,
+        "wiki.test.tokens": f" {' '.join(words)} \n",
+    }
+    patch.setattr(test_awdlstm_data, "WIKI", files)
+    vocabulary = test_awdlstm_data.data.WIKITEXT2_VOCABULARY
+    packed = test_awdlstm_data.pack(files)
+    mirror.files = {test_awdlstm_data.ZIP: packed}
+    test_awdlstm_data.small_wikitext(patch, packed, (mirror.url,))
+    patch.setattr(test_awdlstm_data.data, "WIKITEXT2_VOCABULARY", vocabulary)
+
+
+def newstest(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
+    """WMT's archives, with short sentences."""
+    short = [pair for pair in language.corpus(3_000, seed=8) if max(map(len, map(str.split, pair))) <= 7]
+    parts = ((wmt.EUROPARL, short[:150]), (wmt.COMMONCRAWL, short[150:200]))
+    news = ((wmt.NEWS_11, short[200:]), (wmt.NEWS_12, short[200:]))
+    own = {
+        part.archive.file: test_translation_wmt.tgz(test_translation_wmt.bitext(part.stem, pairs))
+        for part, pairs in (*parts, *news)
+    }
+    test_translation_wmt.publish(mirror, patch, **own)
+
+
+CASES: dict[str, Case] = {
+    "logreg": Case(epsilon, 2_000, 2),
+    "resnet20": Case(cifar10, 272_474, 10),
+    "resnet50": Case(imagenet, 25_557_032, 1_000, {"batch_size": 4}),
+    "awdlstm": Case(wikitext2, 33_556_078, 33_278, {"batch_size": 2}),
+    "gnmt": Case(newstest, 160_671_297, 32_320, {"update_size": 8, "units": 1}),
+    "transformer": Case(newstest, 210_808_832, 33_712, {"update_size": 128, "units": 1}),
+}
+
+
+def closed(name: str) -> config.Experiment:
+    """Return the official experiment as `python -m mlbench.run` composes it, which has no deviation."""
+    words = [f"task={name}", "scale=official", "division=closed"]
+    experiment = config.compose(words)
+    assert experiment.official and not config.declared_deviations(words)
+    return experiment
+
+
+@dataclass
+class First:
+    """The first updates of a run, over as many epochs as small data need; remembers what it gave."""
+
+    parts: Parts
+    given: list[Any] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __iter__(self) -> Any:
+        epochs = (self.parts.updates(epoch) for epoch in count())
+        for update in islice(chain.from_iterable(epochs), STEPS):
+            self.given.append(update[0])
+            yield update
+
+
+def first_steps(worker: Worker, name: str, root: Path) -> dict[str, Any]:
+    """Run the task through the loop for so many updates, each followed by an empty validation."""
+    experiment = closed(name)
+    worker.data_root, worker.seed, worker.goal = root, 1, experiment.target
+    train, seen = loop.train, {}
+
+    def shortened(parts: Parts, worker: Worker) -> Outcome:
+        first, goal = First(parts), experiment.target
+        assert goal is not None
+        missed = goal.target + (1 if goal.direction == "min" else -1)
+        seen["parameters"] = sum(weight.numel() for weight in parts.model.parameters())
+        short = replace(
+            parts,
+            epochs=1,
+            updates=lambda _: first,
+            validate=lambda _: {goal.metric: missed},
+            after_validation=lambda _: None,
+            validate_at=tuple((number + 0.5) / STEPS for number in range(STEPS)),
+        )
+        outcome = train(short, worker)
+        seen["sizes"] = [_tokens_a_sentence(batch) if name == "gnmt" else 1.0 for batch in first.given]
+        return outcome
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train", shortened)
+        if name in ("gnmt", "transformer"):
+            _pad_vocabulary(patch, CASES[name].classes)
+        short = experiment.task.model_copy(update=CASES[name].cut)
+        outcome = registry.load(name).run(short, worker)
+    losses = [validation["train_loss"] for validation in outcome.validations]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return seen | {"status": outcome.status, "updates": outcome.updates, "losses": losses, "peak": peak}
+
+
+def _tokens_a_sentence(batch: Any) -> float:
+    return batch.update_target_tokens / batch.update_sentences
+
+
+def _pad_vocabulary(patch: pytest.MonkeyPatch, pieces: int) -> None:
+    """A few hundred sentences have fewer sub-words than WMT; give the model room for all of them."""
+    opened = translation.open_dataset
+
+    def padded(folder: Path) -> translation.Dataset:
+        found = opened(folder)
+        return replace(found, pieces=[*found.pieces, *[""] * (pieces - len(found.pieces))])
+
+    patch.setattr(translation, "open_dataset", padded)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_first_steps_of_the_official_run(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    with serve() as mirror, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download, "PAUSES_S", ())
+        case.prepare(patch, mirror, tmp_path)
+        task = closed(name).task
+        registry.load(name).prepare(task, tmp_path)
+    (found,) = run_ranks(first_steps, 1, name, tmp_path)
+    assert (found["status"], found["updates"]) == ("goal_not_reached", STEPS)
+    assert found["parameters"] == case.parameters
+    assert found["peak"] < MOST_BYTES
+    losses = [loss / size for loss, size in zip(found["losses"], found["sizes"], strict=True)]
+    assert losses[0] == pytest.approx(math.log(case.classes), rel=0.15)  # a fresh model guesses
+    assert sum(losses[-5:]) / 5 < losses[0]
+
+
+class Enough(Exception):
+    """So many sizes have been exchanged."""
+
+
+def first_exchanges(worker: Worker) -> list[int]:
+    """Run the all-reduce task up to its 20th size; return the elements that were exchanged."""
+    task: Any = config.compose(["task=allreduce", "scale=official", "division=closed", "workers=2"]).task
+    exchange, elements = collectives.Exchange.seconds, []
+
+    def counted(self: Any, repeats: int, worker: Worker) -> list[float]:
+        if repeats == task.repeats:
+            if len(elements) == STEPS:
+                raise Enough
+            elements.append(self.elements)
+        return exchange(self, repeats, worker)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(collectives.Exchange, "seconds", counted)
+        with pytest.raises(Enough):
+            registry.load("allreduce").run(task, worker)
+    return elements
+
+
+def test_the_first_sizes_of_the_official_all_reduce() -> None:
+    first, second = run_ranks(first_exchanges, 2)
+    assert first == second == sorted(set(first)) and len(first) == STEPS

@@ -1,0 +1,89 @@
+"""Corpus BLEU is sacreBLEU's of all sentences at once, however many workers hold them."""
+
+import re
+from random import Random
+
+import pytest
+import sacrebleu
+from ranks import run_ranks
+from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
+
+from mlbench.tasks.translation import bleu, language
+from mlbench.training.worker import Worker
+
+
+def translations(sentences: int) -> tuple[list[str], list[str]]:
+    """References with words lost, doubled, exchanged and in capitals."""
+    random = Random(sentences)
+    references = [german for _, german in language.corpus(sentences, seed=11)]
+    found = []
+    for reference in references:
+        words = reference.split()
+        for _ in range(random.randrange(1, 4)):
+            place = random.randrange(len(words))
+            words[place : place + 1] = random.choice(([], [words[place]] * 2, [words[place - 1].upper()]))
+            words = words or ["nichts"]
+        found.append(" ".join(words))
+    return found, references
+
+
+SENTENCES = (100, 2)  # neither divides by 3; with 2 the third worker has none
+
+
+def shared(worker: Worker) -> list[bleu.Bleu]:
+    own = slice(worker.rank, None, worker.world_size)
+    sides = [translations(count) for count in SENTENCES]
+    return [bleu.corpus_bleu(found[own], references[own], worker) for found, references in sides]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_bleu_is_that_of_the_whole_corpus_whatever_the_number_of_workers(workers: int) -> None:
+    ranks = run_ranks(shared, workers) if workers > 1 else [shared(Worker())]
+    for number, count in enumerate(SENTENCES):
+        found, references = translations(count)
+        whole = sacrebleu.corpus_bleu(found, [references], lowercase=True, tokenize="intl")
+        assert 5 < whole.score < 95
+        for rank in ranks:
+            assert rank[number].score == whole.score
+            assert rank[number].tokenised == pytest.approx(whole.score)
+
+
+def test_no_sentence_at_all_scores_nothing() -> None:
+    assert bleu.corpus_bleu([], [], Worker()).score == 0
+
+
+def original(found: list[str], references: list[str]) -> float:
+    """The original Transformer task's score of one batch: split by mteval-v14, lower-cased, raw."""
+    split = TokenizerV14International()
+    sides = [[split(line.lower()) for line in side] for side in (found, references)]
+    return sacrebleu.raw_corpus_bleu(sides[0], [sides[1]]).score
+
+
+@pytest.mark.parametrize(
+    ("found", "references"),
+    [
+        translations(60),
+        (["Der Hund schläft."], ["Eine Katze schläft nie."]),  # no word pair in common
+        (["„Ja“, sagte er: 3.5%!"], ["„Nein“, sagte sie: 3.5 %!"]),
+        (["ja"], ["ja nein"]),
+        (["nichts"], ["gar niemand"]),
+    ],
+)
+def test_the_tokenised_score_is_the_originals_of_the_whole_corpus(
+    found: list[str], references: list[str]
+) -> None:
+    scored = bleu.corpus_bleu(found, references, Worker())
+    assert scored.tokenised == pytest.approx(original(found, references))
+
+
+def test_the_signature_says_how_it_was_scored() -> None:
+    signature = bleu.corpus_bleu(["a"], ["b"], Worker()).signature
+    assert re.fullmatch(r"nrefs:1\|case:lc\|eff:no\|tok:intl\|smooth:exp\|version:[\d.]+", signature)
+
+
+def test_case_does_not_count_and_the_order_of_words_does() -> None:
+    _, references = translations(40)
+    titled = [line.title() for line in references]
+    assert bleu.corpus_bleu(titled, references, Worker()).score == pytest.approx(100)
+    backwards = [" ".join(reversed(line.split())) for line in references]
+    assert bleu.corpus_bleu(backwards, references, Worker()).score < 20

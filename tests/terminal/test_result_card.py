@@ -1,0 +1,187 @@
+import io
+
+import pytest
+from records import nothing_measured, record
+from rich.console import Console
+from scripted import experiment
+
+from mlbench.experiment import cost
+from mlbench.experiment.record import STATUSES
+from mlbench.terminal import result_card
+
+HARDWARE = "hardware=gcp_n1_t4"
+
+
+def said(found):
+    """Return the plain card with its broken lines joined."""
+    return " ".join(result_card.plain(found).split())
+
+
+def drawn(found, width):
+    file = io.StringIO()
+    console = Console(file=file, width=width, force_terminal=True, color_system=None)
+    console.print(result_card.panel(found, width=width))
+    return file.getvalue()
+
+
+def priced(*, wall_s=7200.0, reached_s: float | None = 3600.0):
+    found = cost.cost(experiment(HARDWARE).hardware, 2, wall_s=wall_s, time_to_accuracy_s=reached_s)
+    assert found is not None
+    return vars(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        (
+            {"status": "goal_reached"},
+            "GOAL REACHED: top1_accuracy 95.28 % (goal >= 95 %) after 48.2 s, epoch 2 of 20",
+        ),
+        (
+            {"status": "goal_not_reached", "time_to_accuracy": None, "best": 94.9996, "epochs": 20.0},
+            "GOAL NOT REACHED: best top1_accuracy 94.9996 % (goal >= 95 %) after epoch 20 of 20",
+        ),
+        (
+            {"status": "diverged", "time_to_accuracy": None},
+            "DIVERGED: loss or validation stopped being a finite number in epoch 2 of 20, update 46",
+        ),
+        ({"status": "failed", "error": "rank 1: RuntimeError: no"}, "FAILED: rank 1: RuntimeError: no"),
+        ({"status": "interrupted", "error": "stopped by the user"}, "INTERRUPTED: stopped by the user"),
+    ],
+    ids=lambda value: value["status"] if isinstance(value, dict) else "",
+)
+def test_the_first_thing_said_is_how_it_ended(changes, first):
+    assert said(record(**changes)).startswith(first)
+
+
+def test_a_run_without_a_goal_says_so():
+    text = said(record("goal=none", status="completed", goal=None, time_to_accuracy=None))
+    assert text.startswith("COMPLETED: epoch 2 of 20, best top1_accuracy 95.28 %; no goal was asked")
+
+
+def test_a_task_that_measures_without_training_has_a_card():
+    values = experiment("task=allreduce").plain()
+    text = said(nothing_measured(status="completed", experiment=values, goal=None, table=[{"bytes": 4}] * 85))
+    assert text.startswith("COMPLETED: 85 rows measured what ")
+    assert "epoch" not in text
+
+
+def test_what_a_task_noted_beside_its_goal_is_on_the_card():
+    rows = [{"kind": "bleu", "signature": "nrefs:1|case:lc"}, {"kind": "batches", "share_of_padding": 0.0625}]
+    text = said(record(table=rows))
+    assert "bleu signature nrefs:1|case:lc batches share of padding 0.0625" in text
+
+
+@pytest.mark.parametrize("status", [s for s in STATUSES if s not in ("goal_reached", "completed")])
+def test_a_run_that_did_not_end_well_says_what_to_do_second(status):
+    found = record(status=status, error="it broke", time_to_accuracy=None)
+    assert result_card.rows(found)[0][0] == "next"
+
+
+@pytest.mark.parametrize(
+    ("build", "status"),
+    [(record, status) for status in STATUSES]
+    + [(nothing_measured, status) for status in STATUSES if status != "goal_reached"],
+)
+def test_every_ending_has_a_card_whatever_was_measured(build, status):
+    found = build(status=status, error="rank 0: it broke", goal=None if status == "completed" else "x >= 95")
+    for text in (result_card.plain(found), drawn(found, 80)):
+        assert status.replace("_", " ").upper() in text
+        assert "None" not in text
+
+
+def test_a_plain_card_is_ascii_of_79_columns_without_boxes():
+    text = result_card.plain(record(HARDWARE, cost=priced(), caveats=["a sentence " * 20]))
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= result_card.WIDTH
+
+
+@pytest.mark.parametrize("width", [60, 80, 250])
+def test_a_panel_says_the_same_words_within_the_terminal(width):
+    found = record(HARDWARE, cost=priced(), caveats=["a caveat"])
+    lines = drawn(found, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).replace("─", "").split()) == said(found)
+
+
+@pytest.mark.parametrize("width", range(20, 60))
+def test_a_number_stays_beside_its_unit(width):
+    text = "batches 40.0 s, validation 6.2 s, forward 31.2 % (29.8 to 33.0), 1 h 02 min, 0.0217 USD"
+    for line in result_card.wrapped(text, width):
+        first = line.split()[0].rstrip(",")
+        assert first not in ("s", "%", "h", "min", "USD"), line
+
+
+def test_an_error_of_many_lines_becomes_one_sentence_without_codes_for_terminals():
+    error = "\x1b[31mrank 0\x1b[0m:\n  lost\x07 " + "x" * 999
+    text = result_card.verdict(nothing_measured(status="failed", error=error))
+    assert text.startswith("FAILED: rank 0: lost xxx")
+    assert len(text) < 500
+    assert text.endswith(" ...")
+
+
+def test_costs_come_with_both_prices_their_date_and_source():
+    price = experiment(HARDWARE).hardware.price
+    assert price is not None
+    text = said(record(HARDWARE, cost=priced() | {"wall_usd_spot": None, "goal_usd_spot": None}))
+    assert f"{4 * price.usd_per_hour:.2f} USD on demand for the whole command on 2 nodes" in text
+    assert f"{2 * price.usd_per_hour:.2f} USD from the first data to the goal" in text
+    assert "no spot price stated" in text
+    assert f"prices of {price.date}: {price.source}" in text
+    spot = said(record(HARDWARE, cost=priced() | {"wall_usd_spot": 1.5, "goal_usd_spot": 0.75}))
+    assert "spot 1.50 USD, 0.750 USD to the goal" in spot
+
+
+def test_a_run_that_missed_its_goal_has_no_cost_to_the_goal():
+    text = said(record(HARDWARE, status="goal_not_reached", cost=priced(reached_s=None)))
+    assert "to the goal" not in text[text.index("cost") :]
+
+
+def test_no_price_is_a_sentence_and_never_zero():
+    text = said(record())
+    assert "not priced: hardware=local has no price, it is nobody's offer" in text
+    assert "USD" not in text
+
+
+def test_a_mini_run_is_never_called_official():
+    assert "not an official result: scale=mini" in said(record())
+    text = said(record("scale=official", "division=open", caveats=["CPUs were missing"]))
+    assert "not an official result: division=open, see the caveats" in text
+    assert "official yes: division=closed scale=official" in said(record("scale=official", official=True))
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", "diverged"])
+def test_a_run_without_a_result_is_not_called_unofficial(status):
+    assert "official result" not in said(nothing_measured(status=status, error="x"))
+
+
+def test_deviations_caveats_noise_and_failures_are_all_listed():
+    deviation = {"field": "task.rate", "given": 0.1, "reference": 0.02, "rule": "R1", "fixed": False}
+    text = said(
+        record(
+            deviations=[deviation],
+            caveats=["4 workers had fewer CPUs"],
+            warnings=["the CPU frequency may change"],
+            restarts=[{"1": "Traceback\nActorDiedError: killed"}, {"0": "gone"}],
+        )
+    )
+    assert "deviation task.rate is 0.1, the reference is 0.02 (R1)" in text
+    assert "caveat 4 workers had fewer CPUs" in text
+    assert "noise the CPU frequency may change" in text
+    assert "worker failures 2; rank 1 failed: ActorDiedError: killed; rank 0 failed: gone" in text
+
+
+def test_one_failure_that_ended_the_run_is_said_once():
+    found = nothing_measured(status="failed", error="rank 1: gone", restarts=[{"1": "gone"}])
+    assert said(found).count("gone") == 1
+
+
+def test_the_best_value_within_the_budget_is_shown_where_it_is_known():
+    assert "best in time top1_accuracy 95.28 % within 1 min 00 s" in said(record())
+    assert "best in time" not in said(record(accuracy_after_time=None))
+
+
+def test_the_seed_and_what_ran_are_named():
+    text = said(record("workers=2", "task=logreg", "goal=80", validations=[], status="failed", error="x"))
+    assert "logreg, scale=mini, recipe=mlbench2020, division=closed, 2 workers x 1 thread, gloo" in text
+    assert "seed=7" in text

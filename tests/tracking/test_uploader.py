@@ -1,0 +1,443 @@
+"""MLflow gets everything exactly once, whatever dies on the way, and nothing waits for it."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import driven
+import pytest
+import yaml
+from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
+from tracking_server import Server, wait_for
+
+from mlbench.experiment import config, events, provenance, record
+from mlbench.tracking import mapping, uploader
+
+# MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+
+SECRET = "hunter2"
+TESTS = Path(__file__).parents[1]
+
+
+def client(uri: str) -> Any:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def runs(uri: str) -> list[Any]:
+    """Return all runs of the store's experiment, as MLflow's own client sees them."""
+    found = client(uri).get_experiment_by_name("mlbench")
+    return list(client(uri).search_runs([found.experiment_id])) if found else []
+
+
+def only(uri: str) -> Any:
+    (run,) = runs(uri)
+    return run
+
+
+def outcomes(output_root: Path, uri: str | None = None) -> dict[str, str]:
+    return {one.run_id: one.outcome for one in uploader.sync(output_root, uri)}
+
+
+def experiment(output_root: Path, seed: int) -> config.Experiment:
+    return config.compose(["task=logreg", "workers=2", f"output_root={output_root}", f"seed={seed}"])
+
+
+@pytest.fixture
+def root(tmp_path: Path, empty_store: Path) -> Path:
+    """An output_root with an empty store."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    shutil.copy(empty_store, folder / "mlflow.db")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mirrored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Any]:
+    """One run that reached its goal, mirrored into SQLite, and MLflow's view of it."""
+    run = Run(tmp_path_factory.mktemp("runs"), "goal=85", "division=open")
+    uri = run.experiment.store
+    mirror = uploader.Mirror(run.folder, uri)
+    mirror.start()
+    run.validate(70.0, system=[driven.sample(STARTED + 1), driven.sample(STARTED + 3)])
+    run.validate(86.5)
+    run.end("goal_reached")
+    assert mirror.finish(wait=60) == only(uri).info.run_id
+    return run, only(uri)
+
+
+def test_a_run_has_its_times_and_status(mirrored: tuple[Run, Any]) -> None:
+    _, seen = mirrored
+    assert seen.info.status == "FINISHED"
+    assert seen.info.run_name == "logreg mini 2w gloo 7"
+    assert seen.info.start_time == BEGUN * 1000
+    assert seen.info.end_time == (STARTED + 2 * EPOCH_S + 1) * 1000
+
+
+def test_tags_identify_the_run(mirrored: tuple[Run, Any]) -> None:
+    run, seen = mirrored
+    wanted = {
+        "task": "logreg",
+        "scale": "mini",
+        "division": "open",
+        "goal": "85.0",
+        "target": "accuracy >= 85",
+        "hardware": "local",
+        "backend": "gloo",
+        "workers": "2",
+        "oversubscribed": "false",
+        "status": "goal_reached",
+        "seed": "7",
+        "key": config.key(run.experiment),
+    }
+    assert wanted.items() <= seen.data.tags.items()
+
+
+def test_params_are_the_resolved_configuration(mirrored: tuple[Run, Any]) -> None:
+    run, seen = mirrored
+    assert seen.data.params["task.batch_size"] == str(run.experiment.plain()["task"]["batch_size"])
+    assert seen.data.params["hardware.price"] == "null"
+    assert seen.data.params["seed"] == "7"
+
+
+def test_validations_have_the_time_at_which_they_were_made(mirrored: tuple[Run, Any]) -> None:
+    run, seen = mirrored
+    history = client(run.experiment.store).get_metric_history(seen.info.run_id, "validation/accuracy")
+    points = [(metric.value, metric.timestamp, metric.step) for metric in history]
+    assert points == [
+        (70.0, (STARTED + EPOCH_S) * 1000, UPDATES),
+        (86.5, (STARTED + 2 * EPOCH_S) * 1000, 2 * UPDATES),
+    ]
+
+
+def test_numbers_of_two_ranks_are_joined(mirrored: tuple[Run, Any]) -> None:
+    _, seen = mirrored
+    numbers = seen.data.metrics
+    assert numbers["segment/forward"] == pytest.approx(1.5 * driven.BATCH_S["forward"])
+    assert numbers["phase/forward"] == pytest.approx(3.0 * driven.BATCH_S["forward"])
+    # Both ranks' samples over the slower rank's time.
+    slowest = 2 * sum(driven.BATCH_S.values())
+    assert numbers["training/samples_per_s"] == pytest.approx(2 * UPDATES * 100 / slowest)
+    shares = [value for name, value in numbers.items() if name.startswith("share/")]
+    assert sum(shares) == pytest.approx(1.0)
+    assert numbers["time_to_accuracy"] == 2 * EPOCH_S
+
+
+def test_system_metrics_have_their_own_times(mirrored: tuple[Run, Any]) -> None:
+    run, seen = mirrored
+    name = "system/cpu_utilization_percentage"
+    history = client(run.experiment.store).get_metric_history(seen.info.run_id, name)
+    assert [(m.timestamp, m.step) for m in history] == [
+        ((STARTED + 1) * 1000, 1),
+        ((STARTED + 3) * 1000, 3),
+    ]
+
+
+def test_the_files_of_a_run_are_all_there(mirrored: tuple[Run, Any], tmp_path: Path) -> None:
+    run, seen = mirrored
+    assert Path(seen.info.artifact_uri.removeprefix("file://")).is_relative_to(run.folder.parent)
+    root = Path(client(run.experiment.store).download_artifacts(seen.info.run_id, "", str(tmp_path)))
+    names = {path.name for path in root.iterdir()}
+    figures = {"validation.png", "training_loss.png", "phases.png"}
+    texts = {"config.yaml", "events.jsonl", "record.json", "record.parquet", "official_result.txt"}
+    assert names == figures | texts
+    assert record.load(root / "record.json") == record.load(run.folder / "record.json")
+    assert events.read(root / events.NAME) == events.read(run.log)
+    assert yaml.safe_load((root / "config.yaml").read_text()) == run.experiment.plain()
+    line = (root / "official_result.txt").read_text()
+    assert line.startswith("85% Top 1 Validation Accuracy reached in 8.000 seconds, Compute: ")
+
+
+def test_a_finished_run_is_found_by_key_and_seed(mirrored: tuple[Run, Any]) -> None:
+    run, _ = mirrored
+    same = run.experiment.model_copy(update={"seed": 7})
+    found = uploader.find_finished(same, data=None)
+    assert found == record.load(run.folder / "record.json")
+    assert uploader.find_finished(run.experiment.model_copy(update={"seed": 8}), data=None) is None
+    assert uploader.find_finished(same.model_copy(update={"workers": 4}), data=None) is None
+
+
+def test_a_run_on_other_data_does_not_stand_for_this_one(root: Path) -> None:
+    run = Run(root)
+    run.end("goal_not_reached", data_manifest="old")
+    for data in ("old", None):
+        found = uploader.find_finished(experiment(root, 7), data=data)
+        assert found is not None and found.run_id == "run-7"
+    assert uploader.find_finished(experiment(root, 7), data="new") is None
+
+
+HERE = {"hostname": "here", "cpu_model": "EPYC", "usable_cpus": 3, "gpus": [{"name": "H200"}], "warnings": []}
+
+
+def in_the_store_alone(root: Path, *words: str, name: str = "run", begun: float = BEGUN, **more: Any) -> None:
+    """Leave a finished run in the store and no folder of it."""
+    run = Run(root, *words, name=name)
+    run.log.unlink()
+    events.append(run.log, "run_configuration", run.start | {"begun": begun})
+    run.end("goal_not_reached", **more)
+    assert outcomes(root) == {f"{name}-7": "uploaded"}
+    shutil.rmtree(run.folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "stands"),
+    [
+        ((), {}, True),
+        ((), {"cpu_model": "Xeon"}, False),
+        ((), {"usable_cpus": 2}, False),
+        ((), {"gpus": []}, True),  # they took no part
+        (("backend=nccl",), {"gpus": []}, False),
+        (("hardware=gcp_n1_standard_4",), {"cpu_model": "Xeon"}, True),  # the profile states the machine
+        (("hardware=gcp_n1_standard_4",), {"cpu_model": "Xeon", "usable_cpus": 2}, False),  # and this is none
+    ],
+)
+def test_another_machine_s_time_is_not_taken_from_a_shared_store(
+    root: Path, words: tuple[str, ...], changes: dict[str, Any], stands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "node", lambda: HERE)
+    in_the_store_alone(root, *words, data_manifest="d", nodes=[HERE | changes, HERE | changes])
+    same = Run(root, *words, name="same").experiment.model_copy(update={"seed": 7})
+    found = uploader.find_finished(same, data="d")
+    assert (found is not None) == stands
+    assert uploader.find_finished(same, data="other") is None
+
+
+def test_an_own_run_is_found_behind_another_machine_s_newer_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "node", lambda: HERE)
+    in_the_store_alone(root, name="mine", nodes=[HERE])
+    in_the_store_alone(root, name="theirs", begun=BEGUN + 5, nodes=[HERE | {"cpu_model": "Xeon"}])
+    found = uploader.find_finished(experiment(root, 7), data=None)
+    assert found is not None and found.run_id == "mine-7"
+
+
+def test_syncing_what_is_there_changes_nothing(mirrored: tuple[Run, Any]) -> None:
+    run, seen = mirrored
+    uri = run.experiment.store
+    assert outcomes(run.folder.parent) == {run.folder.name: "present"}
+    assert only(uri).data.to_dictionary() == seen.data.to_dictionary()
+
+
+def test_no_run_that_failed_is_called_finished(root: Path) -> None:
+    statuses = {
+        "goal_not_reached": "FINISHED",
+        "diverged": "FAILED",
+        "failed": "FAILED",
+        "interrupted": "KILLED",
+    }
+    for seed, status in enumerate(statuses):
+        run = Run(root, seed=seed)
+        run.validate(50.0)
+        run.end(status, error="it broke" if status == "failed" else None)
+    assert set(outcomes(root).values()) == {"uploaded"}
+    uri = uploader.default_uri(root)
+    seen = {run.data.tags["status"]: run for run in runs(uri)}
+    assert {status: run.info.status for status, run in seen.items()} == statuses
+    errors = {status for status, run in seen.items() if run.data.tags.get("error") == "it broke"}
+    assert errors == {"failed"}
+    for seed, status in enumerate(statuses):
+        files = client(uri).list_artifacts(seen[status].info.run_id)
+        assert "official_result.txt" not in {file.path for file in files}
+        found = uploader.find_finished(experiment(root, seed), data=None)
+        assert (found.status if found else None) == (status if status in record.FINISHED else None)
+
+
+def test_looking_for_a_finished_run_makes_no_store(tmp_path: Path) -> None:
+    wanted = config.compose(["task=logreg", "seed=7", f"output_root={tmp_path / 'runs'}"])
+    assert uploader.find_finished(wanted, data=None) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_no_database_means_nothing_was_found(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("not a database" * 100)
+    wanted = config.compose(["task=logreg", "seed=7", f"output_root={tmp_path}"])
+    assert uploader.find_finished(wanted, data=None) is None
+
+
+def test_a_run_written_half_way_is_completed_not_duplicated(root: Path, monkeypatch: Any) -> None:
+    run = Run(root)
+    run.validate(50.0)
+    run.validate(60.0)
+    run.end("goal_not_reached")
+
+    def full_disk(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(uploader.run_figures, "draw", full_disk)  # after params, metrics and tags were written
+        assert outcomes(root) == {run.folder.name: "failed"}
+    assert only(run.experiment.store).info.status == "RUNNING"
+    assert outcomes(root) == {run.folder.name: "uploaded"}
+    seen = only(run.experiment.store)
+    assert seen.info.status == "FINISHED"
+    history = client(run.experiment.store).get_metric_history(seen.info.run_id, "validation/accuracy")
+    assert [metric.value for metric in history] == [50.0, 60.0]
+
+
+def test_one_damaged_folder_keeps_no_other_out(root: Path) -> None:
+    damaged = Run(root, name="a")
+    damaged.start["experiment"]["task"]["batch_size"] = -1
+    damaged.log.unlink()
+    events.append(damaged.log, "run_configuration", damaged.start)
+    Run(root, name="b").end("interrupted")
+    (root / "c").mkdir()
+    (root / "c" / events.NAME).write_text('{"key": "run_conf')
+    assert outcomes(root) == {"a-7": "failed", "b-7": "uploaded"}
+
+
+def test_a_record_that_is_lost_here_does_not_spoil_the_one_in_the_store(root: Path) -> None:
+    run = Run(root)
+    run.validate(90.0)
+    run.end("goal_reached")
+    assert outcomes(root) == {"run-7": "uploaded"}
+    (run.folder / "record.json").unlink()
+    uri = run.experiment.store
+    assert uploader.bring(run.folder, "run-7", uri).outcome == "present"
+    assert not (run.folder / "record.json").exists()
+    assert only(uri).data.tags["status"] == "goal_reached"
+
+
+def test_a_record_that_is_lost_everywhere_is_not_made_up(root: Path) -> None:
+    run = Run(root)
+    run.validate(90.0)
+    run.end("goal_reached")
+    (run.folder / "record.json").unlink()
+    assert outcomes(root) == {"run-7": "uploaded"}
+    found = record.load(run.folder / "record.json")
+    assert (found.status, found.error) == ("interrupted", "its record was lost")
+    assert found.time_to_accuracy is None and len(found.validations) == 1
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from driven import Run
+from mlbench.tracking import uploader
+run = Run(Path(sys.argv[1]))
+mirror = uploader.Mirror(run.folder, run.experiment.store)
+mirror.start()
+run.validate(50.0)
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_run_is_left_to_its_driver_until_that_is_killed(root: Path) -> None:
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(root)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    with driver:
+        try:
+            assert driver.stdout is not None and driver.stdout.readline() == b"begun\n"
+            assert outcomes(root) == {"run-7": "running"}
+        finally:
+            driver.kill()
+    assert outcomes(root) == {"run-7": "uploaded"}
+    uri = uploader.default_uri(root)
+    seen = only(uri)
+    assert (seen.info.status, seen.data.tags["status"]) == ("KILLED", "interrupted")
+    found = record.load(root / "run-7" / "record.json")
+    assert [v["metrics"]["accuracy"] for v in found.validations] == [50.0]
+    assert found.time_to_accuracy is None and found.software == {}
+    assert outcomes(root) == {"run-7": "present"}
+
+
+def test_a_server_that_never_answers_delays_nothing(root: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # connects, and says no word
+        uri = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        run = Run(root, f"tracking_uri={uri}")
+        mirror = uploader.Mirror(run.folder, uri)
+        mirror.start()
+        run.validate(50.0)
+        run.end("goal_not_reached")
+        begun = time.monotonic()
+        assert mirror.finish(wait=0.5) is None
+        assert time.monotonic() - begun < 5.0  # MLflow itself would wait for minutes
+    mirror.join()
+    assert outcomes(root, uploader.default_uri(root)) == {"run-7": "uploaded"}
+
+
+def test_no_password_reaches_mlflow(root: Path) -> None:
+    address = f"http://me:{SECRET}@localhost:1"
+    run = Run(root, f"tracking_uri={address}")
+    run.validate(50.0)
+    run.end("failed", error=f"no answer from {address}")
+    uri = uploader.default_uri(root)
+    assert outcomes(root, uri) == {"run-7": "uploaded"}
+    seen = only(uri)
+    assert seen.data.params["tracking_uri"] == "http://localhost:1"
+    assert SECRET not in json.dumps(seen.data.to_dictionary())
+    root = client(uri).download_artifacts(seen.info.run_id, "", str(root))
+    for path in Path(root).iterdir():
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_long_values_are_cut_to_what_mlflow_takes(root: Path) -> None:
+    run = Run(root)
+    run.end("failed", error="x" * 20_000)
+    assert outcomes(root) == {"run-7": "uploaded"}
+    assert len(only(run.experiment.store).data.tags["error"]) == 8000
+
+
+def test_system_metrics_of_several_nodes_are_told_apart() -> None:
+    metadata = {"started_at": STARTED, "segments": [driven.segment(1.0)]}
+    metadata["system"] = [driven.sample(STARTED + 2.4, node=f"node_{n}") for n in (0, 1)]
+    validation = {"metrics": {}, "epoch": 1.0, "elapsed": 4.0, "train_loss": None, "wall": 1.0, "update": 9}
+    found = mapping.series([{"key": "validation", "value": validation, "metadata": metadata}])
+    names = [metric.name for metric in found if metric.name.startswith("system/")]
+    assert names == [f"system/node_{n}/cpu_utilization_percentage" for n in (0, 1)]
+    assert {metric.step for metric in found if metric.name in names} == {2}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    server = Server(folder)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.mark.slow
+def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, root: Path) -> None:
+    run = Run(root, f"tracking_uri={server.uri}")
+    mirror = uploader.Mirror(run.folder, server.uri)
+    mirror.start()
+    run.validate(50.0)
+    live = wait_for(lambda: [r for r in runs(server.uri) if "validation/accuracy" in r.data.metrics])
+    assert live[0].info.status == "RUNNING" and live[0].data.tags["status"] == "running"
+    server.kill()
+    run.validate(60.0)
+    wait_for(lambda: mirror.error)
+    run.end("goal_not_reached")
+    begun = time.monotonic()
+    assert mirror.finish(wait=60.0) is None
+    assert time.monotonic() - begun < 30.0  # a store that refuses is not waited for
+    keys = [event["key"] for event in events.read(run.log)]
+    assert keys == ["run_configuration", "validation", "validation", "run_stop"]
+
+    server.start()
+    assert only(server.uri).info.status == "RUNNING"
+    assert outcomes(root) == {"run-7": "uploaded"}
+    assert outcomes(root) == {"run-7": "present"}
+    seen = only(server.uri)
+    assert seen.info.run_id == live[0].info.run_id
+    assert (seen.info.status, seen.data.tags["status"]) == ("FINISHED", "goal_not_reached")
+    history = client(server.uri).get_metric_history(seen.info.run_id, "validation/accuracy")
+    assert [metric.value for metric in history] == [50.0, 60.0]
+    assert uploader.find_finished(run.experiment.model_copy(update={"seed": 7}), data=None) is not None

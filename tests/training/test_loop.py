@@ -1,0 +1,416 @@
+"""The loop with real gloo processes: same mathematics whatever the number of workers, honest phases."""
+
+import copy
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import mini_worker, run_ranks
+from torch import nn
+
+from mlbench.experiment.build_record import spread_segments
+from mlbench.experiment.config import choices, compose
+from mlbench.experiment.goal import Goal
+from mlbench.experiment.phases import BIN
+from mlbench.tasks import registry
+from mlbench.training import loop, sampling
+from mlbench.training.loop import Outcome, Parts, train
+from mlbench.training.precision import STUCK, LossScaler
+from mlbench.training.timer import Tracker
+from mlbench.training.worker import Worker
+
+
+class Problem:
+    """A small regression: 96 rows of 5 features, in exact batches."""
+
+    def __init__(self, worker: Worker, *, batch: int, epochs: int = 2) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(96, 5, generator=generator, dtype=torch.float64)
+        self.y = torch.randn(96, 1, generator=generator, dtype=torch.float64)
+        torch.manual_seed(3)
+        self.model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+        self.worker, self.batch, self.epochs = worker, batch, epochs
+        self.poison: int | None = None
+
+    def parts(self, **changes: Any) -> Parts:
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        values: dict[str, Any] = dict(
+            model=self.model,
+            optimizer=optimizer,
+            epochs=self.epochs,
+            updates=self.updates,
+            forward=lambda model, batch: model(batch[0]),
+            loss=lambda output, batch: (output - batch[1]).square().mean(),
+            validate=self.validate,
+            samples=lambda batch: len(batch[1]),
+        )
+        return Parts(**(values | changes))
+
+    def updates(self, epoch: int) -> Any:
+        rows = sampling.shuffled_rows(96, batch=self.batch, epoch=epoch, worker=self.worker)
+        return sampling.RowUpdates(rows, lambda chosen: (self.x[chosen], self.y[chosen]))
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        part = sampling.share(96, self.worker)
+        error = (model(self.x[part]) - self.y[part]).square().sum().item()
+        total, count = self.worker.sum([error, len(part)]).tolist()
+        return {"error": total / count, "rows": count}
+
+    def weights(self) -> list[float]:
+        return torch.cat([p.detach().flatten() for p in self.model.parameters()]).tolist()
+
+
+def trained_weights(worker: Worker, batch: int) -> tuple[list[float], list[dict[str, Any]]]:
+    problem = Problem(mini_worker(worker, Path()), batch=batch)
+    outcome = train(problem.parts(), worker)
+    return problem.weights(), outcome.validations
+
+
+def test_two_workers_with_half_the_batch_train_the_same_weights() -> None:
+    (one,) = run_ranks(trained_weights, 1, 16)
+    two = run_ranks(trained_weights, 2, 8)
+    assert one[0] == pytest.approx(two[0][0], abs=1e-9)
+    assert two[0][0] == two[1][0]
+    assert [v["metrics"] for v in one[1]] == [pytest.approx(v["metrics"]) for v in two[0][1]]
+
+
+def logreg_weights(worker: Worker, batch: int, root: Path) -> tuple[list[float], Any]:
+    """Train the real task for some epochs and return its weights and validations."""
+    experiment = compose(["task=logreg", "goal=none", "division=open", f"task.batch_size={batch}",
+                          "task.epochs=2", f"task.rate={4.0 / worker.world_size}"])  # fmt: skip
+    kept: list[nn.Module] = []
+    create = nn.Linear.__init__
+
+    def remember(self: nn.Linear, *args: Any, **kwargs: Any) -> None:
+        create(self, *args, **kwargs)
+        kept.append(self)
+
+    nn.Linear.__init__ = remember
+    outcome = registry.load("logreg").run(experiment.task, mini_worker(worker, root))
+    weight: Any = kept[0].weight
+    return weight.flatten().tolist(), [v["metrics"] for v in outcome.validations]
+
+
+def test_logistic_regression_is_the_same_on_one_and_two_workers(data_root: Path) -> None:
+    ((one, _),) = run_ranks(logreg_weights, 1, 128, data_root)
+    (two, _), (other, _) = run_ranks(logreg_weights, 2, 64, data_root)
+    assert two == other
+    assert one == pytest.approx(two, abs=1e-6)
+
+
+def validation_counts(worker: Worker, names: list[str], root: Path) -> list[dict[str, float]]:
+    """Validate each task's untrained model: the same weights whatever k is."""
+
+    def validate_only(parts: Parts, worker: Worker) -> Outcome:
+        parts.load()
+        parts.model.eval()
+        with torch.no_grad():
+            return Outcome("completed", validations=[parts.validate(parts.model)])
+
+    loop.train = validate_only
+    mini_worker(worker, root)
+    composed = [compose([f"task={name}"]).task for name in names]
+    return [registry.load(task.name).run(task, worker).validations[0] for task in composed]
+
+
+def test_validation_counts_every_sample_once_whatever_the_number_of_workers(data_root: Path) -> None:
+    """Neither 5,000 rows nor 359 images divide by 3."""
+    names = [name for name in choices("task") if compose([f"task={name}"]).task.goals]
+    one, *more = [run_ranks(validation_counts, k, names, data_root)[0] for k in (1, 2, 3)]
+    for other in more:
+        for here, there in zip(one, other, strict=True):
+            assert there.keys() == here.keys()
+            for name, value in there.items():
+                # Counts divide alike on any number of workers; sums of losses may differ in the last bits.
+                exact = name not in ("loss", "perplexity")
+                assert value == (here[name] if exact else pytest.approx(here[name], rel=1e-6))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 96, 1000])
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_shares_are_disjoint_complete_and_even(count: int, workers: int) -> None:
+    shares = [sampling.share(count, Worker(rank=r, world_size=workers)) for r in range(workers)]
+    assert [row for share in shares for row in share] == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_an_epoch_is_disjoint_between_ranks_and_reshuffled() -> None:
+    def rows(epoch: int, rank: int, workers: int = 3) -> torch.Tensor:
+        worker = Worker(rank=rank, world_size=workers, seed=5)
+        return sampling.shuffled_rows(100, batch=8, epoch=epoch, worker=worker)
+
+    first = torch.cat([rows(0, rank).flatten() for rank in range(3)])
+    assert len(first) == len(first.unique()) == 96
+    assert not torch.equal(rows(0, 0), rows(1, 0))
+    assert torch.equal(rows(0, 0), rows(0, 0))
+    joined = sampling.shuffled_rows(100, batch=24, epoch=0, worker=Worker(seed=5))
+    together = torch.cat([rows(0, rank) for rank in range(3)], dim=1)
+    assert torch.equal(joined, together)
+
+
+def test_the_goal_ends_the_run_at_the_validation_that_met_it() -> None:
+    worker = Worker(goal=Goal("error", 1e9, "min"))
+    outcome = train(Problem(worker, batch=8).parts(), worker)
+    assert outcome.status == "goal_reached" and len(outcome.validations) == 1
+    assert outcome.time_to_accuracy == outcome.validations[0]["elapsed"]
+
+
+def test_a_missed_goal_and_no_goal_train_to_the_last_epoch() -> None:
+    for goal, status in ((Goal("error", -1, "min"), "goal_not_reached"), (None, "completed")):
+        worker = Worker(goal=goal)
+        outcome = train(Problem(worker, batch=8, epochs=3).parts(), worker)
+        assert outcome.status == status and outcome.updates == 36
+        assert outcome.time_to_accuracy is None
+
+
+def test_a_loss_that_is_not_finite_ends_as_diverged() -> None:
+    worker = Worker(goal=Goal("error", 0, "min"))
+    problem = Problem(worker, batch=8, epochs=50)
+    outcome = train(
+        problem.parts(loss=lambda output, batch: (output - batch[1]).square().mean() * math.inf), worker
+    )
+    assert outcome.status == "diverged"
+    assert len(outcome.validations) == 1 and outcome.validations[0]["train_loss"] is None
+
+
+# An overflow of half precision
+
+
+def overflowing(updates: set[int], seen: list[float]) -> Any:
+    """Return a loss that is infinite at these updates, and remembers what it was at the others."""
+    made = 0
+
+    def loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
+        nonlocal made
+        made += 1
+        plain = (output - batch[1]).square().mean()
+        if made - 1 in updates:
+            return plain * math.inf
+        seen.append(plain.item())
+        return plain
+
+    return loss
+
+
+def scaled(updates: set[int], *, epochs: int) -> tuple[Outcome, LossScaler, list[float]]:
+    """Train with a loss scale, as a GPU does in fp16, 12 updates an epoch of which some overflow."""
+    worker, seen = Worker(), []
+    problem = Problem(worker, batch=8, epochs=epochs)
+    problem.x, problem.y, problem.model = problem.x.float(), problem.y.float(), problem.model.float()
+    scaler = LossScaler(worker.device, first=2.0**10, window=1000, largest=None)
+    loss = overflowing(updates, seen)
+    return train(problem.parts(loss=loss, scaler=scaler), worker), scaler, seen
+
+
+def test_an_overflow_skips_its_update_is_counted_and_the_run_goes_on() -> None:
+    """Update 13's forward pass overflowed once, and the run ended as diverged."""
+    outcome, scaler, seen = scaled({3, 13, 14}, epochs=3)
+    assert outcome.status == "completed" and outcome.updates == 36
+    assert scaler.skipped_updates() == 3 and scaler.get_scale() == 2.0**7
+    assert len(seen) == 33
+    means = [sum(part) / len(part) for part in (seen[:11], seen[11:21], seen[21:])]
+    assert [v["train_loss"] for v in outcome.validations] == pytest.approx(means, rel=1e-5)
+
+
+def test_a_run_of_overflows_alone_has_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, scaler, _ = scaled(set(range(5, 10_000)), epochs=50)
+    assert outcome.status == "diverged" and outcome.validations[-1]["train_loss"] is None
+    assert outcome.updates == 12 * math.ceil((5 + STUCK) / 12), "at the first validation after"
+    monkeypatch.setattr(loop, "CHECK_UPDATES", 2)
+    outcome, scaler, _ = scaled(set(range(5, 10_000)), epochs=50)
+    assert outcome.status == "diverged" and outcome.updates == 5 + STUCK + 1
+    assert scaler.skipped_updates() == outcome.updates - 5
+
+
+def test_an_infinite_loss_whose_update_was_made_is_divergence_with_a_loss_scale_too() -> None:
+    worker = Worker()
+    problem = Problem(worker, batch=8, epochs=9)
+    scaler = LossScaler(worker.device, first=2.0, window=1000, largest=None)
+
+    def loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
+        return (output - batch[1]).square().mean() + math.inf  # its gradient is finite
+
+    outcome = train(problem.parts(loss=loss, scaler=scaler), worker)
+    assert outcome.status == "diverged" and scaler.skipped_updates() == 0
+
+
+# Loading
+
+
+def test_loading_is_on_the_clock_once_a_start_and_before_anything_is_trained() -> None:
+    did: list[str] = []
+
+    def load() -> None:
+        assert worker.tracker.started_at > 0, "the clock runs"
+        time.sleep(0.05)
+        did.append("load")
+
+    worker = Worker()
+    problem = Problem(worker, batch=8)
+
+    def updates(epoch: int) -> Any:
+        did.append(f"epoch {epoch}")
+        return problem.updates(epoch)
+
+    outcome = train(problem.parts(load=load, updates=updates), worker)
+    assert did == ["load", "epoch 0", "epoch 1"]
+    assert outcome.segments[0].outside["loading"] >= 0.05
+    assert "loading" not in outcome.segments[1].outside
+    assert outcome.validations[0]["elapsed"] >= 0.05
+    assert sum(outcome.segments[0].phases.values()) < outcome.validations[0]["elapsed"] - 0.05
+
+
+def test_a_restart_loads_again_and_goes_back_to_a_start_that_was_told_before_loading() -> None:
+    """Workers that die while they load begin again on the clock that ran."""
+    told: list[Any] = []
+
+    def fail() -> None:
+        raise ConnectionError("gone")
+
+    worker = Worker(keep_checkpoints=True, report=lambda message, state: told.append(copy.deepcopy(state)))
+    with pytest.raises(ConnectionError):
+        train(Problem(worker, batch=8).parts(load=fail), worker)
+    (start,) = told
+    assert start["epoch"] == 0 and start["started_at"] == worker.tracker.started_at
+    time.sleep(0.05)
+    loaded: list[int] = []
+    again = Worker(resume=start)
+    outcome = train(Problem(again, batch=8).parts(load=lambda: loaded.append(1)), again)
+    assert loaded == [1] and outcome.updates == 24
+    assert outcome.validations[0]["elapsed"] >= 0.05, "what the first start lost stays on the clock"
+
+
+def diverge_on_rank_one(worker: Worker) -> str:
+    def loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
+        plain = (output - batch[1]).square().mean()
+        return plain * math.nan if worker.rank == 1 else plain
+
+    return train(Problem(worker, batch=8, epochs=9).parts(loss=loss), worker).status
+
+
+def test_all_ranks_agree_that_one_diverged() -> None:
+    assert run_ranks(diverge_on_rank_one, 2) == ["diverged", "diverged"]
+
+
+def test_validations_inside_an_epoch_come_where_they_were_asked() -> None:
+    worker = Worker()
+    outcome = train(Problem(worker, batch=8).parts(validate_at=(0.3, 0.6, 0.9, 1.0)), worker)
+    assert [v["epoch"] for v in outcome.validations] == [0.3, 0.6, 0.9, 1.0, 1.3, 1.6, 1.9, 2.0]
+    assert [v["update"] for v in outcome.validations] == [4, 8, 11, 12, 16, 20, 23, 24]
+
+
+def test_accumulated_micro_batches_are_one_update() -> None:
+    def weights(parts: int) -> list[float]:
+        worker = Worker(seed=1)
+        problem = Problem(worker, batch=24)
+        whole = problem.updates
+
+        class Split:
+            def __init__(self, epoch: int) -> None:
+                self.epoch = epoch
+
+            def __len__(self) -> int:
+                return len(whole(self.epoch))
+
+            def __iter__(self) -> Any:
+                for ((x, y),) in whole(self.epoch):
+                    yield list(zip(x.chunk(parts), y.chunk(parts), strict=True))
+
+        outcome = train(
+            problem.parts(
+                updates=Split,
+                loss=lambda output, batch: (output - batch[1]).square().mean() / parts,
+            ),
+            worker,
+        )
+        assert outcome.updates == 8
+        return problem.weights()
+
+    assert weights(1) == pytest.approx(weights(4), abs=1e-12)
+
+
+def test_a_checkpoint_continues_to_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "REPORT_S", 0.0)
+
+    def run(epochs: int, resume: dict[str, Any] | None, states: list[dict[str, Any]]) -> Any:
+        def keep(message: dict[str, Any], state: dict[str, Any] | None) -> None:
+            if state:
+                states.append({**state, "states": {k: copied(v) for k, v in state["states"].items()}})
+
+        worker = Worker(keep_checkpoints=True, report=keep, resume=resume)
+        problem = Problem(worker, batch=8, epochs=epochs)
+        return train(problem.parts(), worker), problem.weights()
+
+    def copied(state: Any) -> Any:
+        return copy.deepcopy(state)
+
+    states: list[dict[str, Any]] = []
+    whole, weights = run(4, None, states)
+    assert [state["epoch"] for state in states] == [0, 1, 2, 3, 4]
+    resumed, again = run(4, states[2], [])
+    assert again == pytest.approx(weights, abs=1e-12)
+    assert resumed.updates == whole.updates
+    assert [v["update"] for v in resumed.validations] == [v["update"] for v in whole.validations]
+    assert resumed.elapsed >= whole.validations[1]["elapsed"]
+
+
+def interrupted(worker: Worker) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Train three epochs, then the last again from rank 0's checkpoint; rank 1 counts its samples twice."""
+    loop.REPORT_S = 0.0
+    states: list[dict[str, Any]] = []
+
+    def keep(_: dict[str, Any], state: dict[str, Any] | None) -> None:
+        if state:
+            states.append(copy.deepcopy(state))
+
+    def trained(worker: Worker) -> list[dict[str, Any]]:
+        problem = Problem(worker, batch=8, epochs=3)
+        outcome = train(problem.parts(samples=lambda batch: (1 + worker.rank) * len(batch[1])), worker)
+        return [vars(segment) for segment in outcome.segments]
+
+    whole = trained(replace(worker, tracker=Tracker(), keep_checkpoints=True, report=keep))
+    saved = worker.gather(states[2])[0]  # only rank 0's is kept; the others would find nothing else
+    resumed = trained(replace(worker, tracker=Tracker(), resume=saved))
+    return whole, resumed, spread_segments(worker.gather(resumed))
+
+
+def test_a_restart_gives_each_rank_its_own_segments_back() -> None:
+    """Rank 0's checkpoint had rank 0's alone, and each rank went on from those."""
+    (whole, resumed, spread), (other_whole, other_resumed, same) = run_ranks(interrupted, 2)
+    assert len(resumed) == len(other_resumed) == 3
+    assert resumed[:2] == whole[:2] and other_resumed[:2] == other_whole[:2] != whole[:2]
+    assert [[s["samples"] for s in rank] for rank in (resumed, other_resumed)] == [[48] * 3, [96] * 3]
+    assert spread == same and [segment["samples"] for segment in spread] == [144] * 3
+    for segment, mine, others in zip(spread, resumed, other_resumed, strict=True):
+        both = sorted((mine["phases"]["forward"], others["phases"]["forward"]))
+        forward = segment["phases"]["forward"]
+        assert [forward["min"], forward["max"]] == both and forward["mean"] == pytest.approx(sum(both) / 2)
+
+
+def phases(worker: Worker) -> tuple[dict[str, float], float, float]:
+    worker.tracker = Tracker()
+    problem = Problem(worker, batch=8, epochs=20)
+    problem.model = nn.Sequential(
+        nn.Linear(5, 512), nn.Tanh(), nn.Linear(512, 512), nn.Linear(512, 1)
+    ).double()
+    outcome = train(problem.parts(), worker)
+    totals = {p: sum(s.phases[p] for s in outcome.segments) for p in outcome.segments[0].phases}
+    middles = [count * BIN ** (n + 0.5) for s in outcome.segments for n, count in s.batch_s.items()]
+    return totals, sum(middles), outcome.elapsed
+
+
+def test_one_worker_has_no_communication_and_phases_fill_the_batch() -> None:
+    ((totals, batches, elapsed),) = run_ranks(phases, 1)
+    assert totals["communication"] < 0.02 * batches
+    assert sum(totals.values()) == pytest.approx(batches, rel=0.05)
+    assert batches < elapsed
+
+
+def test_two_workers_show_their_communication() -> None:
+    for totals, batches, _ in run_ranks(phases, 2):
+        assert 0 < totals["communication"] < batches
+        assert sum(totals.values()) == pytest.approx(batches, rel=0.05)

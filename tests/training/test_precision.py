@@ -1,0 +1,193 @@
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
+from mlbench.launch import driver
+from mlbench.training.precision import STUCK, LossScaler, on_device
+
+CPU = torch.device("cpu")
+GNMT: dict[str, Any] = {"first": 2.0**10, "window": 128, "largest": 2.0**13}
+
+
+class Walk:
+    """A parameter that falls by the gradient, 1 a step; an overflow makes one gradient infinite."""
+
+    def __init__(self, **rules: Any) -> None:
+        self.weight = torch.nn.Parameter(torch.zeros(3))
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD([self.weight], lr=1.0)
+        self.scaler = LossScaler(CPU, **(GNMT | rules))
+
+    def step(self, *, overflow: bool = False) -> float:
+        self.scaler.scale(self.weight.sum()).backward()
+        assert self.weight.grad is not None
+        if overflow:
+            self.weight.grad[1] = torch.inf
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        return self.scaler.get_scale()
+
+    def steps(self, count: int) -> list[float]:
+        return [self.step() for _ in range(count)]
+
+
+def test_the_scale_doubles_every_window_and_stops_at_the_largest():
+    walk = Walk()
+    assert walk.scaler.get_scale() == 2**10
+    found = walk.steps(1000)
+    assert found[:128] == [2**10] * 127 + [2**11]
+    assert found[128:384] == [2**11] * 127 + [2**12] * 128 + [2**13]
+    assert set(found[384:]) == {2**13}
+    assert walk.scaler.skipped_updates() == 0
+
+
+def test_without_a_largest_value_the_scale_goes_on_rising():
+    walk = Walk(first=2.0**7, window=2, largest=None)
+    assert walk.steps(40)[-1] == 2.0**27
+
+
+def test_an_overflow_halves_the_scale_skips_the_update_and_starts_the_window_again():
+    walk = Walk()
+    walk.steps(100)
+    weight = walk.weight.detach().clone()
+    assert torch.equal(weight, torch.full((3,), -100.0))
+    assert walk.step(overflow=True) == 2**9
+    assert torch.equal(walk.weight.detach(), weight)
+    assert walk.steps(128) == [2**9] * 127 + [2**10]
+    assert [walk.step(overflow=True) for _ in range(3)] == [2**9, 2**8, 2**7]
+    assert walk.scaler.skipped_updates() == 4
+
+
+def test_an_overflow_at_the_largest_scale_is_counted_once():
+    walk = Walk(first=2.0**13)
+    walk.steps(300)
+    assert walk.step(overflow=True) == 2**12
+    assert walk.scaler.skipped_updates() == 1
+
+
+def test_the_scale_is_stuck_once_so_many_updates_in_a_row_overflowed():
+    walk = Walk(first=2.0**20)
+    for _ in range(STUCK - 1):
+        walk.step(overflow=True)
+    assert not walk.scaler.stuck()
+    walk.step()
+    for _ in range(STUCK - 1):
+        walk.step(overflow=True)
+    assert not walk.scaler.stuck(), "one in between was made"
+    walk.step(overflow=True)
+    assert walk.scaler.stuck() and walk.scaler.skipped_updates() == 2 * STUCK - 1
+
+
+def test_a_scale_of_0_stays_stuck():
+    """From 2^-149 on float32 halves to 0, which cannot fall any more."""
+    walk = Walk(first=2.0)
+    assert [walk.step(overflow=True) for _ in range(160)][-1] == 0
+    assert bool(walk.scaler.overflowed) and walk.scaler.stuck() and walk.scaler.skipped_updates() == 160
+
+
+def test_what_overflowed_is_known_update_by_update():
+    walk, found = Walk(), []
+    for overflow in (False, True, True, False):
+        walk.step(overflow=overflow)
+        found.append(bool(walk.scaler.overflowed))
+    assert found == [False, True, True, False]
+
+
+def test_a_fused_optimizer_skips_and_counts_too():
+    walk = Walk()
+    walk.optimizer = torch.optim.Adam([walk.weight], lr=1.0, fused=True)
+    assert walk.step(overflow=True) == 2**9
+    assert torch.equal(walk.weight.detach(), torch.zeros(3))
+    walk.step()
+    assert torch.allclose(walk.weight.detach(), torch.full((3,), -1.0))
+    assert walk.scaler.skipped_updates() == 1
+
+
+def test_the_state_survives_a_restart():
+    whole, first = Walk(window=5), Walk(window=5)
+    for walk in (whole, first):
+        walk.step(overflow=True)
+        walk.steps(3)
+    file = io.BytesIO()
+    torch.save(first.scaler.state_dict(), file)
+    file.seek(0)
+    second = Walk(window=5)
+    second.scaler.load_state_dict(torch.load(file, weights_only=True))
+    assert second.steps(30) == whole.steps(30)
+    assert second.scaler.skipped_updates() == whole.scaler.skipped_updates() == 1
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16", "fp32"])
+def test_a_cpu_computes_in_full_precision(name):
+    assert on_device(name, CPU, scale=128.0, window=2000, largest=None) == (None, None)
+
+
+def test_a_gpu_gets_what_the_recipe_declares(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "mlbench.training.precision.LossScaler", lambda device, **rules: made.append(rules) or "scaler"
+    )
+    cuda: Any = SimpleNamespace(type="cuda")
+    rules: Any = {"scale": 128.0, "window": 2000, "largest": None}
+    assert on_device("fp16", cuda, **rules) == (torch.float16, "scaler")
+    assert made == [{"first": 128.0, "window": 2000, "largest": None}]
+    assert on_device("fp32", cuda, **rules) == (None, None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    assert on_device("bf16", cuda, **rules) == (torch.bfloat16, None)
+
+
+def test_bf16_is_refused_where_the_gpu_only_emulates_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    with pytest.raises(UserError, match="Tesla T4 has no bf16") as caught:
+        on_device("bf16", SimpleNamespace(type="cuda"), scale=1.0, window=1, largest=None)  # pyright: ignore
+    assert caught.value.hint == "task.precision=fp16"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_a_gpu_trains_in_mixed_precision(name):
+    device = torch.device("cuda")
+    autocast, scaler = on_device(name, device, scale=2.0**10, window=128, largest=2.0**13)
+    weight = torch.nn.Parameter(torch.randn(64, 64, device=device))
+    optimizer = torch.optim.Adam([weight], fused=True)
+    scaler = scaler or torch.amp.GradScaler(enabled=False)
+    with torch.autocast("cuda", dtype=autocast):
+        output = torch.randn(8, 64, device=device) @ weight
+    assert output.dtype == autocast
+    before = weight.detach().clone()
+    scaler.scale(output.float().square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert not torch.equal(before, weight.detach())
+
+
+def test_every_worker_computes_in_float32_unless_its_recipe_declares_less(monkeypatch):
+    """torch lets cuDNN use TF32 unless told otherwise, so ResNet-20 did on GPUs since Ampere."""
+    switches: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [switch.allow_tf32 for switch in switches]
+    context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1, get_local_rank=lambda: 0)
+    monkeypatch.setattr("ray.train.get_context", lambda: context)
+    monkeypatch.setattr(driver, "_resume", lambda: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assignment = driver.Assignment(
+        compose(["task=resnet20"]),
+        seed=1,
+        threads=torch.get_num_threads(),
+        progress=("127.0.0.1", 9),
+        token="",
+    )
+    try:
+        for switch in switches:
+            switch.allow_tf32 = True
+        driver._worker(assignment)
+        assert [switch.allow_tf32 for switch in switches] == [False, False]
+    finally:
+        for switch, allowed in zip(switches, before, strict=True):
+            switch.allow_tf32 = allowed
