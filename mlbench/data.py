@@ -72,7 +72,7 @@ def list_datasets(words: Sequence[str]) -> None:
     for task in config.choices("task"):
         for scale in ("official", "mini"):
             experiment = config.compose([*words, f"task={task}", f"scale={scale}"])
-            table.add_row(task, scale, *_described(experiment))
+            table.add_row(task, scale, *_description(experiment))
     console = Console()
     console.print(table) if console.is_terminal else Console(width=PIPE_WIDTH).print(table)
 
@@ -81,7 +81,7 @@ def prepare(words: Sequence[str]) -> None:
     """Make the data set of the composed experiment, showing progress, and print what it is."""
     experiment = config.compose(words)
     task = registry.load(experiment.task.name)
-    if _offers(experiment.task.name) is None:
+    if _datasets(experiment.task.name) is None:
         print(f"task {experiment.task.name} needs no data set")
         return
     with _shown() as progress:
@@ -113,16 +113,16 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
 }
 
 
-def _described(experiment: config.Experiment) -> list[str]:
+def _description(experiment: config.Experiment) -> list[str]:
     """Return what the table says of a task's data set: what is there, else what the task promises."""
     task = experiment.task
-    offers = _offers(task.name)
-    if offers is None:
+    datasets = _datasets(task.name)
+    if datasets is None:
         return ["-"] * 5
-    offer = offers.get(task.dataset)
-    download = with_prefix(offer.download, "B") if offer and offer.download is not None else "?"
+    info = datasets.get(task.dataset)
+    download = with_prefix(info.download, "B") if info and info.download is not None else "?"
     folder = experiment.data_root / task.dataset
-    size, licence = (with_prefix(offer.prepared, "B"), offer.manifest["licence"]) if offer else ("?", "?")
+    size, licence = (with_prefix(info.prepared, "B"), info.manifest["licence"]) if info else ("?", "?")
     state = "no"
     if (folder / arrow.MANIFEST).is_file():
         try:
@@ -134,7 +134,7 @@ def _described(experiment: config.Experiment) -> list[str]:
     return [task.dataset, state, size, download, licence]
 
 
-def _offers(task: str) -> dict[str, arrow.Offer] | None:
+def _datasets(task: str) -> dict[str, arrow.DatasetInfo] | None:
     """Return what the task's data module says of its data sets; None for a task without data."""
     name = f"mlbench.tasks.{task}.data"
     return getattr(import_module(name), "DATASETS", {}) if find_spec(name) else None

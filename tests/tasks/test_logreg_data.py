@@ -216,7 +216,7 @@ def test_a_preparation_that_is_killed_leaves_nothing_half_and_the_next_one_succe
     assert process.stdout and process.stdout.readline() == "in the middle\n"
     process.kill()
     process.communicate()
-    assert (tmp_path / ".epsilon.draft" / "train.arrow").exists() and not (tmp_path / "epsilon").exists()
+    assert (tmp_path / ".epsilon.partial" / "train.arrow").exists() and not (tmp_path / "epsilon").exists()
     small_epsilon(monkeypatch, ())
     folder = data.prepare_dataset(wanting("epsilon"), tmp_path)
     assert [len(rows.labels) for rows in data.open_dataset(folder)] == [50, 20]

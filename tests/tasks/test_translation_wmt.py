@@ -186,7 +186,7 @@ def test_damaged_archives_fail_with_a_sentence(
     with pytest.raises(UserError, match=sentence):
         data.prepare_dataset(wanting("wmt16_en_de"), tmp_path)
     assert not (tmp_path / "wmt16_en_de").exists()
-    assert not list(tmp_path.glob(".wmt16_en_de.draft*"))
+    assert not list(tmp_path.glob(".wmt16_en_de.writer*"))
 
 
 def test_an_archive_that_is_not_the_published_one_is_refused(mirror: Mirror, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from mlbench.datasets import arrow
-from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive, extract, fetch
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.awdlstm import grammar
@@ -42,11 +42,11 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     if config.train_file or config.valid_file:
         return _prepare_files(config, root, progress=progress)
     if config.dataset == "agreement":
-        fill, manifest = _fill_agreement, AGREEMENT
+        write_splits, manifest = _write_agreement, AGREEMENT
     else:
         assert config.dataset == "wikitext2", config.dataset
-        fill, manifest = partial(_fill_wikitext2, root=root), WIKITEXT2
-    return arrow.write_dataset(root / config.dataset, fill, manifest=manifest, progress=progress)
+        write_splits, manifest = partial(_write_wikitext2, root=root), WIKITEXT2
+    return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
 
 
 def open_dataset(folder: Path) -> Text:
@@ -79,14 +79,14 @@ AGREEMENT = {
 }
 
 
-def _fill_agreement(draft: Draft) -> None:
+def _write_agreement(writer: DatasetWriter) -> None:
     shape: dict[str, Any] = AGREEMENT["parameters"]
     source = grammar.agreement(**shape["grammar"])
     for split in ("train", "valid"):
         text = grammar.sample(source, shape[f"{split}_tokens"], seed=shape[f"{split}_seed"])
-        draft.write(split, [arrow.record_batch({"token": text})])
-    _write_vocabulary(draft, source.words)
-    draft.notes["perplexity"] = {
+        writer.write(split, [arrow.record_batch({"token": text})])
+    _write_vocabulary(writer, source.words)
+    writer.extra["perplexity"] = {
         **grammar.perplexities(source)._asdict(),
         "optimum_on_valid": grammar.text_perplexity(source, text),
     }
@@ -115,24 +115,24 @@ WIKITEXT2_TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
 WIKITEXT2_VOCABULARY = 33_278  # of all three files
 
 
-def _fill_wikitext2(draft: Draft, *, root: Path) -> None:
+def _write_wikitext2(writer: DatasetWriter, *, root: Path) -> None:
     def fetching(done: int, total: int | None) -> None:
-        draft.progress(f"fetch {WIKITEXT2_ARCHIVE.file}", done, total, "bytes")
+        writer.progress(f"fetch {WIKITEXT2_ARCHIVE.file}", done, total, "bytes")
 
     archive = fetch(WIKITEXT2_ARCHIVE, root, progress=fetching)
-    draft.add_input(archive)
-    unpacked = draft.folder / "unpacked"
+    writer.add_input(archive)
+    unpacked = writer.folder / "unpacked"
     extract(archive, unpacked)
     files = {split: unpacked / "wikitext-2" / f"wiki.{split}.tokens" for split in WIKITEXT2_TOKENS}
-    index = _numbered(word for file in files.values() for word in count_words(file, draft))
-    found = {split: draft.write(split, encode(file, index, draft)) for split, file in files.items()}
+    index = _numbered(word for file in files.values() for word in count_words(file, writer))
+    found = {split: writer.write(split, encode(file, index, writer)) for split, file in files.items()}
     if found != WIKITEXT2_TOKENS or len(index) != WIKITEXT2_VOCABULARY:
         raise UserError(
             f"{archive} has {found} tokens and {len(index):,} words instead of {WIKITEXT2_TOKENS} and "
             f"{WIKITEXT2_VOCABULARY:,}",
             hint="remove it and let it be fetched again",
         )
-    _write_vocabulary(draft, list(index))
+    _write_vocabulary(writer, list(index))
     shutil.rmtree(unpacked)
 
 
@@ -150,48 +150,48 @@ def _prepare_files(config: Any, root: Path, *, progress: Progress | None) -> Pat
             raise UserError(f"there is no file {file}", hint="give the path of a text file")
         state.append((str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns))
     folder = root / f"text-{hashlib.sha256(repr(state).encode()).hexdigest()[:12]}"
-    fill = partial(_fill_files, files=files, min_count=config.min_count)
+    write_splits = partial(_write_files, files=files, min_count=config.min_count)
     manifest = {
         "name": "text",
         "source": "the user's own files",
         "licence": "the user's own",
         "parameters": {"min_count": config.min_count},
     }
-    return arrow.write_dataset(folder, fill, manifest=manifest, progress=progress)
+    return arrow.write_dataset(folder, write_splits, manifest=manifest, progress=progress)
 
 
-def _fill_files(draft: Draft, *, files: dict[str, Path], min_count: int) -> None:
+def _write_files(writer: DatasetWriter, *, files: dict[str, Path], min_count: int) -> None:
     """Number the words that the training file has often enough; all others are <unk>."""
-    count = count_words(files["train"], draft)
+    count = count_words(files["train"], writer)
     frequent = (word for word, times in count.items() if times >= min_count)
     index = _numbered((END, UNKNOWN, *frequent))
     for split, file in files.items():
-        draft.add_input(file)
-        if draft.write(split, encode(file, index, draft)) < 2:
+        writer.add_input(file)
+        if writer.write(split, encode(file, index, writer)) < 2:
             raise UserError(f"{file} has less than two words", hint="give a longer text")
-    _write_vocabulary(draft, list(index))
+    _write_vocabulary(writer, list(index))
 
 
-def count_words(file: Path, draft: Draft) -> Counter[str]:
+def count_words(file: Path, writer: DatasetWriter) -> Counter[str]:
     """Return how often each word stands in a UTF-8 text, in order of appearance.
 
     A word is what stands between blanks; the end of a line is the word <eos>.
     """
     count: Counter[str] = Counter()
-    for words in _words(file, "count the words of", draft):
+    for words in _words(file, "count the words of", writer):
         count.update(words)
     return count
 
 
-def encode(file: Path, index: dict[str, int], draft: Draft) -> Iterator[pa.RecordBatch]:
+def encode(file: Path, index: dict[str, int], writer: DatasetWriter) -> Iterator[pa.RecordBatch]:
     """Yield the text as numbers of its words; a word that has none is <unk>."""
     unknown = index.get(UNKNOWN, -1)
-    for words in _words(file, "number the words of", draft):
+    for words in _words(file, "number the words of", writer):
         numbers = np.fromiter((index.get(word, unknown) for word in words), np.int32, len(words))
         yield arrow.record_batch({"token": numbers})
 
 
-def _words(file: Path, step: str, draft: Draft) -> Iterator[list[str]]:
+def _words(file: Path, step: str, writer: DatasetWriter) -> Iterator[list[str]]:
     """Yield the words of a text in blocks; UserError if it is missing or not UTF-8."""
     try:
         with file.open("rb") as raw, TextIOWrapper(raw, encoding="utf-8") as text:
@@ -201,7 +201,7 @@ def _words(file: Path, step: str, draft: Draft) -> Iterator[list[str]]:
                 end = max(rest.rfind("\n"), rest.rfind(" ")) + 1  # the word after it may go on
                 yield rest[:end].replace("\n", f" {END} ").split()
                 rest = rest[end:]
-                draft.progress(f"{step} {file.name}", min(raw.tell(), total), total, "bytes")
+                writer.progress(f"{step} {file.name}", min(raw.tell(), total), total, "bytes")
             yield [*rest.split(), *([] if last == "\n" else [END])]
     except FileNotFoundError as error:
         raise UserError(f"there is no {file}", hint="the archive or the path is not the right one") from error
@@ -214,11 +214,11 @@ def _numbered(words: Any) -> dict[str, int]:
     return {word: number for number, word in enumerate(dict.fromkeys(words))}
 
 
-def _write_vocabulary(draft: Draft, words: list[str]) -> None:
-    draft.write("vocabulary", [pa.record_batch({"word": pa.array(words, pa.large_string())})])
+def _write_vocabulary(writer: DatasetWriter, words: list[str]) -> None:
+    writer.write("vocabulary", [pa.record_batch({"word": pa.array(words, pa.large_string())})])
 
 
 DATASETS = {  # 4 bytes a token; the list of words, below 1 MB, is not counted
-    "wikitext2": Offer(WIKITEXT2, WIKITEXT2_ARCHIVE.size, prepared=4 * sum(WIKITEXT2_TOKENS.values())),
-    "agreement": Offer(AGREEMENT, download=0, prepared=4 * 440_000),
+    "wikitext2": DatasetInfo(WIKITEXT2, WIKITEXT2_ARCHIVE.size, prepared=4 * sum(WIKITEXT2_TOKENS.values())),
+    "agreement": DatasetInfo(AGREEMENT, download=0, prepared=4 * 440_000),
 }

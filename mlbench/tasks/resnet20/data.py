@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mlbench.datasets import arrow
-from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive, extract, fetch
 from mlbench.tasks.resnet20.cifar import read_batch
 
@@ -42,11 +42,11 @@ class Dataset:
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder."""
     if config.dataset == "digits":
-        fill, manifest = _fill_digits, DIGITS
+        write_splits, manifest = _write_digits, DIGITS
     else:
         assert config.dataset == "cifar10", config.dataset
-        fill, manifest = partial(_fill_cifar10, root=root, progress=progress), CIFAR10
-    return arrow.write_dataset(root / config.dataset, fill, manifest=manifest, progress=progress)
+        write_splits, manifest = partial(_write_cifar10, root=root, progress=progress), CIFAR10
+    return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
 
 
 def open_dataset(folder: Path) -> Dataset:
@@ -99,18 +99,18 @@ CIFAR10_BATCHES = {
 }
 
 
-def _fill_cifar10(draft: Draft, *, root: Path, progress: Progress | None) -> None:
+def _write_cifar10(writer: DatasetWriter, *, root: Path, progress: Progress | None) -> None:
     report = progress and partial(_bytes, progress, f"fetch {CIFAR10_ARCHIVE.file}")
     archive = fetch(CIFAR10_ARCHIVE, root, progress=report)
-    draft.add_input(archive)
-    unpacked = draft.folder / "unpacked"
+    writer.add_input(archive)
+    unpacked = writer.folder / "unpacked"
     extract(archive, unpacked)
     for split, files in CIFAR10_BATCHES.items():
         parts = [read_batch(unpacked / "cifar-10-batches-py" / file, md5=md5) for file, md5 in files.items()]
         images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
-        _write(draft, split, images, labels)
+        _write(writer, split, images, labels)
         if split == "train":
-            draft.notes |= statistics(images)
+            writer.extra |= statistics(images)
     shutil.rmtree(unpacked)
 
 
@@ -127,19 +127,19 @@ DIGITS = {
 }
 
 
-def _fill_digits(draft: Draft) -> None:
+def _write_digits(writer: DatasetWriter) -> None:
     from sklearn.datasets import load_digits
 
     grey, digit = map(np.asarray, load_digits(return_X_y=True))
     images = np.repeat(upscaled(grey.reshape(-1, 8, 8).astype(np.int64))[:, None], 3, axis=1)
     test = every_fifth(digit)
-    _write(draft, "train", images[~test], digit[~test])
-    _write(draft, "test", images[test], digit[test])
-    draft.notes |= statistics(images[~test])
+    _write(writer, "train", images[~test], digit[~test])
+    _write(writer, "test", images[test], digit[test])
+    writer.extra |= statistics(images[~test])
 
 
-def _write(draft: Draft, split: str, images: np.ndarray, labels: np.ndarray) -> None:
-    draft.write(split, [arrow.record_batch({"image": images, "label": labels.astype(np.int64)})])
+def _write(writer: DatasetWriter, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+    writer.write(split, [arrow.record_batch({"image": images, "label": labels.astype(np.int64)})])
 
 
 def upscaled(grey: np.ndarray) -> np.ndarray:
@@ -186,6 +186,6 @@ def _bytes(progress: Progress, step: str, done: int, total: int | None) -> None:
 
 ROW = 3 * 32 * 32 + 8  # bytes of an image and its int64 label
 DATASETS = {
-    "cifar10": Offer(CIFAR10, download=CIFAR10_ARCHIVE.size, prepared=60_000 * ROW),
-    "digits": Offer(DIGITS, download=0, prepared=1_797 * ROW),
+    "cifar10": DatasetInfo(CIFAR10, download=CIFAR10_ARCHIVE.size, prepared=60_000 * ROW),
+    "digits": DatasetInfo(DIGITS, download=0, prepared=1_797 * ROW),
 }

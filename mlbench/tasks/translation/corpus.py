@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mlbench.datasets.arrow import Draft
+from mlbench.datasets.arrow import DatasetWriter
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import lines, wmt
 
@@ -103,7 +103,7 @@ def own_files(config: Any) -> dict[str, tuple[Path, Path]]:
     }
 
 
-def text(config: Any, draft: Draft, work: Path, *, root: Path) -> Text:
+def text(config: Any, writer: DatasetWriter, work: Path, *, root: Path) -> Text:
     """Return the text of `config`'s data set, fetched and unpacked into the folder `work` where need be."""
     from mlbench.tasks.translation.moses import Rules
     from mlbench.tasks.translation.subwords import Size
@@ -117,11 +117,11 @@ def text(config: Any, draft: Draft, work: Path, *, root: Path) -> Text:
     files = own_files(config)
     if files:
         for file in chain(*files.values()):
-            draft.add_input(file)
+            writer.add_input(file)
         return Text(lines.pairs(*files["train"]), list(lines.pairs(*files["test"])), *how)
     if config.dataset == "phrasebook":
         return Text(*_phrasebook(), *how)
-    return Text(*wmt.text(config.dataset, draft, work, root=root), *how)
+    return Text(*wmt.text(config.dataset, writer, work, root=root), *how)
 
 
 def _phrasebook() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from mlbench.datasets import arrow
-from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.tasks.translation import corpus, wmt
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ class Dataset:
 # sub-word of 4 bytes.
 WMT_BYTES = 4 * 226_000_000
 DATASETS = {
-    name: Offer(
+    name: DatasetInfo(
         corpus.MANIFESTS[name],
         download=sum(archive.size or 0 for archive in (wmt.DEV, *(part.archive for part in parts))),
         prepared=WMT_BYTES,
     )
     for name, parts in wmt.TRAINED_ON.items()
-} | {"phrasebook": Offer(corpus.MANIFESTS["phrasebook"], download=0, prepared=2_401_094)}
+} | {"phrasebook": DatasetInfo(corpus.MANIFESTS["phrasebook"], download=0, prepared=2_401_094)}
 
 
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
@@ -87,9 +87,9 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     `target`, and `train_files` and `test_files`: with train_files=/text/train, /text/train.en and
     /text/train.de are read instead of the data set's own text, and prepared by its rules.
     """
-    fill = partial(_fill, config=config, root=root)
+    write_splits = partial(_write_splits, config=config, root=root)
     folder = root / corpus.folder(config)
-    return arrow.write_dataset(folder, fill, manifest=corpus.manifest(config), progress=progress)
+    return arrow.write_dataset(folder, write_splits, manifest=corpus.manifest(config), progress=progress)
 
 
 def open_dataset(folder: Path) -> Dataset:
@@ -105,16 +105,16 @@ def open_dataset(folder: Path) -> Dataset:
 
 
 def _pairs(table: pa.Table) -> Pairs:
-    return Pairs(*arrow.ragged(table, "source"), *arrow.ragged(table, "target"))
+    return Pairs(*arrow.list_column(table, "source"), *arrow.list_column(table, "target"))
 
 
-def _fill(draft: Draft, *, config: Any, root: Path) -> None:
+def _write_splits(writer: DatasetWriter, *, config: Any, root: Path) -> None:
     """Tokenise, clean, learn sub-words, and write both splits as columns of them."""
     from mlbench.tasks.translation import moses, subwords
 
-    work = draft.folder / "work"
+    work = writer.folder / "work"
     work.mkdir()
-    text = corpus.text(config, draft, work, root=root)
+    text = corpus.text(config, writer, work, root=root)
     files = [work / "tokenised.source", work / "tokenised.target"]
     letters, read = subwords.Letters(), 0
     with files[0].open("w", encoding="utf-8") as sources, files[1].open("w", encoding="utf-8") as targets:
@@ -123,15 +123,15 @@ def _fill(draft: Draft, *, config: Any, root: Path) -> None:
             targets.writelines(line + "\n" for line in cleaned.targets)
             letters.merge(cleaned.letters)
             read += cleaned.read
-            draft.progress("tokenise and clean", read, None, "rows")
-    draft.progress("learn sub-words", 0, 1, "rows")
+            writer.progress("tokenise and clean", read, None, "rows")
+    writer.progress("learn sub-words", 0, 1, "rows")
     made = subwords.learn(files, letters, text.size)
-    draft.progress("learn sub-words", 1, 1, "rows")
+    writer.progress("learn sub-words", 1, 1, "rows")
     with files[0].open(encoding="utf-8") as sources, files[1].open(encoding="utf-8") as targets:
-        draft.write("train", _train(made, sources, targets))
-    draft.write("test", [_test(made, text)])
-    draft.write("vocabulary", [pa.record_batch({"piece": pa.array(subwords.pieces(made))})])
-    draft.notes["pairs_read"] = read
+        writer.write("train", _train(made, sources, targets))
+    writer.write("test", [_test(made, text)])
+    writer.write("vocabulary", [pa.record_batch({"piece": pa.array(subwords.pieces(made))})])
+    writer.extra["pairs_read"] = read
     shutil.rmtree(work)
 
 
