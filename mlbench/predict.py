@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mlbench.experiment import format, record, run_folders, study
+from mlbench.experiment import attempts, format, record, run_folders, study
 from mlbench.experiment.config import CONF, Hardware, choices
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
@@ -157,9 +157,13 @@ def _measurements(asked: Asked) -> Measurements:
             first.removeprefix(PUBLISHED), backend=backend, profile=_hardware(PUBLISHED_ON)
         )
     plan = study.load(study.folder(asked.output_root, first)) if len(asked.names) == 1 else None
-    records = study.records(plan, asked.output_root) if plan else [_run(n, asked) for n in asked.names]
+    found = (
+        attempts.results(study.records(plan, asked.output_root))
+        if plan
+        else [_run(n, asked) for n in asked.names]
+    )
     wanted = {group: asked.settings[name] for group, name in _FILTERS.items() if asked.settings[name]}
-    kept = [one for one in records if all(one.experiment[g]["name"] == n for g, n in wanted.items())]
+    kept = [one for one in found if all(one.experiment[g]["name"] == n for g, n in wanted.items())]
     return from_records(kept, title=" ".join(asked.names))
 
 

@@ -82,7 +82,7 @@ def compare(a: Sequence[Record], b: Sequence[Record], *, limit: float | None = N
     lost its goal. Raises UserError for an empty side, for a run on both sides, and for tasks, data, scales or
     goals that differ.
     """
-    of_a, of_b = (speedup.points(r for r in side if r.status != "interrupted") for side in (a, b))
+    of_a, of_b = (speedup.points(side) for side in (a, b))
     for name, found in (("A", of_a), ("B", of_b)):
         if not found:
             raise UserError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
+from mlbench.experiment import attempts
 from mlbench.experiment.config import NOT_IN_KEY
 from mlbench.experiment.record import Record
 
@@ -102,10 +103,9 @@ class Point:
 
 
 def points(records: Iterable[Record]) -> list[Point]:
-    """Return the points of a study, few workers first; a run that is given twice counts once."""
-    runs = {record.run_id: record for record in records}
+    """Return the points of a study, few workers first; every seed counts once (experiment.attempts)."""
     together: dict[tuple[str, str], list[Record]] = {}
-    for run in sorted(runs.values(), key=lambda record: (record.started_at, record.run_id)):
+    for run in attempts.results(records):
         together.setdefault((run.source, run.key), []).append(run)
     return sorted(
         map(_point, together.values()), key=lambda point: (point.source, point.series, point.workers)

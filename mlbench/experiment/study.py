@@ -20,7 +20,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 import mlbench
-from mlbench.experiment import clock, record
+from mlbench.experiment import clock, events, format, record
 from mlbench.experiment.config import Experiment, Model, key
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import FINISHED, Record
@@ -175,26 +175,29 @@ def attempts(trial: Trial, output_root: Path) -> list[Record]:
     return record.find(output_root, key=trial.point.key, seed=trial.seed)
 
 
-def result(runs: Sequence[Record]) -> Record | None:
-    """Return the attempt that counts: the first that finished, else the last that failed, else None.
-
-    What a person interrupted is no result.
-    """
-    finished = [run for run in runs if run.status in FINISHED]
-    if finished:
-        return finished[0]
-    failed = [run for run in runs if run.status == "failed"]
-    return failed[-1] if failed else None
-
-
 def records(study: Study, output_root: Path) -> list[Record]:
-    """Return the result of every trial that has one, points in their order."""
-    found = (
-        result(record.find(output_root, key=point.key, seed=seed))
+    """Return every attempt at every trial, points in their order; `attempts.results` says which count."""
+    return [
+        run
         for point in study.points
         for seed in point.seeds
-    )
-    return [one for one in found if one is not None]
+        for run in record.find(output_root, key=point.key, seed=seed)
+    ]
+
+
+def lost_attempts(place: Path, found: Sequence[Record]) -> list[str]:
+    """Return a sentence for each attempt in a study's log whose run is not among `found`.
+
+    Its command ended before there was a run, or the run was deleted.
+    """
+    known = {run.run_id for run in found}
+    log = events.read(place / LOG) if (place / LOG).exists() else []
+    return [
+        f"{value['trial']}: {value['status']}: "
+        + ("its run was deleted" if value["run_id"] else format.last_line(value["error"] or ""))
+        for value in (event["value"] for event in log if event["key"] == ENDED)
+        if value["run_id"] is None or value["run_id"] not in known
+    ]
 
 
 def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:

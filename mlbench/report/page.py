@@ -23,7 +23,8 @@ from mlbench.report.summary import answer
 READING = (
     "A value is the median of a point's runs; below it stands its bootstrap 95 % interval.",
     "The olympic mean leaves out the best and the worst run (MLPerf); it needs three runs.",
-    "A run that missed its goal, diverged, failed or was interrupted counts as infinite time.",
+    "Every seed counts once. A run that missed its goal, diverged or failed counts as infinite time; a seed "
+    "of which one attempt failed counts as failed. Interrupted attempts are listed and do not count.",
     "Time to accuracy is wall clock from the first touch of training data to the end of the validation that "
     "met the goal; in every run it is epochs times seconds an epoch, validations inside.",
     "Speed-up is the time of one worker over that of k, of the same experiment in all else. Compute only "

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from mlbench.experiment import attempts
 from mlbench.experiment.format import counted, with_prefix
 from mlbench.experiment.record import Record
 
@@ -16,7 +17,8 @@ def facts(records: Sequence[Record]) -> list[str]:
     first, last = min(r.started_at for r in records)[:10], max(r.ended_at for r in records)[:10]
     hardware = _each(records, lambda record: [str(record.experiment["hardware"]["name"])])
     return [
-        counted(len({record.run_id for record in records}), "run"),
+        counted(len(attempts.results(records)), "run"),
+        *filter(None, [attempts.beside(records)]),
         first if first == last else f"{first} to {last}",
         f"hardware {', '.join(hardware)}",
         *(f"measured by {source}" for source in _each(records, lambda record: [record.source])),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlbench.analysis.speedup import Estimate, Ratio, Speedup
+from mlbench.experiment import attempts
 from mlbench.experiment.format import duration, last_line, number, percent, usd
 from mlbench.experiment.record import Record
 from mlbench.report.grouping import Group
@@ -108,8 +109,8 @@ def runs(records: Iterable[Record]) -> Table:
 
 
 def missing(records: Iterable[Record], planned: Sequence[Planned]) -> Table | None:
-    """Return the runs that were asked for and have no record; None if all have one."""
-    done = {(record.key, record.seed) for record in records}
+    """Return the runs that were asked for and have no result; None if all have one."""
+    done = {(record.key, record.seed) for record in attempts.results(records)}
     rows = [
         Row([Cell(one.words), Cell(str(one.seed), number=True), Cell(one.why or "not run yet")], apart=True)
         for one in planned

@@ -51,7 +51,8 @@ def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
         )
         for trial in study.trials(plan)
     ]
-    text = writer.StudyText(plan.name, plan.question, study.commands(plan), tuple(planned))
+    lost = tuple(study.lost_attempts(folder, records))
+    text = writer.StudyText(plan.name, plan.question, study.commands(plan), tuple(planned), lost)
     writer.write(records, folder / study.REPORT, study=text)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mlbench.clusters import connection, persistent
 from mlbench.experiment import config, events, format, study
+from mlbench.experiment.attempts import Attempts
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import FINISHED, Record
@@ -87,7 +88,14 @@ def _run_missing(
     """Run the trials of the wanted points that have no finished run yet; `runs` are all attempts by trial."""
     plan = outcome.study
     asked = [trial for trial in study.trials(plan) if trial.point.key in wanted]
-    missing = [t for t in asked if not any(one.status in FINISHED for one in runs[t.id])]
+    results = {trial.id: Attempts(tuple(runs[trial.id])).result for trial in asked}
+    missing = [trial for trial in asked if results[trial.id] is None]
+    outcome.unmeasured += [
+        f"{shlex.join(trial.words)}: failed: {format.last_line(run.error or '')} "
+        f"({run.run_id}; it counts as missed, also if the seed is run again)"
+        for trial in asked
+        if (run := results[trial.id]) is not None and run.status == "failed"
+    ]
     budget = Budget(known, (one for some in runs.values() for one in some), max_usd=request.max_usd)
     with Tally(total=len(asked), done=len(asked) - len(missing)) as tally:
         tally.say(f"study {plan.name}: {plan.question}")

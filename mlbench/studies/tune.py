@@ -167,8 +167,7 @@ def perform(config: dict[str, Any], *, errand: Errand) -> dict[str, Any]:
     """Run one trial to its end, inside Tune's actor, and log its start and its end."""
     trial = errand.trials[config["trial"]]
     log = errand.folder / study.LOG
-    output = errand.folder / "logs" / f"{trial.id}.txt"
-    output.parent.mkdir(exist_ok=True)
+    output = _output(errand.folder / "logs", trial)
     about = {"trial": trial.id, "words": list(trial.words), "repeat": trial.repeat, "seed": trial.seed}
     before = {run.run_id for run in study.attempts(trial, errand.output_root)}
     begun = clock.monotonic()
@@ -194,6 +193,12 @@ def perform(config: dict[str, Any], *, errand: Errand) -> dict[str, Any]:
     }
     events.append(log, ENDED, ended, kind="INTERVAL_END")
     return {"status": ended["status"], "wall": ended["seconds"]}
+
+
+def _output(folder: Path, trial: Trial) -> Path:
+    """Return where an attempt's output goes: `<trial>-<attempt>.txt`, beside that of the attempts before."""
+    folder.mkdir(exist_ok=True)
+    return folder / f"{trial.id}-{len(list(folder.glob(f'{trial.id}-*.txt'))) + 1}.txt"
 
 
 def _last_line(output: Path, code: int) -> str:

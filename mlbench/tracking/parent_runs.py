@@ -90,10 +90,11 @@ def tags(plan: Study, records: Sequence[Record]) -> dict[str, str]:
             found[field].add(str(getattr(point, field) or ""))
     shared = {field: ", ".join(sorted(values)) for field, values in found.items() if any(values)}
     counts = {
-        "runs": str(len(records)),
+        "runs": str(sum(point.n for point in all_points)),
+        "attempts": str(len(records)),
         "reached": str(sum(point.reached for point in all_points)),
         "points": str(len(plan.points)),
-        "workers": ", ".join(map(str, sorted({run.workers for run in records}))),
+        "workers": ", ".join(map(str, sorted({point.workers for point in all_points}))),
     }
     commands = "\n".join(study.commands(plan))
     note = f"{plan.question}\n\n```\n{commands}\n```"

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import yaml
 
-from mlbench.experiment import events, provenance, record
+from mlbench.experiment import attempts, events, provenance, record
 from mlbench.experiment.config import Experiment, key
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.provenance import without_credentials
@@ -47,9 +47,9 @@ def find_finished(experiment: Experiment, *, data: str | None) -> Record | None:
     """
     assert experiment.seed is not None
     here = record.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
-    finished = [one for one in here if one.status in FINISHED and data in (None, one.data_manifest)]
-    if finished:
-        return finished[-1]
+    counts = attempts.middle(one for one in here if data in (None, one.data_manifest))
+    if counts is not None:
+        return counts
     with suppress(Exception):  # a dead or unreadable store costs a repetition, not the run
         ledger = open_ledger(experiment.store, artifacts=None)
         if ledger is not None:

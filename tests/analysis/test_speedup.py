@@ -229,7 +229,7 @@ def test_epochs_times_seconds_an_epoch_is_the_time_of_every_run(time: float, epo
     assert inside + point.outside_per_epoch.value == pytest.approx(point.seconds_per_epoch.value)
 
 
-@pytest.mark.parametrize("status", ["goal_not_reached", "diverged", "failed", "interrupted"])
+@pytest.mark.parametrize("status", ["goal_not_reached", "diverged", "failed"])
 def test_a_run_that_missed_its_goal_is_infinite_and_listed(status: str) -> None:
     records = [
         studies.run(2, 0, time=10),

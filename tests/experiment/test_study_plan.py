@@ -15,17 +15,18 @@ import zips
 from driven import Run
 from hypothesis import given
 from hypothesis import strategies as st
-from records import nothing_measured, record
+from records import record
 from rich.console import Console
 from scripted import experiment
 
 from mlbench import results
 from mlbench import sweep as command
-from mlbench.experiment import config, provenance, study
+from mlbench.analysis import speedup
+from mlbench.experiment import attempts, config, events, provenance, study
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.study import Asked, Point, Study, Trial
 from mlbench.launch import execute
-from mlbench.studies import grid, session, spec
+from mlbench.studies import grid, session, spec, tune
 from mlbench.studies.budget import Budget
 from mlbench.terminal import sweep_progress
 from mlbench.tracking import uploader
@@ -176,15 +177,6 @@ def test_a_study_has_one_holder_and_a_kill_frees_it(tmp_path: Path, monkeypatch:
         pass
 
 
-def test_the_first_finished_run_counts_then_the_last_failed_one_and_never_an_interrupted_one() -> None:
-    good, again = record(run_id="1"), record(run_id="4")
-    failed = nothing_measured(run_id="2", status="failed")
-    interrupted = nothing_measured(run_id="3", status="interrupted")
-    assert study.result([failed, interrupted, good, again]) == good
-    assert study.result([failed, interrupted]) == failed
-    assert study.result([interrupted]) is None
-
-
 def test_results_are_found_by_key_and_seed_among_the_run_folders(tmp_path: Path) -> None:
     plan = planned("aa", "bb", repeats=2)
     seeds = [point.seeds for point in plan.points]
@@ -196,6 +188,23 @@ def test_results_are_found_by_key_and_seed_among_the_run_folders(tmp_path: Path)
     (tmp_path / f"x-{seeds[0][0]:x}").mkdir()
     (tmp_path / f"x-{seeds[0][0]:x}" / "record.json").write_text("{")
     assert [(r.key, r.seed, r.status) for r in study.records(plan, tmp_path)] == wanted
+
+
+def test_attempts_without_a_record_stay_in_the_study(tmp_path: Path) -> None:
+    ended = {"trial": "k-7", "status": "failed", "seconds": 1.0}
+    refused = ended | {"run_id": None, "error": "no room"}
+    for value in (refused, ended | {"run_id": "1", "error": "x"}, ended | {"run_id": "2", "error": "x"}):
+        events.append(tmp_path / study.LOG, study.ENDED, value)
+    lost = study.lost_attempts(tmp_path, [record(run_id="2")])
+    assert lost == ["k-7: failed: no room", "k-7: failed: its run was deleted"]
+
+
+def test_every_attempt_keeps_its_output(tmp_path: Path) -> None:
+    trial = Trial(Point(key="k", words=(), seeds=(255,)), 0, 255)
+    for number in (1, 2, 3):
+        path = tune._output(tmp_path, trial)
+        assert path.name == f"k-ff-{number}.txt"
+        path.write_text("what it printed")
 
 
 PRICED = ("hardware=gcp_n1_standard_4",)
@@ -325,12 +334,7 @@ def without_record(there: Run) -> None:
     (there.folder / "record.json").unlink()
 
 
-def removed_beside_a_failed_attempt(there: Run) -> None:
-    shutil.rmtree(there.folder)
-    Run(there.folder.parent, name="again").end("failed", error="it broke")
-
-
-@pytest.mark.parametrize("gone", [removed, damaged, without_record, removed_beside_a_failed_attempt])
+@pytest.mark.parametrize("gone", [removed, damaged, without_record])
 def test_a_finished_run_that_only_the_default_store_has_counts_and_comes_back(
     gone: Callable[[Run], None],
     tmp_path: Path,
@@ -346,6 +350,29 @@ def test_a_finished_run_that_only_the_default_store_has_counts_and_comes_back(
     assert outcome.records[0].status == "goal_not_reached"
     words = ["export", "run-7", f"to={tmp_path / 'run.zip'}", f"output_root={root}"]
     assert results.main(words) == 0, "the record and the log are back"
+
+
+def test_a_failed_trial_stays_failed_when_its_sweep_is_called_again(
+    tmp_path: Path, data_root: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study said n = 1 and no miss of a trial that had failed, been interrupted, and then finished."""
+    root = zips.with_store(tmp_path / "runs", empty_store)
+    sweeps = asked_again(root, data_root, monkeypatch)
+    Run(root, f"data_root={data_root}", name="a").end("failed", error="it broke")
+    outcome = sweeps()
+    assert "it broke" in outcome.unmeasured[0] and "counts as missed" in outcome.unmeasured[0]
+    Run(root, f"data_root={data_root}", name="b").end("interrupted")
+    good = Run(root, f"data_root={data_root}", name="c")
+    good.validate(50.0)
+    good.end("goal_not_reached", data_manifest=execute.check_data(good.experiment), nodes=[HERE])
+    again = sweeps()
+    assert [one.status for one in again.records] == ["failed", "interrupted", "goal_not_reached"]
+    (point,) = speedup.points(again.records)
+    assert (point.n, point.reached, point.missed) == (1, 0, ("a-7",))
+    assert attempts.beside(again.records) == "3 attempts: 1 failed, 1 interrupted"
+    session.publish(again)
+    shown = (again.folder / study.REPORT / "report.html").read_text()
+    assert "3 attempts: 1 failed, 1 interrupted" in shown
 
 
 def test_another_machine_s_run_is_not_copied_into_a_study(
