@@ -21,9 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
 
     def body() -> int:
-        experiment = config.compose(arguments)
-        deviations = [vars(d) for d in config.declared_deviations(arguments)]
-        finished = execute.execute(experiment, begun=begun, words=arguments, deviations=deviations)
+        finished = execute.execute(config.compose(arguments), begun=begun, words=arguments)
         if finished.status == "interrupted":
             return command.INTERRUPTED
         return command.FAILED if finished.status in ("failed", "diverged") else 0

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from mlbench.experiment import config, events
+from mlbench.experiment import config, events, identity, provenance
 from mlbench.experiment.build_record import conclude
 from mlbench.experiment.phases import PHASES
 from mlbench.experiment.record import Record
@@ -30,10 +30,11 @@ class Run:
             "experiment": self.experiment.plain(),
             "seed": seed,
             "begun": BEGUN,
-            "key": config.key(self.experiment),
+            "key": identity.key(self.experiment),
             "deviations": [],
             "run_id": self.folder.name,
             "warnings": [],
+            "software": provenance.software(),
         }
         events.append(self.log, "run_configuration", self.start)
 
@@ -68,6 +69,7 @@ class Run:
             "started_at": STARTED,
             "time_to_accuracy": elapsed if status == "goal_reached" else None,
             "unit": "rows",
+            "nodes": [provenance.node() | {"warnings": []}],
             **more,
         }
         measured = {

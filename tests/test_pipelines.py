@@ -17,7 +17,7 @@ from conftest import ROOT
 from records import record
 
 from mlbench.datasets.arrow import manifest_hash
-from mlbench.experiment import config, events, study
+from mlbench.experiment import config, events, identity, study
 from mlbench.experiment.record import load
 from mlbench.experiment.study import Asked, Study
 from mlbench.tasks import registry
@@ -29,7 +29,7 @@ FLOWS = ("scaling", "backends", "tuning", "suite")
 def plan(output: Path, *words: str, seeds: tuple[int, ...]) -> Study:
     """Begin a study of one point in `output`."""
     found = study.load(study.folder(output, "tiny")) or study.new("tiny", question="Does a flow resume?")
-    key = config.key(config.compose(words))
+    key = identity.key(config.compose(words))
     line = Asked(at="2026-11-21T00:00:00+00:00", words=words, repeats=len(seeds))
     found = study.extended(found, {key: words}, asked=line, seeds=seeds)
     study.save(found, study.folder(output, "tiny"))
@@ -106,7 +106,7 @@ def measured(output: Path, *words: str, seed: int, **changes: Any) -> None:
     made = plan(output, *words, seeds=(seed,))
     folder = output / f"2026-11-21T00-run-{seed:x}"
     folder.mkdir()
-    key = config.key(config.compose(words))
+    key = identity.key(config.compose(words))
     assert key in {point.key for point in made.points}
     record(*words, key=key, seed=seed, run_id=folder.name, **changes).save(folder)
 
@@ -154,7 +154,7 @@ def earlier(output: Path, *words: str, seed: int, **changes: Any) -> None:
     """Leave a run of the baseline in its folder."""
     folder = output / f"b-{seed:x}"
     folder.mkdir(parents=True)
-    key = config.key(config.compose(words))
+    key = identity.key(config.compose(words))
     record(*words, key=key, seed=seed, run_id=folder.name, **changes).save(folder)
 
 

@@ -14,7 +14,6 @@ NODE = Hardware(
     name="node",
     description="one worker",
     cpus=1,
-    memory_gb=None,
     gpus=1,
     gpu_model=None,
     workers_per_node=1,

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
 from mlbench.experiment import attempts
-from mlbench.experiment.config import NOT_IN_KEY
+from mlbench.experiment.identity import identity
 from mlbench.experiment.record import Record
 
 COMPUTE = (
@@ -124,20 +124,20 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 def series(record: Record) -> tuple[tuple[str, str], ...]:
     """Return what two runs must share, their numbers of workers aside, to be compared.
 
-    All of the configuration without seed, paths and addresses; the goal; who measured; Major.Minor of
-    mlbench and the version of torch; the prepared data. Where the hardware profile does not state the
+    The identity fields of the configuration; the goal; who measured; Major.Minor of mlbench and the version
+    of torch; the prepared data. Where the hardware profile does not state the
     node's shape (local), also its processors as the nodes told them.
     """
-    shared = {name: record.experiment[name] for name in record.experiment if name not in NOT_IN_KEY}
+    shared = identity(record.experiment)
     shared.pop("workers", None)
     shared |= {"source": record.source, "goal": record.goal, "mlbench": record.mlbench.rsplit(".", 1)[0]}
     told: dict[str, Any] = {
         "torch": record.software.get("packages", {}).get("torch"),
         "data": record.data_manifest,
-        "machine": _machine(record) if shared.get("hardware", {}).get("cpus") is None else None,
+        "machine": _machine(record) if shared.get("hardware.cpus") is None else None,
     }
     shared |= {name: value for name, value in told.items() if value}
-    return tuple(sorted((name, json.dumps(value, sort_keys=True)) for name, value in _flat(shared)))
+    return tuple(sorted((name, json.dumps(value, sort_keys=True)) for name, value in shared.items()))
 
 
 def differences(one: Point, other: Point) -> list[str]:
@@ -154,14 +154,6 @@ def _machine(record: Record) -> list[Any]:
         gpus = [gpu.get("name") for gpu in node.get("gpus") or ()]
         kinds.append([str(node.get("cpu_model")), node.get("usable_cpus"), *gpus])
     return sorted({json.dumps(kind) for kind in kinds})
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _point(runs: list[Record]) -> Point:

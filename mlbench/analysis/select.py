@@ -4,15 +4,13 @@ All words of a selection must hold; a comma separates values of which one must. 
 line and of a resolved configuration (`task.batch_size`), and status, source, key, recipe and run.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, suggest
+from mlbench.experiment.identity import flatten, role
 from mlbench.experiment.record import Record
-
-ELSEWHERE = ("data_root", "output_root", "tracking_uri", "verbose", "rerun")  # where, not what
 
 
 def select(
@@ -35,7 +33,8 @@ def _narrowed(
     name, equals, value = word.partition("=")
     if equals:
         if every and not any(name in fields(one) for one in every):
-            raise UserError(f"{name} is unknown{_near(name, every)}")
+            known = sorted({field for one in every for field in fields(one)})
+            raise UserError(f"{name} is unknown{suggest(name, known)}")
         wanted = value.split(",")
         return [one for one in records if name in fields(one) and _is(fields(one)[name], wanted)]
     if word.startswith("key:"):
@@ -49,24 +48,13 @@ def _narrowed(
 
 def fields(record: Record) -> dict[str, Any]:
     """Return what a record can be selected by: its configuration, flat, with groups by their names."""
-    found: dict[str, Any] = {}
-    _flatten(record.experiment, "", found)
+    found = {name: value for name, value in flatten(record.experiment).items() if role(name) != "location"}
+    groups = {name: value for name, value in record.experiment.items() if isinstance(value, dict)}
+    found |= {name: value["name"] for name, value in groups.items() if "name" in value}
     found |= {"status": record.status, "source": record.source, "key": record.key, "seed": record.seed}
     found |= {"run": record.run_id, "official": record.official}
     found["recipe"] = record.experiment["task"].get("recipe")
     return found
-
-
-def _flatten(values: dict[str, Any], prefix: str, found: dict[str, Any]) -> None:
-    for name, value in values.items():
-        if prefix + name in ELSEWHERE:
-            continue
-        if isinstance(value, dict):
-            if "name" in value:
-                found[prefix + name] = value["name"]
-            _flatten(value, f"{prefix}{name}.", found)
-        else:
-            found[prefix + name] = value
 
 
 def _is(value: Any, wanted: Sequence[str]) -> bool:
@@ -80,10 +68,3 @@ def _equal(value: Any, text: str) -> bool:
         return value == json.loads(text)
     except ValueError:
         return False
-
-
-def _near(name: str, every: Sequence[Record]) -> str:
-    known = sorted({field for one in every for field in fields(one)})
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    short = [field for field in known if "." not in field]
-    return f": did you mean {close[0]}?" if close else f"; choose from {', '.join(short)}"

@@ -6,8 +6,6 @@ given by the user.
 What the numbers do not mean is said in the record's caveats.
 """
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -23,6 +21,7 @@ from mlbench.experiment import clock, config, cost
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.goal import Goal, better
+from mlbench.experiment.identity import hashed, identity
 from mlbench.experiment.phases import PHASES
 from mlbench.experiment.record import Record, Spread
 
@@ -208,9 +207,7 @@ def _plain(experiment: Experiment, place: Origin, goal: Goal | None) -> dict[str
 
 def _key(plain: dict[str, Any], place: Origin) -> str:
     """Return a key that no run of ours has: another suite measured."""
-    values = {name: value for name, value in plain.items() if name not in config.NOT_IN_KEY}
-    values |= {"source": SOURCE, "torch": place.torch}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+    return hashed(identity(plain) | {"source": SOURCE, "torch": place.torch})
 
 
 def _single(series: Series, name: str) -> float | None:

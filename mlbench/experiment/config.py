@@ -4,28 +4,23 @@ Hydra composes the YAML files; nothing past `compose` sees Hydra or OmegaConf. T
 defaults: every value stands in conf/, so a missing key is an error and there is one place to look.
 """
 
-import difflib
-import hashlib
 import json
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-import mlbench
 from mlbench.experiment.division import Deviation, deviations
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.goal import Direction, Goal
+from mlbench.experiment.identity import flatten
 from mlbench.experiment.provenance import without_credentials
 from mlbench.tasks import registry
 
 CONF = Path(__file__).parents[2] / "conf"
 GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division")
-# Where results lie and how they are shown; two runs that differ only here measure the same thing.
-NOT_IN_KEY = ("data_root", "output_root", "tracking_uri", "study", "verbose", "rerun", "seed", "cluster")
 
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -47,6 +42,10 @@ class Targets(Model):
 
 class TaskConfig(Model):
     """The fields that every task has; a task's own `Config` adds its hyper-parameters."""
+
+    FREE: ClassVar[tuple[str, ...]] = ()  # fields that change speed, not the algorithm
+    OWN_DATA: ClassVar[tuple[str, ...]] = ()  # fields that name files of the user's own
+    DATA_FIELDS: ClassVar[tuple[str, ...]] = ()  # further fields that say how data are split or read
 
     name: str
     recipe: str
@@ -95,7 +94,6 @@ class Hardware(Model):
     name: str
     description: str
     cpus: PositiveInt | None  # usable by workers; None: whatever this machine has
-    memory_gb: PositiveFloat | None
     gpus: Annotated[int, Field(ge=0)]
     gpu_model: str | None  # a part of the name that the driver reports, e.g. "T4"
     workers_per_node: PositiveInt | None  # None: all workers on one node
@@ -104,13 +102,20 @@ class Hardware(Model):
     price: Price | None  # None: not for rent; a cost is then not shown
     peak: Peak | None  # None: unknown; MFU is then not shown
 
+    @model_validator(mode="after")
+    def _a_priced_node_has_a_size(self) -> "Hardware":
+        # Otherwise any number of workers would be billed as one node.
+        if self.price is not None and self.workers_per_node is None:
+            raise ValueError("hardware with a price needs workers_per_node, by which nodes are billed")
+        return self
+
 
 class Backend(Model):
     """The torch.distributed backend that the process group is made from."""
 
     name: str
     device: Literal["cpu", "cuda"]
-    timeout_s: PositiveFloat  # a collective that takes longer is stuck
+    timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
 
 
 class Cluster(Model):
@@ -128,10 +133,16 @@ class Sync(Model):
 
 
 class Division(Model):
-    """Which fields may differ from the task's reference (`free`), or may not (`fixed`)."""
+    """Which fields may differ from the task's reference.
+
+    - free: without a word.
+    - declared: listed in the result, which is then not official.
+    - fixed: never.
+    """
 
     name: str
     free: tuple[str, ...]
+    declared: tuple[str, ...]
     fixed: tuple[str, ...]
 
 
@@ -156,6 +167,13 @@ class Experiment(Model):
     study: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None
     verbose: bool
     rerun: bool
+    # How the experiment differs from the closed reference; `compose` computes it, the record lists it.
+    deviations: tuple[Deviation, ...] = Field(default=(), exclude=True)
+
+    @property
+    def hardware_overrides(self) -> tuple[Deviation, ...]:
+        """The fields of the hardware profile that were overridden, price and threads aside."""
+        return tuple(one for one in self.deviations if one.field.startswith("hardware."))
 
     @property
     def target(self) -> Goal | None:
@@ -184,18 +202,6 @@ class Experiment(Model):
         return values
 
 
-def key(experiment: Experiment) -> str:
-    """Return the hash under which equal measurements are found again.
-
-    It covers the resolved configuration without paths, addresses and the seed, Major.Minor of mlbench
-    and the version of torch.
-    """
-    values = {k: v for k, v in experiment.plain().items() if k not in NOT_IN_KEY}
-    values["mlbench"] = mlbench.__version__.rsplit(".", 1)[0]
-    values["torch"] = version("torch")
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def choices(group: str) -> list[str]:
     """Return the names one may give to a configuration group, e.g. every task."""
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
@@ -207,41 +213,35 @@ def compose(overrides: Sequence[str] = ()) -> Experiment:
     Raises UserError for unknown names, wrong types, values out of range, and values that the chosen
     division does not allow.
     """
-    experiment, reference = _resolve(overrides)
-    refused = deviations(experiment.plain(), reference.plain(), reference.division)
-    if reference.division.name == "closed" and refused:
-        raise UserError(
-            "; ".join(map(str, refused)),
-            hint="restore the reference value, or say division=open and have it listed in the result",
-        )
-    fixed = [deviation for deviation in refused if deviation.fixed]
-    if fixed:
-        raise UserError("; ".join(map(str, fixed)), hint="make it a task of your own: docs/adding-a-task.md")
-    return experiment
-
-
-def declared_deviations(overrides: Sequence[str]) -> list[Deviation]:
-    """Return how an open-division experiment differs from the closed reference, for the result."""
-    experiment, reference = _resolve(overrides)
-    return deviations(experiment.plain(), reference.plain(), reference.division)
-
-
-def _resolve(overrides: Sequence[str]) -> tuple[Experiment, Experiment]:
-    """Return the experiment and the closed reference of its task, recipe and scale."""
     chosen, values, faults = _parse(overrides)
     faults += _without_origin(values)
     composed = _layered(chosen, values, faults)
-    reference = json.loads(json.dumps(composed))
+    reference = json.loads(json.dumps(composed)) | {"sync": json.loads(_hydra())["sync"]}
     for name, value in values.items():
         _assign(composed, name, value, faults)
     experiment = _validated(composed, faults)
     if faults or experiment is None:
         raise UserError("; ".join(faults), hint="`python -m mlbench.run --help` shows what there is")
-    plain = json.loads(_hydra())
-    reference |= {"sync": plain["sync"]} | {"backend": composed["backend"]}
-    reference = _validated(reference, faults)
-    assert reference is not None, faults  # the shipped files are tested to be valid
-    return experiment, reference
+    return experiment.model_copy(update={"deviations": _deviations(experiment, reference)})
+
+
+def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Deviation, ...]:
+    """Return what differs from the closed reference; UserError for what the division does not allow."""
+    reference = _validated(composed, faults := [])
+    if reference is None:
+        raise UserError("; ".join(faults), hint="a file in conf/ is not valid")
+    division = reference.division
+    free = (*division.free, *(f"task.{field}" for field in type(reference.task).FREE))
+    found = deviations(experiment.plain(), reference.plain(), division.model_copy(update={"free": free}))
+    if division.name == "closed":
+        refused = [one for one in found if not one.declared]
+        hint = "restore the reference value, or say division=open and have it listed in the result"
+    else:
+        refused = [one for one in found if one.fixed]
+        hint = "make it a task of your own: docs/adding-a-task.md"
+    if refused:
+        raise UserError("; ".join(map(str, refused)), hint=hint)
+    return found
 
 
 @cache
@@ -283,7 +283,7 @@ def _parse(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], li
             if value in choices(name):
                 chosen[name] = value
             else:
-                faults.append(f"{name}={value} is unknown{_near(value, choices(name))}")
+                faults.append(f"{name}={value} is unknown{suggest(value, choices(name))}")
         else:
             values[name] = override.value()
     return chosen, values, faults
@@ -309,7 +309,7 @@ def _layered(chosen: dict[str, str], values: dict[str, Any], faults: list[str]) 
     for name, layer in layers.items():
         given = values.get(name, task["recipe"] if name == "task.recipe" else composed["scale"])
         if given not in layer:
-            faults.append(f"{name}={given} is unknown{_near(str(given), list(layer))}")
+            faults.append(f"{name}={given} is unknown{suggest(str(given), list(layer))}")
             values.pop(name, None)
             continue
         task.update(layer[given])
@@ -327,28 +327,15 @@ def _assign(composed: dict[str, Any], name: str, value: Any, faults: list[str]) 
     for parent in parents:
         node = node.get(parent) if isinstance(node, dict) else None
     if not isinstance(node, dict) or last not in node:
-        faults.append(f"{name} is unknown{_near(name, _names(composed))}")
+        known = {*flatten(composed), *composed}
+        faults.append(f"{name} is unknown{suggest(name, sorted(known))}")
+    elif parents and last == "name":
+        faults.append(f"{name} cannot be set: {parents[0]}=NAME chooses all values of that name")
     elif isinstance(node[last], dict):
         inner = ", ".join(f"{name}.{field}" for field in node[last])
         faults.append(f"{name} is a group of values; set one of {inner}")
     else:
         node[last] = value
-
-
-def _names(composed: dict[str, Any], prefix: str = "") -> list[str]:
-    names = []
-    for name, value in composed.items():
-        names.append(prefix + name)
-        if isinstance(value, dict):
-            names += _names(value, f"{prefix}{name}.")
-    return names
-
-
-def _near(given: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.6)
-    if close:
-        return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if len(allowed) < 12 else "")
-    return f"; choose one of {', '.join(allowed)}"
 
 
 def _validated(composed: dict[str, Any], faults: list[str]) -> Experiment | None:

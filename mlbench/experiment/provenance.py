@@ -3,6 +3,7 @@
 Everything is read when asked and returned as JSON types; what cannot be read is None, never a guess.
 """
 
+import hashlib
 import math
 import os
 import platform
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -109,9 +111,23 @@ def software() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "git": git(CHECKOUT),
+        "sources": sources(),
         "command": shlex.join(without_credentials(word) for word in sys.orig_argv),
         "environment": environment(),
     }
+
+
+@cache
+def sources() -> str:
+    """Return the SHA-256 of mlbench's Python files and configuration as they lie on disk."""
+    digest = hashlib.sha256()
+    package = Path(mlbench.__file__).parent
+    conf = CHECKOUT / "conf"
+    for root, pattern in ((package, "*.py"), (conf if conf.is_dir() else package / "conf", "*.yaml")):
+        for path in sorted(root.rglob(pattern)):
+            digest.update(f"{root.name}/{path.relative_to(root)}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def environment() -> dict[str, str]:

@@ -21,8 +21,9 @@ from pydantic import Field, ValidationError
 
 import mlbench
 from mlbench.experiment import clock, events, format, record
-from mlbench.experiment.config import Experiment, Model, key
+from mlbench.experiment.config import Experiment, Model
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.identity import key
 from mlbench.experiment.record import FINISHED, Record
 
 PLAN = "study.yaml"

@@ -68,7 +68,7 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
         on_worker,
         train_loop_config={"assignment": assignment},
         torch_config=TimedTorchConfig(
-            backend=experiment.backend.name, timeout_s=int(experiment.backend.timeout_s)
+            backend=experiment.backend.name, timeout_s=experiment.backend.timeout_s
         ),
         scaling_config=ScalingConfig(
             num_workers=experiment.workers,

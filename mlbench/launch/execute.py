@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.clusters import connection as clusters
-from mlbench.experiment import clock, config, events, provenance
+from mlbench.experiment import clock, events, identity, provenance
 from mlbench.experiment.build_record import conclude
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
@@ -31,7 +31,6 @@ def execute(
     *,
     begun: float | None = None,
     words: Sequence[str] = (),
-    deviations: Sequence[dict[str, Any]] = (),
 ) -> Record:
     """Measure the experiment, or return the record of a finished run that stands for it.
 
@@ -55,7 +54,8 @@ def execute(
     folder = _folder(experiment, seed, begun)
     log = folder / events.NAME
     start = {"command": command, "experiment": experiment.plain(), "seed": seed, "begun": begun}
-    start |= {"key": config.key(experiment), "deviations": list(deviations), "run_id": folder.name}
+    start |= {"key": identity.key(experiment), "run_id": folder.name}
+    start |= {"deviations": [deviation.model_dump(mode="json") for deviation in experiment.deviations]}
     start |= {"warnings": provenance.warnings(before_run=True), "software": provenance.software()}
     events.append(log, "run_configuration", start)
     mirror = uploader.Mirror(folder, experiment.store)

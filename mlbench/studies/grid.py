@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from mlbench.experiment.config import NOT_IN_KEY
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.identity import role
+
+OUTPUT = ("study", "verbose", "rerun", "max_failures")  # with the locations, the same for all runs of a sweep
+ONE_VALUE = (*OUTPUT, "cluster", "division")
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,10 @@ def parse(words: Sequence[str]) -> Grid:
             seeds = values
         elif name in axes or name in place:
             faults.append(f"{name} is given twice: write {name}=value,value")
-        elif name in NOT_IN_KEY:
+        elif swept and (name in ONE_VALUE or role(name) != "identity"):
+            faults.append(f"{word!r}: a sweep takes one {name}")
+        elif name in OUTPUT or role(name) == "location":
             place[name] = word
-            if swept:
-                faults.append(f"{word!r}: {name} is not measured, so it takes one value")
         else:
             axes[name] = [f"{name}={value}" for value in dict.fromkeys(values)]
     if seeds is not None and not all(seed.isdigit() for seed in seeds):

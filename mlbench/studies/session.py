@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlbench.clusters import connection, persistent
-from mlbench.experiment import config, events, format, study
+from mlbench.experiment import config, events, format, identity, study
 from mlbench.experiment.attempts import Attempts
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
@@ -195,7 +195,7 @@ def _composed(request: Request) -> tuple[dict[str, Experiment], list[dict[str, t
             except UserError as error:
                 faults.setdefault(error.message, f"{shlex.join(point)}: {error}")
                 continue
-            key = config.key(experiment)
+            key = identity.key(experiment)
             experiments[key] = experiment
             words.setdefault(key, point)
     if faults:

@@ -22,7 +22,6 @@ from typing import Any
 from mlbench.experiment.errors import UserError
 
 NO_DATASET = "none"  # of tasks that generate what they need
-OWN_DATA = ("train_file", "train_files", "train_folder")  # fields by which a user names data of their own
 
 
 def load(name: str) -> ModuleType:
@@ -41,7 +40,7 @@ def load(name: str) -> ModuleType:
 
 def own_data(task: Any) -> bool:
     """Return whether a user's own files take the place of the task's data set."""
-    return any(getattr(task, field, None) for field in OWN_DATA)
+    return any(getattr(task, field) for field in task.OWN_DATA)
 
 
 def require_data(task: Any, scale: str, root: Path) -> None:

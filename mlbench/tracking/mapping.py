@@ -9,10 +9,11 @@ the run goes on; `phase/`, `share/`, `startup/`, `outside/`, `batch/` and `cost/
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from mlbench.experiment.build_record import spread_segments
+from mlbench.experiment.identity import flatten
 from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.record import Record
 
@@ -72,16 +73,12 @@ def params(start: dict[str, Any]) -> dict[str, str]:
 
     The division's rules are left out: its name says as much, and the run's config.yaml has them.
     """
-    flat = dict(_flat(cleaned(start["experiment"] | {"seed": start["seed"]})))
-    return {name: value for name, value in flat.items() if name not in ("division.free", "division.fixed")}
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value if isinstance(value, str) else json.dumps(value)
+    values = flatten(cleaned(start["experiment"] | {"seed": start["seed"]}))
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in values.items()
+        if not name.startswith("division.") or name == "division.name"
+    }
 
 
 def opening_tags(start: dict[str, Any]) -> dict[str, str]:

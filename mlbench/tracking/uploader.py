@@ -19,9 +19,10 @@ from typing import Any, Literal
 
 import yaml
 
-from mlbench.experiment import attempts, events, provenance, record
-from mlbench.experiment.config import Experiment, key
+from mlbench.experiment import attempts, events, record, reuse
+from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.identity import key
 from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.report import run_figures
@@ -41,13 +42,22 @@ LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
 def find_finished(experiment: Experiment, *, data: str | None) -> Record | None:
     """Return the record of a finished run that stands for this experiment, if there is one.
 
-    It has the same key and seed, and `data` as the hash of its data's manifest (None: any). The folders below
-    output_root tell first: the store may be down, or behind. A run that only the store has may be another
-    machine's; it stands for one on this machine where that makes no difference.
+    It has the same key, seed and division, and `data` as the hash of its data's manifest (None: any); it ran
+    with the same code and libraries on this machine. The folders below output_root come first: the store may
+    be down, or behind.
     """
     assert experiment.seed is not None
+
+    def stands(one: Record) -> bool:
+        return (
+            one.status in FINISHED
+            and data in (None, one.data_manifest)
+            and one.experiment["division"]["name"] == experiment.division.name
+            and reuse.obstacle(one) is None
+        )
+
     here = record.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
-    counts = attempts.middle(one for one in here if data in (None, one.data_manifest))
+    counts = attempts.middle(filter(stands, here))
     if counts is not None:
         return counts
     with suppress(Exception):  # a dead or unreadable store costs a repetition, not the run
@@ -55,23 +65,9 @@ def find_finished(experiment: Experiment, *, data: str | None) -> Record | None:
         if ledger is not None:
             for text in ledger.records(key=key(experiment), seed=experiment.seed, statuses=FINISHED):
                 one = Record.model_validate_json(text)
-                if data in (None, one.data_manifest) and _as_here(one, experiment):
+                if stands(one):
                     return one
     return None
-
-
-def _as_here(one: Record, experiment: Experiment) -> bool:
-    """Return whether the run's nodes are as the hardware profile states, or else as this machine."""
-    if experiment.hardware.cpus is not None and not one.caveats:
-        return True
-    on_gpu = experiment.backend.device == "cuda"
-
-    def shape(node: dict[str, Any]) -> list[Any]:
-        return [node["cpu_model"], node["usable_cpus"], *(gpu["name"] for gpu in node["gpus"] if on_gpu)]
-
-    here = provenance.node()
-    known = bool(one.nodes) and here["cpu_model"] is not None
-    return known and all(shape(node) == shape(here) for node in one.nodes)
 
 
 def restore(found: Record, folder: Path, uri: str) -> None:

@@ -17,7 +17,7 @@ from scripted import experiment
 from mlbench import results
 from mlbench.analysis import compare as comparison
 from mlbench.analysis.compare import compare
-from mlbench.experiment import config
+from mlbench.experiment import identity
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 
@@ -30,7 +30,7 @@ def runs(
 ) -> list[Record]:
     """Return one run a time in seconds, None for one that missed its goal."""
     found = []
-    key = config.key(experiment(*words))
+    key = identity.key(experiment(*words))
     for number, seconds in enumerate(times):
         own = {
             "run_id": f"run-{'-'.join(words)}-{number}",

@@ -1,12 +1,11 @@
 """What the command line may say, and what it is told when it says something else."""
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 
-from mlbench.experiment.config import CONF, GROUPS, Experiment, choices, compose, declared_deviations, key
+from mlbench.experiment.config import CONF, GROUPS, Experiment, choices, compose
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
 
@@ -94,7 +93,7 @@ def test_the_closed_division_names_field_values_rule_and_way_out() -> None:
 def test_the_open_division_lists_what_differs() -> None:
     words = ["task.momentum=0.5", "division=open"]
     assert vars(compose(words).task)["momentum"] == 0.5
-    (deviation,) = declared_deviations(words)
+    (deviation,) = compose(words).deviations
     assert (deviation.field, deviation.given, deviation.reference) == ("task.momentum", 0.5, 0.9)
 
 
@@ -105,12 +104,8 @@ def test_no_division_changes_data_metric_or_goals() -> None:
 
 
 @pytest.mark.parametrize("division", ["closed", "open"])
-@pytest.mark.parametrize(
-    "word", ["division.free=['*']", "division.fixed=[x]", "division.name=closed", "division.name=open"]
-)
+@pytest.mark.parametrize("word", ["division.free=['*']", "division.declared=['*']", "division.fixed=[x]"])
 def test_a_division_is_chosen_whole(division: str, word: str) -> None:
-    if word == f"division.name={division}":
-        return
     with pytest.raises(UserError, match=f"{word.split('=')[0]} is .*rule R4"):
         compose([f"division={division}", word])
     with pytest.raises(UserError, match="task.goals.light is 1"):
@@ -130,11 +125,33 @@ def test_a_goal_of_ones_own_is_a_number() -> None:
     assert compose(["goal=none"]).target is None
 
 
-def test_the_key_knows_the_measurement_and_nothing_else(tmp_path: Path) -> None:
-    same = compose([f"data_root={tmp_path}", "seed=3", "verbose=true", "output_root=elsewhere"])
-    assert key(same) == key(compose())
-    for word in ("workers=3", "goal=light", "task.recipe=mlbench2018", "scale=official", "task=logreg"):
-        assert key(compose([word])) != key(compose())
+@pytest.mark.parametrize("group", [*GROUPS])
+def test_the_name_of_a_choice_is_not_set_by_itself(group: str) -> None:
+    with pytest.raises(UserError, match=f"{group}.name cannot be set: {group}=NAME chooses"):
+        compose([f"{group}.name=other", "division=open"])
+
+
+@pytest.mark.parametrize("division", ["closed", "open"])
+def test_an_overridden_hardware_profile_is_declared(division: str) -> None:
+    words = ["hardware=gcp_n1_t4", f"division={division}", "hardware.gpu_model=null", "hardware.cpus=null"]
+    assert [one.field for one in compose(words).hardware_overrides] == ["hardware.cpus", "hardware.gpu_model"]
+    price = ["usd_per_hour=0.5", "date=2026-11-20", "source=quote"]
+    free = [
+        "hardware=gcp_n1_t4",
+        "hardware.threads_per_worker=2",
+        *(f"hardware.price.{one}" for one in price),
+    ]
+    assert compose([*free, f"division={division}"]).deviations == ()
+
+
+def test_a_node_with_a_price_has_a_size() -> None:
+    with pytest.raises(UserError, match="hardware with a price needs workers_per_node"):
+        compose(["hardware=gcp_n1_t4", "hardware.workers_per_node=null", "workers=8", "backend=nccl"])
+
+
+def test_a_timeout_is_a_whole_number_of_seconds() -> None:
+    with pytest.raises(UserError, match="backend.timeout_s=0.5"):
+        compose(["backend.timeout_s=0.5"])
 
 
 def test_an_experiment_cannot_be_changed() -> None:

@@ -54,8 +54,8 @@ def test_a_grid_multiplies_lists_and_ranges() -> None:
     [
         (["workers"], "'workers' is not of the form"),
         (["workers=1", "workers=2"], "workers is given twice"),
-        (["output_root=a,b"], "output_root is not measured"),
-        (["cluster=local,attached"], "cluster is not measured"),
+        (["output_root=a,b"], "a sweep takes one output_root"),
+        (["cluster=local,attached"], "a sweep takes one cluster"),
         (["seed=x"], "a seed is a whole number"),
         (["task=glob(*)"], "is not of the form"),
     ],

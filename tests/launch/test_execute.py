@@ -12,7 +12,7 @@ import zips
 from driven import Run, segment
 
 from mlbench import results
-from mlbench.experiment import clock, config, events, record
+from mlbench.experiment import clock, config, events, identity, provenance, record
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
@@ -119,7 +119,7 @@ def own_files(folder: Path, *, rows: int) -> tuple[str, ...]:
 def measured(root: Path, wanted: Experiment, *words: str, data: str | None) -> Record:
     """Leave a finished run of the experiment in output_root."""
     finished = Run(root, *words)
-    assert config.key(finished.experiment) == config.key(wanted)
+    assert identity.key(finished.experiment) == identity.key(wanted)
     finished.validate(50.0)
     return finished.end("goal_not_reached", data_manifest=data)
 
@@ -147,7 +147,7 @@ def test_a_run_stands_for_another_only_on_the_same_data(
 def test_nobody_knows_a_user_s_files_on_the_nodes_of_a_cluster(root: Path, tmp_path: Path) -> None:
     words = own_files(tmp_path / "a", rows=2)
     wanted = logreg(root, tmp_path / "data", "cluster=attached", *words)
-    measured(root, wanted, *words, data="d")
+    measured(root, wanted, "cluster=attached", *words, data="d")
     assert execute.already_measured(wanted) is None
 
 
@@ -155,14 +155,34 @@ def test_small_data_is_compared_and_official_data_where_it_is_prepared(
     root: Path, data_root: Path, tmp_path: Path
 ) -> None:
     small = logreg(root, data_root)
-    other = measured(root, small, data="other")
+    measured(root, small, data="other")
     assert execute.already_measured(small) is None
-    attached = small.model_copy(update={"cluster": config.compose(["cluster=attached"]).cluster})
-    assert execute.already_measured(attached) == other
     official = logreg(tmp_path / "official", tmp_path / "empty", "scale=official")
     there = measured(tmp_path / "official", official, "scale=official", data="d")
     assert execute.already_measured(official) == there
     assert not (tmp_path / "empty").exists()
+
+
+def test_a_run_on_one_kind_of_cluster_does_not_stand_for_another(root: Path, tmp_path: Path) -> None:
+    words = ("task=allreduce", "goal=none")
+    Run(root, *words).end("completed")
+    assert execute.already_measured(logreg(root, tmp_path / "data", *words, "cluster=attached")) is None
+    assert execute.already_measured(logreg(root, tmp_path / "data", *words, "division=open")) is None
+
+
+def test_other_code_another_library_and_another_machine_are_measured_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("task=allreduce", "goal=none")
+    wanted = logreg(root, tmp_path / "data", *words)
+    there = Run(root, *words).end("completed")
+    software, node = provenance.software(), provenance.node()
+    assert execute.already_measured(wanted) == there
+    changes = [("software", software | {"sources": "other"}), ("node", node | {"hostname": "other"})]
+    for name, value in changes:
+        with monkeypatch.context() as patch:
+            patch.setattr(provenance, name, lambda value=value: value)
+            assert execute.already_measured(wanted) is None
 
 
 def test_a_task_without_data_is_reused(root: Path, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def closed(name: str) -> config.Experiment:
     """Return the official experiment as `python -m mlbench.run` composes it, which has no deviation."""
     words = [f"task={name}", "scale=official", "division=closed"]
     experiment = config.compose(words)
-    assert experiment.official and not config.declared_deviations(words)
+    assert experiment.official and not experiment.deviations
     return experiment
 
 

@@ -17,7 +17,7 @@ import yaml
 from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
 from tracking_server import Server, wait_for
 
-from mlbench.experiment import config, events, provenance, record
+from mlbench.experiment import config, events, identity, provenance, record
 from mlbench.tracking import mapping, uploader
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
@@ -97,7 +97,7 @@ def test_tags_identify_the_run(mirrored: tuple[Run, Any]) -> None:
         "oversubscribed": "false",
         "status": "goal_reached",
         "seed": "7",
-        "key": config.key(run.experiment),
+        "key": identity.key(run.experiment),
     }
     assert wanted.items() <= seen.data.tags.items()
 

@@ -30,6 +30,9 @@ class Dropouts(Model):
 class Config(TrainingConfig):
     """What conf/task/awdlstm.yaml holds beyond the fields of every training task."""
 
+    OWN_DATA = ("train_file", "valid_file")
+    DATA_FIELDS = ("min_count",)
+
     train_file: Path | None
     valid_file: Path | None
     min_count: PositiveInt

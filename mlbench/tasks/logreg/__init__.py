@@ -19,6 +19,9 @@ STUDY_ALPHA = {1: 200.0, 2: 400.0, 4: 600.0, 8: 700.0, 16: 800.0}
 class Config(TrainingConfig):
     """What conf/task/logreg.yaml holds beyond the fields of every training task."""
 
+    OWN_DATA = ("train_file", "test_file")
+    DATA_FIELDS = ("validation",)
+
     train_file: Path | None
     test_file: Path | None
     validation: Literal["test", "split"]

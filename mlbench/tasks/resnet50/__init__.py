@@ -31,6 +31,9 @@ TIMED_REPEATS = 3  # of which the fastest counts: what else the machine does onl
 class Config(TrainingConfig):
     """What conf/task/resnet50.yaml holds beyond the fields of every training task."""
 
+    FREE = ("loaders",)
+    OWN_DATA = ("train_folder", "val_folder")
+
     train_folder: Path | None
     val_folder: Path | None
     loaders: Annotated[int, Field(ge=0)] | None

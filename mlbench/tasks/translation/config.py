@@ -16,6 +16,9 @@ class TranslationConfig(TrainingConfig):
     `batch_size` is the most that one worker's micro-batch holds, in what `budget` says.
     """
 
+    OWN_DATA = ("train_files", "test_files")
+    DATA_FIELDS = ("source", "target")
+
     train_files: Path | None
     test_files: Path | None
     source: str
