@@ -1,7 +1,7 @@
 """Runs of the past: `python -m mlbench.results list`, show, compare, export, import, plot, delete or sync.
 
-Every command is one function here; what it does is in mlbench.selection, comparison, exchange, report and
-store, how it looks in mlbench.terminal.
+Every command is one function here; what it does is in mlbench.analysis, report and tracking, how it
+looks in mlbench.terminal.
 """
 
 import json
@@ -101,7 +101,7 @@ def _compare(given: Given) -> int:
 
 def _export(given: Given) -> int:
     """Write one zip a run."""
-    from mlbench.exchange.export import export
+    from mlbench.tracking.archive import export
 
     found = _some(given)
     to = Path(given.settings["to"])
@@ -117,16 +117,14 @@ def _export(given: Given) -> int:
 
 def _import(given: Given) -> int:
     """Read zip files into output_root and MLflow; the exit code is 2 if one was refused, after all others."""
-    from mlbench.exchange import intake
-    from mlbench.tracking import importer
+    from mlbench.tracking import archive, importer
 
     if not given.words:
         raise UserError("import takes zip files or folders", hint="import --help")
     uri = given.settings["tracking_uri"] or uploader.default_uri(given.output_root)
-    told = {name: given.settings[name] for name in ("task", "backend", "hardware")}
     complete = uploader.complete_in(uri)
     outcomes = []
-    for path, found, log in intake.read(intake.zips(given.words), told):
+    for path, found, log in archive.load(archive.paths(given.words)):
         if isinstance(found, UserError):
             outcomes.append({"file": str(path), "outcome": "refused", "why": str(found)})
             print(f"mlbench: {found}", file=sys.stderr)
@@ -251,7 +249,7 @@ COMMANDS = {
     "show": Command(_show, {}),
     "compare": Command(_compare, {}),
     "export": Command(_export, {"to": "."}),
-    "import": Command(_import, {"task": "", "backend": "", "hardware": "", "tracking_uri": ""}),
+    "import": Command(_import, {"tracking_uri": ""}),
     "plot": Command(_plot, {"to": "", "question": ""}),
     "delete": Command(_delete, {"tracking_uri": ""}),
     "sync": Command(_sync, {"tracking_uri": ""}),

@@ -64,25 +64,20 @@ about the time to the goal. One run on a side shows no difference.
     "export": """\
 usage: python -m mlbench.results export SELECTION ... [to=.] [output_root=]
 
-Writes one zip file a run: MLBench's files (`result_<metric> @ <rank>.json`,
-official_result.txt), our record, event log, configuration and provenance, and
+Writes one zip file per run: record, event log, configuration, provenance and
 MLPerf log lines. No passwords; not an MLPerf submission.
 
   python -m mlbench.results export resnet20-w4-1c9
   python -m mlbench.results export task=resnet20 status=goal_reached to=zips
 """,
     "import": """\
-usage: python -m mlbench.results import ZIP-OR-FOLDER ... [task=] [backend=]
-           [hardware=] [output_root=runs] [tracking_uri=] [--json]
+usage: python -m mlbench.results import ZIP-OR-FOLDER ... [output_root=runs]
+           [tracking_uri=] [--json]
 
-Reads exports, and the results that MLBench published (2020-21) as runs with
-source=mlbench-published, into output_root and MLflow. Importing twice adds
-nothing. What an archive does not tell is read from the path it was published
-under; for a zip elsewhere, say it. Zips are never unpacked to disk.
+Reads exports into output_root and MLflow, marked as imported. Importing twice
+adds nothing. An archive that is not whole, or was changed, is refused.
 
-  python -m mlbench.results import mlbench-results/
-  python -m mlbench.results import results.zip task=gnmt backend=nccl \\
-      hardware=gcp_n1_t4
+  python -m mlbench.results import zips/
 """,
     "plot": """\
 usage: python -m mlbench.results plot [SELECTION ...] to=FOLDER
