@@ -12,8 +12,9 @@ BEGUN = 1_763_000_000.0  # wall clock, s since 1970
 
 @cache
 def experiment(*words: str) -> Experiment:
-    """Return the experiment of a command line; composed once, as it is frozen."""
-    return config.compose(words)
+    """Return the experiment of a command line, for resnet20 with a goal of 95 %; composed once."""
+    named = {word.partition("=")[0] for word in words}
+    return config.compose(words if named & {"goal", "task", "scale"} else (*words, "goal=95"))
 
 
 class Clock:

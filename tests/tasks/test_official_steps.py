@@ -60,15 +60,12 @@ def epsilon(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
 
 def cifar10(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
     """Five batches of 52 images and one of 20."""
-    names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
-    members = {}
-    for seed, name in enumerate(names):
-        pixels, labels = test_resnet20_data.batch(20 if name == "test_batch" else 52, seed)
-        content = {b"batch_label": b"", b"labels": labels, b"data": pixels, b"filenames": [b""] * len(labels)}
-        members[name] = test_resnet20_data.python2_pickle(content)
+    names = (*test_resnet20_data.data.CIFAR10_FILES["train"], *test_resnet20_data.data.CIFAR10_FILES["test"])
+    rows = dict.fromkeys(names, 52) | {"test_batch.bin": 20}
+    members = {name: test_resnet20_data.batch(rows[name], seed).tobytes() for seed, name in enumerate(names)}
     packed = test_resnet20_data.tar(members)
-    mirror.files = {"cifar-10-python.tar.gz": packed}
-    test_resnet20_data.small_cifar10(patch, packed, members, (mirror.url,))
+    mirror.files = {"cifar-10-binary.tar.gz": packed}
+    test_resnet20_data.small_cifar10(patch, packed, (mirror.url,))
 
 
 def imagenet(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:

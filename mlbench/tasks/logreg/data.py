@@ -185,7 +185,7 @@ def _prepare_files(train: Path | None, test: Path | None, root: Path, *, progres
 
 def _write_files(writer: DatasetWriter, *, files: dict[str, Path], progress: Progress | None) -> None:
     layout, rows = _scan(files, progress=progress)
-    needed = 2 * 4 * rows * layout.features  # bytes: float32, once spooled and once in the file
+    needed = 2 * 4 * rows * layout.features  # bytes of float32: the column buffer and the split
     free = shutil.disk_usage(writer.folder).free
     if needed > free:
         raise UserError(
@@ -215,15 +215,16 @@ def _scan(files: dict[str, Path], *, progress: Progress | None) -> tuple[Layout,
             new = [label for label in np.unique(block.labels) if label not in labels]
             if len(labels) + len(new) > 2:
                 third = [*labels, *new][2]
-                line = block.lines[np.argmax(block.labels == third)]
+                line = block.line(int(np.argmax(block.labels == third)))
                 raise UserError(
                     f"{path}, line {line}: {third:g} is a third label",
                     hint="logistic regression tells two classes apart",
                 )
             labels += new
             rows += len(block.labels)
-            if len(block.columns):
-                low, high = min(low, block.columns.min()), max(high, block.columns.max())
+            columns = block.entries.indices
+            if len(columns):
+                low, high = min(low, columns.min()), max(high, columns.max())
         if split == "train" and len(labels) < 2:
             raise UserError(f"{path} has one label only", hint="there must be two classes to tell apart")
     if high < low:
@@ -240,12 +241,12 @@ def _batches(path: Path, layout: Layout, *, progress: Progress | None) -> "Itera
     report = progress and partial(_bytes, progress, f"read {path.name}")
     for block in libsvm.read(path, progress=report):
         wrong = ~np.isin(block.labels, layout.labels)
-        outside = (block.columns < layout.first) | (block.columns > last)
-        wrong[libsvm.row_of_entry(block.starts)[outside]] = True
+        entries = block.entries.tocoo()
+        wrong[entries.row[(entries.col < layout.first) | (entries.col > last)]] = True
         if wrong.any():
             low, high = layout.labels
             raise UserError(
-                f"{path}, line {block.lines[np.argmax(wrong)]}: not a row with label {low:g} or {high:g} "
+                f"{path}, line {block.line(int(np.argmax(wrong)))}: not a row with label {low:g} or {high:g} "
                 f"and indices {layout.first} to {last}",
                 hint="give the data set's own files",
             )
