@@ -15,7 +15,7 @@ from mlbench.terminal import command, live_view
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     begun = clock.process_start()
-    signals.end_with_parent()
+    signals.exit_with_parent()
     if any(word in ("-h", "--help") for word in arguments):
         live_view.print_help()
         return 0

@@ -34,8 +34,8 @@ def measure(name: str) -> list[str]:
 
     The step ends with the flow that runs it: a flow that was killed leaves no sweep behind.
     """
-    os.environ[signals.PARENT] = str(os.getppid())
-    signals.end_with_parent()
+    os.environ[signals.PARENT_PID] = str(os.getppid())
+    signals.exit_with_parent()
     outcome = session.measure(planned(name))
     if outcome.interrupted:
         raise KeyboardInterrupt

@@ -1,12 +1,20 @@
-"""Where Ray runs: `connect` yields a cluster with room for the experiment, or says what would fit."""
+"""How a command becomes a driver of a cluster's Ray: `connect` for one run, `join` for a sweep.
+
+A cluster is a module of this folder, found by its name:
+
+- `connect(experiment)`: a context manager that makes this process a driver of the cluster's Ray and yields
+  the address at which workers reach it. What it started ends with the block.
+- `shares_files`: whether workers see the driver's files, so that the driver can prepare data for them.
+"""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 
-from mlbench.clusters import persistent
+from mlbench.clusters import ray_env
 from mlbench.experiment.config import Experiment
 
 
@@ -30,34 +38,36 @@ class Connection:
     node_ids: list[str]
 
 
+def load(name: str) -> ModuleType:
+    """Return the module of the cluster `name`."""
+    return import_module(f"mlbench.clusters.{name}")
+
+
+def shares_files(experiment: Experiment) -> bool:
+    """Return whether the workers see this process's files."""
+    return load(experiment.cluster.name).shares_files
+
+
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[Connection]:
-    """Join the cluster and see that the workers fit; what was started here is stopped at the end."""
-    _secure(experiment)
-    import ray  # noqa: F401  (before the thread, so that no two threads import it at once)
-
-    # Half of Ray's start is waiting for its servers; the trainer's import (2 s) fits in there.
-    threading.Thread(target=import_module, args=("ray.train.torch",), daemon=True).start()
+    """Join the cluster and reserve room for the workers; UserError where they do not fit."""
     with join(experiment) as host:
-        yield room_for(experiment, host=host)
+        from mlbench.clusters import placement
+
+        yield placement.reserve(experiment, host=host)
 
 
 @contextmanager
 def join(experiment: Experiment) -> Iterator[str]:
     """Make this process a driver of the cluster's Ray; yield the address at which workers reach it."""
-    _secure(experiment)
-    module = import_module(f"mlbench.clusters.{experiment.cluster.name}")
-    with module.join(experiment) as host:
+    ray_env.disable_background_work()
+    ray_env.configure_train(timeout_s=experiment.backend.timeout_s)
+    with load(experiment.cluster.name).connect(experiment) as host:
         yield host
 
 
-def _secure(experiment: Experiment) -> None:
-    if experiment.cluster.name == "local":
-        persistent.secure()  # before anything imports ray, which reads the mode only then
+def import_trainer() -> None:
+    """Import Ray's trainer (2 s) in a thread: half of Ray's start is waiting for its servers."""
+    import ray  # noqa: F401  (before the thread, so that no two threads import it at once)
 
-
-def room_for(experiment: Experiment, *, host: str) -> Connection:
-    """Return what a worker reserves on the cluster that was joined; UserError where they do not fit."""
-    from mlbench.clusters import placement as room
-
-    return room.reserve(experiment, host=host)
+    threading.Thread(target=import_module, args=("ray.train.torch",), daemon=True).start()

@@ -12,8 +12,8 @@ MOST_SAMPLES = 120  # kept between two validations, then half of them and half a
 MEGA = 1e6  # bytes; MLflow's megabytes are decimal
 
 
-class Sampler:
-    """Samples this node in a thread, one Sampler a node; as a context manager it runs until the block ends.
+class NodeMonitor:
+    """Samples this node in a thread, one monitor a node; as a context manager it runs until the block ends.
 
     A sample is flat: `wall` (s since 1970), `node` (as given: None where the run has one node, else e.g.
     node_0 as MLflow names them), and numbers under MLflow's own names of system metrics. Where MLflow counts
@@ -35,7 +35,7 @@ class Sampler:
         psutil.cpu_percent()  # the first call has nothing to compare with and returns 0
         self._network = clock.monotonic(), psutil.net_io_counters()
 
-    def __enter__(self) -> "Sampler":
+    def __enter__(self) -> "NodeMonitor":
         self._thread.start()
         return self
 
@@ -43,7 +43,7 @@ class Sampler:
         self._ending.set()
         self._thread.join()
 
-    def take(self) -> list[dict[str, Any]]:
+    def drain(self) -> list[dict[str, Any]]:
         """Return the samples since the last call."""
         with self._lock:
             samples, self._samples = self._samples, []
@@ -53,14 +53,14 @@ class Sampler:
         pause = FIRST_S
         while not self._ending.wait(min(pause, self._interval_s)):
             pause *= 2
-            sample = self.sample()
+            sample = self.read()
             with self._lock:
                 self._samples.append(sample)
                 if len(self._samples) >= MOST_SAMPLES:  # hours between validations: a coarser picture does
                     self._samples = self._samples[1::2]
                     self._interval_s *= 2
 
-    def sample(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         """Return the node's state now; rates and CPU since the sample before."""
         psutil = self._psutil
         memory = psutil.virtual_memory()

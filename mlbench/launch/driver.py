@@ -16,19 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Read by Ray Train when it is imported or when the controller starts.
-os.environ.setdefault("RAY_TRAIN_METRICS_ENABLED", "0")  # Prometheus gauges that nobody scrapes
-os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # one more process; see max_failures
-os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "1")  # s, how soon an end is noticed
-os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")  # s, for the goodbye of a stuck rank
-os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # relative paths stay what the user wrote
-
 from mlbench.clusters.connection import Connection
-from mlbench.clusters.monitor import Sampler
+from mlbench.clusters.monitor import NodeMonitor
 from mlbench.experiment import clock, events
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
-from mlbench.launch.heartbeat import Sender
+from mlbench.launch.heartbeat import HeartbeatClient
 from mlbench.tasks import registry
 from mlbench.training import timer
 
@@ -58,13 +51,11 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
     """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-    from mlbench.launch.ray_hooks import EventWriter, TimedTorchConfig, Trainer
+    from mlbench.launch.ray_hooks import EventLogCallback, LeanTorchTrainer, TimedTorchConfig
 
     experiment = assignment.experiment
-    # Ray's own barrier, of a report, waits for ever by default.
-    os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(experiment.backend.timeout_s)
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
-    trainer = Trainer(
+    trainer = LeanTorchTrainer(
         on_worker,
         train_loop_config={"assignment": assignment},
         torch_config=TimedTorchConfig(
@@ -82,7 +73,7 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
             # A run that loses a node is void unless the user allowed restarts, and then they are counted.
             failure_config=FailureConfig(max_failures=experiment.max_failures, max_preemption_failures=0),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
-            callbacks=[EventWriter(folder / events.NAME)],
+            callbacks=[EventLogCallback(folder / events.NAME)],
         ),
     )
     try:
@@ -111,9 +102,10 @@ def on_worker(told: dict[str, Any]) -> dict[str, Any]:
         task.prepare(experiment.task, experiment.data_root)
     worker.barrier()
     try:
-        with Sampler(node=_node(worker.world_size)) if worker.local_rank == 0 else nullcontext() as sampler:
-            if sampler:
-                worker.system = sampler.take
+        monitored = worker.local_rank == 0
+        with NodeMonitor(node=_node(worker.world_size)) if monitored else nullcontext() as monitor:
+            if monitor:
+                worker.system = monitor.drain
             outcome = task.run(experiment.task, worker)
     except UserError:
         raise
@@ -162,7 +154,7 @@ def _worker(assignment: Assignment) -> Any:
         tracker=timer.Tracker(device.type, instrument=experiment.instrument),
         goal=experiment.target,
         report=partial(_report, rank),
-        progress=Sender(assignment.progress, token=assignment.token, rank=rank),
+        progress=HeartbeatClient(assignment.progress, token=assignment.token, rank=rank),
         keep_checkpoints=experiment.max_failures > 0,
         resume=_resume(),
         control=control_group(experiment.backend.timeout_s) if world_size > 1 else None,

@@ -17,7 +17,7 @@ from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.launch import signals
 from mlbench.launch.driver import POLL_S, Assignment, WorkersFailed, fit
-from mlbench.launch.heartbeat import Receiver
+from mlbench.launch.heartbeat import HeartbeatServer
 from mlbench.tasks import registry
 from mlbench.terminal import live_view
 from mlbench.tracking import uploader
@@ -80,7 +80,7 @@ def already_measured(experiment: Experiment) -> Record | None:
     are still those that were measured: such a run is measured again.
     """
     task = experiment.task
-    if registry.own_data(task) and experiment.cluster.name != "local":
+    if registry.own_data(task) and not clusters.shares_files(experiment):
         return None
     try:
         registry.require_data(task, experiment.scale, experiment.data_root)
@@ -100,7 +100,7 @@ def check_data(experiment: Experiment) -> str | None:
     from mlbench.datasets import arrow  # pyarrow is slow to import, and --help needs none
 
     task = experiment.task
-    if experiment.cluster.name != "local" or task.dataset == registry.NO_DATASET:
+    if not clusters.shares_files(experiment) or task.dataset == registry.NO_DATASET:
         return None
     registry.require_data(task, experiment.scale, experiment.data_root)
     return arrow.manifest_hash(registry.load(task.name).prepare(task, experiment.data_root))
@@ -138,7 +138,7 @@ def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -
                 }
                 ended |= {"ray": {"job_id": connection.job_id, "node_ids": connection.node_ids}}
                 progress.connected(connection)
-                receiver = Receiver(connection.host)
+                receiver = HeartbeatServer(connection.host)
                 told = Assignment(experiment, seed, connection.threads, receiver.address, receiver.token)
                 with _watching(receiver, events.Follower(folder / events.NAME), progress):
                     ended["returned"] = fit(told, connection, folder)
@@ -154,13 +154,13 @@ def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -
 
 
 @contextmanager
-def _watching(receiver: Receiver, follower: events.Follower, progress: Any) -> Iterator[None]:
+def _watching(receiver: HeartbeatServer, follower: events.Follower, progress: Any) -> Iterator[None]:
     """Show, in a thread, what the workers say and what the event log gets while the block runs."""
     over = threading.Event()
 
     def watch() -> None:
         while not over.is_set():
-            for sign in receiver.take(wait=POLL_S):
+            for sign in receiver.poll(wait=POLL_S):
                 progress.sign(sign)
             for event in follower.take():
                 progress.event(event)

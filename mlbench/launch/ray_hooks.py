@@ -21,7 +21,7 @@ STAMPS = ("backend_begin", "imports_end", "group_end")
 UNUSED_CALLBACKS = ("PlacementGroupCleanerCallback", "DatasetsCallback")
 
 
-class FixedWorkers(FixedScalingPolicy):
+class NoAutoscalingPolicy(FixedScalingPolicy):
     """Ray's policy of a fixed number of workers that does not ask an autoscaler for them.
 
     Ray's own starts one more actor, waits for it before it starts a worker, and asks it while they train. A
@@ -35,7 +35,7 @@ class FixedWorkers(FixedScalingPolicy):
         pass
 
 
-class Trainer(TorchTrainer):
+class LeanTorchTrainer(TorchTrainer):
     """Ray's TorchTrainer that leaves signals alone, without the helpers that mlbench has no use for."""
 
     controller: Any = None
@@ -46,7 +46,7 @@ class Trainer(TorchTrainer):
             ray.kill(self.controller)
 
     def _initialize_and_run_controller(self, **given: Any) -> Any:
-        given["scaling_policy"] = FixedWorkers(self.scaling_config)
+        given["scaling_policy"] = NoAutoscalingPolicy(self.scaling_config)
         return super()._initialize_and_run_controller(**given)
 
     def _register_sigint_handler(self, controller: Any) -> None:
@@ -90,7 +90,7 @@ def startup_stamps() -> dict[str, float]:
     return {name: float(os.environ[f"MLBENCH_{name.upper()}"]) for name in STAMPS}
 
 
-class EventWriter(UserCallback):
+class EventLogCallback(UserCallback):
     """Appends validations and restarts to the event log; lives in the controller, beside the driver."""
 
     def __init__(self, path: Path) -> None:

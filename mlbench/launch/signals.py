@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-PARENT = "MLBENCH_PARENT"  # environment variable: the process without which a command must not go on
+PARENT_PID = "MLBENCH_PARENT"  # environment variable: the process without which a command must not go on
 PARENT_POLL_S = 0.5  # s between two looks whether it lives
 
 
@@ -29,13 +29,13 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def end_with_parent() -> None:
+def exit_with_parent() -> None:
     """Kill this process soon after its parent died, where the environment names that parent.
 
     A sweep that is killed must leave no run behind that goes on measuring. Polled, because Linux's own
     notice (prctl, PR_SET_PDEATHSIG) follows the parent's thread, not its process, and exists on Linux only.
     """
-    parent = os.environ.pop(PARENT, None)
+    parent = os.environ.pop(PARENT_PID, None)
     if parent is not None:
         threading.Thread(target=_watch, args=(int(parent),), name="parent", daemon=True).start()
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlbench.clusters import connection, persistent
+from mlbench.clusters import connection, persistent, placement, ray_env
 from mlbench.experiment import config, events, format, identity, study
 from mlbench.experiment.attempts import Attempts
 from mlbench.experiment.config import Experiment
@@ -119,6 +119,7 @@ def _run(
     tally: Tally,
 ) -> None:
     """Let Tune run the trials; on Ctrl-C the running one ends as a single run does."""
+    ray_env.configure_tune()
     import ray
 
     from mlbench.studies import tune as trials
@@ -166,7 +167,7 @@ def _fitting(
     for point in {trial.point.key: trial.point for trial in missing}.values():
         words = shlex.join(point.words)
         try:
-            room = connection.room_for(wanted[point.key], host=host)
+            room = placement.reserve(wanted[point.key], host=host)
         except UserError as error:
             fits[point.key] = False
             tally.say(f"refused: {words}: {error}")

@@ -17,11 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Read by Ray Tune when it starts.
-os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # no CSV, JSON and TensorBoard files
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the old output can be silenced
-os.environ.setdefault("TUNE_DISABLE_AUTO_INIT", "1")  # the sweep has joined Ray
-
 import ray
 from ray import tune
 from ray.tune.search import Searcher
@@ -29,7 +24,7 @@ from ray.tune.search import Searcher
 from mlbench.clusters import persistent
 from mlbench.experiment import clock, events, study
 from mlbench.experiment.study import ENDED, STARTED, Trial
-from mlbench.launch.signals import PARENT
+from mlbench.launch.signals import PARENT_PID
 
 PIN = 0.001  # of the resource that Ray gives every node under its address
 STOP_S = 20  # s that an interrupted run has to write what it knows before it is killed
@@ -175,7 +170,7 @@ def perform(config: dict[str, Any], *, errand: Errand) -> dict[str, Any]:
         process = subprocess.Popen(
             [sys.executable, "-m", "mlbench.run", *trial.words, *errand.place],
             cwd=errand.directory,
-            env=errand.environment | {PARENT: str(os.getpid())},
+            env=errand.environment | {PARENT_PID: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=told,
             stderr=subprocess.STDOUT,

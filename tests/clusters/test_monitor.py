@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mlbench.clusters import monitor
-from mlbench.clusters.monitor import Sampler
+from mlbench.clusters.monitor import NodeMonitor
 
 NAMES = {
     "cpu_utilization_percentage",
@@ -35,7 +35,7 @@ def send_over_loopback() -> None:
 
 def test_a_sample_has_mlflows_names_and_its_own_time() -> None:
     before = time.time()
-    sample = Sampler(node="node_1").sample()
+    sample = NodeMonitor(node="node_1").read()
     assert sample.keys() >= NAMES
     assert before <= sample["wall"] <= time.time()
     assert sample["node"] == "node_1"
@@ -43,10 +43,10 @@ def test_a_sample_has_mlflows_names_and_its_own_time() -> None:
 
 
 def test_bytes_on_the_network_show_as_a_rate() -> None:
-    sampler = Sampler()
-    first = sampler.sample()
+    sampler = NodeMonitor()
+    first = sampler.read()
     send_over_loopback()
-    second = sampler.sample()
+    second = sampler.read()
     seconds = second["wall"] - first["wall"]
     for direction in ("receive", "transmit"):
         # At least what was sent here; others may use the network too.
@@ -54,27 +54,27 @@ def test_bytes_on_the_network_show_as_a_rate() -> None:
 
 
 def test_work_shows_as_cpu_utilization() -> None:
-    sampler = Sampler()
+    sampler = NodeMonitor()
     end = time.process_time() + 0.3
     while time.process_time() < end:
         pass
-    assert 0 < sampler.sample()["cpu_utilization_percentage"] <= 100
+    assert 0 < sampler.read()["cpu_utilization_percentage"] <= 100
 
 
 def test_samples_are_handed_over_once_and_the_thread_ends() -> None:
-    with Sampler(0.01) as sampler:
+    with NodeMonitor(0.01) as sampler:
         taken: list[float] = []
         while len(taken) < 5:
-            taken += [sample["wall"] for sample in sampler.take()]
+            taken += [sample["wall"] for sample in sampler.drain()]
     assert taken == sorted(set(taken))
     assert not [thread for thread in threading.enumerate() if thread.name == "system"]
 
 
 def test_a_long_wait_between_validations_gives_a_coarser_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "MOST_SAMPLES", 8)
-    with Sampler(0.002) as sampler:
+    with NodeMonitor(0.002) as sampler:
         time.sleep(0.5)
-    samples = sampler.take()
+    samples = sampler.drain()
     assert 1 <= len(samples) < 8
     assert samples == sorted(samples, key=lambda sample: sample["wall"])
 
@@ -83,10 +83,10 @@ def test_a_long_wait_between_validations_gives_a_coarser_picture(monkeypatch: py
 def test_memory_taken_on_a_gpu_shows() -> None:
     import torch
 
-    sampler = Sampler()
-    before = sampler.sample()
+    sampler = NodeMonitor()
+    before = sampler.read()
     held = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-    after = sampler.sample()
+    after = sampler.read()
     grown = after["gpu_0_memory_usage_megabytes"] - before["gpu_0_memory_usage_megabytes"]
     assert grown >= 0.99 * held.numel() / 1e6
     assert 0 <= after["gpu_0_utilization_percentage"] <= 100

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlbench.clusters.placement import Share, share
+from mlbench.clusters.placement import WorkerResources, worker_resources
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 
@@ -19,30 +19,30 @@ STANDARD = "cluster=attached hardware=gcp_n1_standard_4"
     ("words", "nodes", "expected"),
     [
         # this machine: all CPUs shared out; more threads than CPUs share them and are marked
-        ("workers=2", [SMALL], Share({"CPU": 1.0}, "PACK", 2, False)),
-        ("workers=4 hardware.threads_per_worker=1", [SMALL], Share({"CPU": 1.0}, "PACK", 1, False)),
-        ("workers=4 hardware.threads_per_worker=2", [SMALL], Share({"CPU": 1.0}, "PACK", 2, True)),
-        ("workers=8", [SMALL], Share({"CPU": 0.5}, "PACK", 1, True)),
+        ("workers=2", [SMALL], WorkerResources({"CPU": 1.0}, "PACK", 2, False)),
+        ("workers=4 hardware.threads_per_worker=1", [SMALL], WorkerResources({"CPU": 1.0}, "PACK", 1, False)),
+        ("workers=4 hardware.threads_per_worker=2", [SMALL], WorkerResources({"CPU": 1.0}, "PACK", 2, True)),
+        ("workers=8", [SMALL], WorkerResources({"CPU": 0.5}, "PACK", 1, True)),
         # one worker a node: its reservation is the node, so that Ray cannot put two there
-        (f"{STANDARD} workers=4", [SMALL] * 4, Share({"CPU": 4.0}, "STRICT_SPREAD", 3, False)),
-        (f"{STANDARD} workers=2", MIXED, Share({"CPU": 4.0}, "STRICT_SPREAD", 3, False)),
+        (f"{STANDARD} workers=4", [SMALL] * 4, WorkerResources({"CPU": 4.0}, "STRICT_SPREAD", 3, False)),
+        (f"{STANDARD} workers=2", MIXED, WorkerResources({"CPU": 4.0}, "STRICT_SPREAD", 3, False)),
         (
             "cluster=attached hardware=gcp_n1_t4 backend=nccl workers=2",
             [HEAD, ONE_GPU, EIGHT_GPUS],
-            Share({"CPU": 4.0, "GPU": 1.0}, "STRICT_SPREAD", 3, False),
+            WorkerResources({"CPU": 4.0, "GPU": 1.0}, "STRICT_SPREAD", 3, False),
         ),
         # eight a node
         (
             "cluster=attached hardware=aws_p4d_24xlarge backend=nccl workers=16",
             [EIGHT_GPUS] * 2,
-            Share({"CPU": 12.0, "GPU": 1.0}, "PACK", 11, False),
+            WorkerResources({"CPU": 12.0, "GPU": 1.0}, "PACK", 11, False),
         ),
         # a profile of many nodes on this machine runs, and the record says that it is not the profile
-        ("hardware=gcp_n1_standard_4 workers=1", [SMALL], Share({"CPU": 1.0}, "PACK", 3, False)),
+        ("hardware=gcp_n1_standard_4 workers=1", [SMALL], WorkerResources({"CPU": 1.0}, "PACK", 3, False)),
     ],
 )
-def test_a_worker_s_share(words: str, nodes: list[dict[str, float]], expected: Share) -> None:
-    assert share(compose(words.split()), nodes) == expected
+def test_a_worker_s_share(words: str, nodes: list[dict[str, float]], expected: WorkerResources) -> None:
+    assert worker_resources(compose(words.split()), nodes) == expected
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_what_does_not_fit_is_refused_with_a_way_out(
     words: str, nodes: list[dict[str, float]], told: str
 ) -> None:
     with pytest.raises(UserError, match=told):
-        share(compose(words.split()), nodes)
+        worker_resources(compose(words.split()), nodes)
