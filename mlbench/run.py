@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
 
     def body() -> int:
-        finished = execute.execute(config.compose(arguments), begun=begun, words=arguments)
+        finished = execute.execute(config.compose(arguments), begun=begun, overrides=arguments)
         if finished.status == "interrupted":
             return command.INTERRUPTED
         return command.FAILED if finished.status in ("failed", "diverged") else 0

@@ -81,7 +81,7 @@ def conclude(
         accuracy_after_time=accuracy_after(
             validations,
             metric=task.metric,
-            budget=task.budget_s,
+            budget=task.time_budget_s,
             direction=task.direction,
             ended=status in ("goal_not_reached", "completed"),
         ),

@@ -51,10 +51,10 @@ class TaskConfig(Model):
     recipe: str
     dataset: str  # the data set's folder below data_root, and the word `prepare` dispatches on
     metric: str  # name of the validation metric that the goal watches
-    unit: str  # unit of that metric, for people: "%", "BLEU", ""
+    metric_unit: str  # unit of that metric, for people: "%", "BLEU", ""
     direction: Direction
     goals: Targets | None  # None: a task that measures without a goal
-    budget_s: PositiveFloat  # accuracy_after_time: the best validation within this many seconds
+    time_budget_s: PositiveFloat  # accuracy_after_time: the best validation within this many seconds
 
 
 class TrainingConfig(TaskConfig):
@@ -160,13 +160,13 @@ class Experiment(Model):
     goal: Literal["official", "light", "none"] | float
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None
     max_failures: Annotated[int, Field(ge=0)]
-    instrument: bool
+    phase_timing: bool
     data_root: Path
     output_root: Path
     tracking_uri: str | None
     study: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None
     verbose: bool
-    rerun: bool
+    force: bool
     # How the experiment differs from the closed reference; `compose` computes it, the record lists it.
     deviations: tuple[Deviation, ...] = Field(default=(), exclude=True)
 

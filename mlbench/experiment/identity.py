@@ -34,7 +34,7 @@ IDENTITY = (
     "hardware.gpu_model",
     "hardware.workers_per_node",
     "hardware.threads_per_worker",
-    "instrument",
+    "phase_timing",
 )
 # Where data, results and the cluster are found.
 LOCATION = ("data_root", "output_root", "tracking_uri", "cluster.*")
@@ -53,7 +53,7 @@ PRESENTATION = (
     "hardware.peak.*",
 )
 # How a run is carried out; a run that succeeds measures the same with any of them.
-OPERATION = ("seed", "rerun", "max_failures", "backend.timeout_s", "cluster.oversubscribe")
+OPERATION = ("seed", "force", "max_failures", "backend.timeout_s", "cluster.oversubscribe")
 
 FRAMEWORK = "torch"  # the package whose version is part of the key
 

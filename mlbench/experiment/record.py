@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 STATUSES = (
     "goal_reached",
@@ -16,6 +16,13 @@ STATUSES = (
     "failed",
     "interrupted",
 )
+# Fields of an experiment that mlbench 0.1 named otherwise; those of single tasks are left as they were.
+RENAMED = {
+    "instrument": "phase_timing",
+    "rerun": "force",
+    "task.unit": "metric_unit",
+    "task.budget_s": "time_budget_s",
+}
 FINISHED = ("goal_reached", "goal_not_reached", "completed", "diverged")
 
 
@@ -88,6 +95,15 @@ class Record(BaseModel):
     data_manifest: str | None  # SHA-256 of the prepared data set's manifest
     ray: dict[str, Any]
     table: list[dict[str, Any]]
+
+    @field_validator("experiment", mode="before")
+    @classmethod
+    def _names_of_today(cls, experiment: Any) -> Any:
+        """Read fields under the names that mlbench 0.1 gave them."""
+        if not isinstance(experiment, dict) or not isinstance(experiment.get("task"), dict):
+            return experiment
+        task = {RENAMED.get(f"task.{name}", name): value for name, value in experiment["task"].items()}
+        return {RENAMED.get(name, name): value for name, value in (experiment | {"task": task}).items()}
 
     def save(self, folder: Path) -> None:
         """Write record.json and record.parquet (one row; nested columns)."""

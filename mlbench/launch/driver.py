@@ -151,7 +151,7 @@ def _worker(assignment: Assignment) -> Any:
         seed=assignment.seed,
         data_root=experiment.data_root,
         sync=experiment.sync,
-        tracker=timer.Tracker(device.type, instrument=experiment.instrument),
+        tracker=timer.Tracker(device.type, instrument=experiment.phase_timing),
         goal=experiment.target,
         report=partial(_report, rank),
         progress=HeartbeatClient(assignment.progress, token=assignment.token, rank=rank),

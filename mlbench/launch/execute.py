@@ -30,14 +30,14 @@ def execute(
     experiment: Experiment,
     *,
     begun: float | None = None,
-    words: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> Record:
     """Measure the experiment, or return the record of a finished run that stands for it.
 
     `begun` is the wall clock at which the command started; start-up time counts from there.
     """
     begun = begun or clock.wall()
-    if experiment.seed is not None and not experiment.rerun:
+    if experiment.seed is not None and not experiment.force:
         found = already_measured(experiment)
         if found is not None:
             live_view.reused(found, experiment)
@@ -50,7 +50,7 @@ def execute(
         }
     )
     check_data(experiment)
-    command = provenance.without_credentials(shlex.join(["python", "-m", "mlbench.run", *words]))
+    command = provenance.without_credentials(shlex.join(["python", "-m", "mlbench.run", *overrides]))
     folder = _folder(experiment, seed, begun)
     log = folder / events.NAME
     start = {"command": command, "experiment": experiment.plain(), "seed": seed, "begun": begun}

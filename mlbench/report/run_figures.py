@@ -70,7 +70,7 @@ def _validation(axes: "Axes", record: Record) -> bool:
     if record.time_to_accuracy is not None:
         after = f"reached after {record.time_to_accuracy:.1f} s"
         axes.axvline(record.time_to_accuracy, linestyle=":", color="black", label=after)
-    unit = f" / {task['unit']}" if task["unit"] else ""
+    unit = f" / {task['metric_unit']}" if task["metric_unit"] else ""
     axes.set(xlabel=ELAPSED, ylabel=f"{task['metric']}{unit}", xlim=(0, None))
     axes.legend(frameon=False)
     return True

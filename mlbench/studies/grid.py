@@ -7,7 +7,7 @@ from itertools import product
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.identity import role
 
-OUTPUT = ("study", "verbose", "rerun", "max_failures")  # with the locations, the same for all runs of a sweep
+OUTPUT = ("study", "verbose", "force", "max_failures")  # with the locations, the same for all runs of a sweep
 ONE_VALUE = (*OUTPUT, "cluster", "division")
 
 

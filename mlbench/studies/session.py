@@ -219,8 +219,8 @@ def _check(wanted: Mapping[str, Experiment], request: Request) -> None:
                 f"max_usd= needs a price, hardware={', '.join(sorted(free))} has none",
                 hint="choose hardware with a price, or leave max_usd out",
             )
-    if any(one.rerun for one in wanted.values()):
-        raise UserError("a study measures a seed once", hint="raise repeats= instead of rerun=true")
+    if any(one.force for one in wanted.values()):
+        raise UserError("a study measures a seed once", hint="raise repeats= instead of force=true")
 
 
 def _attempts(

@@ -30,7 +30,7 @@ def screen(course: Course) -> Group:
         rows.add_row("validation", Text(f"{validated(course)}  {sparkline(course)}"))
     elif goal := course.experiment.target:
         task = course.experiment.task
-        rows.add_row("goal", Text(f"{goal.metric} {format.asked(goal, task.unit)}"))
+        rows.add_row("goal", Text(f"{goal.metric} {format.asked(goal, task.metric_unit)}"))
     times = [f"{format.whole(course.elapsed)} since the command"]
     if course.trained is not None:
         times.append(f"{format.whole(course.trained)} since the first touch of data")
@@ -75,10 +75,10 @@ def validated(course: Course) -> str:
     """Return the last validation against the goal."""
     task, goal = course.experiment.task, course.experiment.target
     value = course.values[-1][1]
-    text = f"{task.metric} {format.measured(value, task.unit, goal)}"
+    text = f"{task.metric} {format.measured(value, task.metric_unit, goal)}"
     if goal is None:
         return text
-    return f"{text}, goal {format.asked(goal, task.unit)}{' reached' if goal.reached(value) else ''}"
+    return f"{text}, goal {format.asked(goal, task.metric_unit)}{' reached' if goal.reached(value) else ''}"
 
 
 def left(course: Course) -> list[str]:

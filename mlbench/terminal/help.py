@@ -64,7 +64,7 @@ CLOSING = (
         "A run gets its own folder below output_root: events.jsonl (what happened, written as it happens), "
         "record.json and record.parquet (the result). The same goes to the MLflow store at tracking_uri, "
         "by default a SQLite file in output_root; the result card ends with the line that opens it. A "
-        "finished run with the same configuration, seed and data is shown again, unless rerun=true; one that "
+        "finished run with the same configuration, seed and data is shown again, unless force=true; one that "
         "only a shared store has, if the hardware profile states its CPUs or they are those of this machine.",
     ),
     (

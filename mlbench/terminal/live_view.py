@@ -43,7 +43,7 @@ def reused(record: Record, experiment: Experiment) -> None:
     _print(
         Console(stderr=True),
         f"already measured at {record.started_at}: the result with seed={record.seed} is shown again; "
-        "rerun=true measures anew",
+        "force=true measures anew",
     )
     show_stored(
         record, folder=experiment.output_root.absolute() / record.run_id, tracking_uri=experiment.store

@@ -33,10 +33,10 @@ def stored(record: Record, *, folder: Path, tracking_uri: str) -> Lines:
 
 def again(record: Record) -> str:
     """Return the command that repeats the run: as it was given, with the seed that was drawn."""
-    words = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "rerun="))]
+    words = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "force="))]
     words.append(f"seed={record.seed}")
     if record.status in FINISHED:
-        words.append("rerun=true")  # else the stored result would be shown
+        words.append("force=true")  # else the stored result would be shown
     return without_credentials(shlex.join(words))
 
 

@@ -130,7 +130,7 @@ def _goal(record: Record) -> Goal | None:
 
 
 def _unit(record: Record) -> str:
-    return record.experiment["task"]["unit"]
+    return record.experiment["task"]["metric_unit"]
 
 
 def _asked(record: Record) -> str:
@@ -168,7 +168,7 @@ def _best_in_time(record: Record) -> str | None:
     if record.accuracy_after_time is None:
         return None
     value = format.measured(record.accuracy_after_time, _unit(record), _goal(record))
-    budget = format.duration(record.experiment["task"]["budget_s"])
+    budget = format.duration(record.experiment["task"]["time_budget_s"])
     return f"{record.experiment['task']['metric']} {value} within {budget}"
 
 

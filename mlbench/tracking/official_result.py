@@ -16,7 +16,7 @@ def official_result(record: Record) -> str | None:
     - The seconds are `time_to_accuracy`, the wall clock. The original's were its training time, which left
       out loading and validation; that number is the record's `train_time`.
     - The parts are means over the ranks, with exposed communication only, and data_wait as pre-processing.
-      The original's were rank 0's. Without phase clocks (instrument=false) there are no parts.
+      The original's were rank 0's. Without phase clocks (phase_timing=false) there are no parts.
     """
     if record.status != "goal_reached" or record.goal is None or record.time_to_accuracy is None:
         return None

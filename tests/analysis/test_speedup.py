@@ -286,10 +286,10 @@ def test_a_base_that_stands_apart_is_no_base() -> None:
 DIFFERENT: dict[str, dict[str, Any]] = {
     "task.batch_size": {"task": {"batch_size": 64}},
     "scale": {"scale": "official"},
-    "hardware.name": {"hardware": {"name": "another"}},
+    "hardware.cpus": {"hardware": {"cpus": 96}},
     "backend.name": {"backend": {"name": "mpi"}},
     "sync.bucket_cap_mb": {"sync": {"bucket_cap_mb": 1.0}},
-    "division.name": {"division": {"name": "open"}},
+    "cluster.name": {"cluster": {"name": "attached"}},
 }
 OTHERWISE: dict[str, dict[str, Any]] = {
     "goal": {"goal": "top1_accuracy >= 90"},

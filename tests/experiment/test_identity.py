@@ -33,7 +33,7 @@ def test_every_field_is_in_one_list() -> None:
         ["backend=nccl"],
         ["sync.bucket_cap_mb=1", "division=open"],
         ["cluster=attached"],
-        ["instrument=false"],
+        ["phase_timing=false"],
         ["hardware.threads_per_worker=3"],
         ["hardware.cpus=3"],
         ["hardware.gpus=1"],
@@ -56,7 +56,7 @@ def test_versions_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_price_labels_paths_and_operation_are_not_in_the_key(tmp_path: Path) -> None:
     priced = [T4, *(f"hardware.price.{one}" for one in PRICE), "hardware.description=another"]
-    more = ["seed=3", "verbose=true", "rerun=true", "max_failures=2", "backend.timeout_s=5", "study=s"]
+    more = ["seed=3", "verbose=true", "force=true", "max_failures=2", "backend.timeout_s=5", "study=s"]
     more += [f"data_root={tmp_path}", f"output_root={tmp_path}", "tracking_uri=http://x"]
     assert key(compose([*priced, *more])) == key(compose([T4]))
     assert key(compose(["division=open"])) == key(compose())

@@ -8,7 +8,7 @@ the machine hits all of them:
 - plain: one process, one worker's batch, a minimal loop in bare PyTorch; no DDP, no clocks
 - torchrun: the timed loop under torch.distributed.run with DDP over gloo
 - ray: the same under Ray Train, as `python -m mlbench.run` does it
-- ray_off: as ray, with instrument=false
+- ray_off: as ray, with phase_timing=false
 
 Throughput is samples a second and worker over the time from the first touch of data to the end of the last
 validation. Ratios are paired within a round; the interval is a 95 % bootstrap interval of their median.
@@ -69,7 +69,7 @@ def measure(way: str, words: list[str], options: argparse.Namespace, folder: Pat
         command = [sys.executable, *run, *again, "--answer", str(answer), *options.words]
     else:
         extra = ["hardware.threads_per_worker=1", f"workers={options.workers}", f"output_root={folder}"]
-        extra += [f"instrument={str(way == 'ray').lower()}", f"tracking_uri=sqlite:///{folder}/mlflow.db"]
+        extra += [f"phase_timing={str(way == 'ray').lower()}", f"tracking_uri=sqlite:///{folder}/mlflow.db"]
         command = [sys.executable, "-m", "mlbench.run", *words, *extra]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:

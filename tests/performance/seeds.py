@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     records = []
     for seed in range(options.first, options.first + options.seeds):
-        words = [*options.words, f"seed={seed}", "rerun=true", f"output_root={options.output}"]
+        words = [*options.words, f"seed={seed}", "force=true", f"output_root={options.output}"]
         done = subprocess.run(
             [sys.executable, "-m", "mlbench.run", *words], cwd=ROOT, capture_output=True, text=True
         )

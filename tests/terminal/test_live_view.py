@@ -164,7 +164,7 @@ def test_a_result_of_the_past_says_so_and_how_to_measure_again(capsys):
     display.reused(record(), experiment("output_root=/results"))
     out, err = capsys.readouterr()
     assert "already measured at 2026-11-21T03:45:01.123+00:00" in err
-    assert "rerun=true" in err
+    assert "force=true" in err
     assert "GOAL REACHED" in out
     assert "files:          /results/2026-11-21T034501-123-resnet20-w2-7\n" in out
     assert "mlflow ui --backend-store-uri sqlite:////results/mlflow.db" in out

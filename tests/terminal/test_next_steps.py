@@ -43,11 +43,11 @@ def test_an_unreachable_store_loses_nothing():
 @pytest.mark.parametrize(
     ("command", "status", "repeated"),
     [
-        ("python -m mlbench.run", "goal_reached", "python -m mlbench.run seed=7 rerun=true"),
+        ("python -m mlbench.run", "goal_reached", "python -m mlbench.run seed=7 force=true"),
         (
-            "python -m mlbench.run seed=7 rerun=true task=logreg",
+            "python -m mlbench.run seed=7 force=true task=logreg",
             "goal_not_reached",
-            "python -m mlbench.run task=logreg seed=7 rerun=true",
+            "python -m mlbench.run task=logreg seed=7 force=true",
         ),
         ("python -m mlbench.run workers=4", "failed", "python -m mlbench.run workers=4 seed=7"),
         (

@@ -37,7 +37,7 @@ def convergence(group: Group) -> Chart:
     if group.goal and longest:
         target = float(group.goal.split()[-1])
         traces.append(Trace(f"goal: {group.goal}", [0, longest], [target, target], "rule"))
-    unit = f" / {task['unit']}" if task.get("unit") else ""
+    unit = f" / {task['metric_unit']}" if task.get("metric_unit") else ""
     return Chart.of(
         "convergence",
         "Convergence of single runs",
