@@ -1,13 +1,18 @@
 """The sampler sees what the machine does; real bytes, real work, a real clock."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from mlbench.clusters import monitor
-from mlbench.clusters.monitor import NodeMonitor
+from mlbench.clusters.monitor import CpuUse, NodeMonitor, processes_of
 
 NAMES = {
     "cpu_utilization_percentage",
@@ -91,3 +96,50 @@ def test_memory_taken_on_a_gpu_shows() -> None:
     assert grown >= 0.99 * held.numel() / 1e6
     assert 0 <= after["gpu_0_utilization_percentage"] <= 100
     assert after["gpu_0_power_usage_watts"] > 0
+
+
+BUSY = "import time\nend = time.process_time() + 60\nwhile time.process_time() < end: pass"
+
+
+def other_process() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", BUSY])
+
+
+def test_what_others_compute_is_told_from_what_the_run_computes() -> None:
+    """One busy process, counted once as a stranger and once as the run's own; the rest of the machine is
+    in both.
+    """
+    process = other_process()
+    try:
+        before = process_time(process)
+        stranger = CpuUse(own=set)
+        own = CpuUse(own=lambda: processes_of(roots=[process.pid]))
+        time.sleep(1.5)
+        with_it, without_it = stranger.interference(), own.interference()
+        used = (process_time(process) - before) / with_it.seconds
+    finally:
+        process.kill()
+        process.wait()
+    assert with_it.cpus == len(os.sched_getaffinity(0)) and with_it.seconds >= 1.5
+    assert with_it.others - without_it.others == pytest.approx(used, abs=0.15)
+    assert used > 0.1 and with_it.others <= with_it.cpus * 1.1
+    assert 0 <= without_it.steal <= with_it.cpus
+
+
+def process_time(process: subprocess.Popen[bytes]) -> float:
+    return sum(psutil.Process(process.pid).cpu_times()[:2])
+
+
+def test_processes_are_found_by_a_word_of_their_command_line_and_by_their_parents(tmp_path: Path) -> None:
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    try:
+        found: set[psutil.Process] = set()
+        while len(found) < 2:
+            found = processes_of(str(tmp_path))
+        assert {psutil.Process(parent.pid), *psutil.Process(parent.pid).children()} == found
+        assert processes_of(roots=[parent.pid]) == found
+    finally:
+        for process in found:
+            process.kill()
+        parent.wait()
