@@ -17,7 +17,7 @@ from mlbench.experiment import attempts, format, record, run_folders, study
 from mlbench.experiment.config import CONF, Hardware, choices
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.prediction import advice, explain, figure, forecast, holdout, model, network, published
+from mlbench.prediction import advice, explain, forecast, holdout, model, network, published
 from mlbench.prediction.forecast import Forecast, Target
 from mlbench.prediction.holdout import LeftOut
 from mlbench.prediction.runs import Measurements, check, from_records
@@ -130,12 +130,15 @@ def _answer(asked: Asked) -> None:
         as_measured = target == Target()
         unseen = [k for k in everything.counts if k not in fitted.counts]
         path = Path(asked.settings["plot"])
-        figure.draw(
-            path,
-            found,
-            fitted=fitted,
-            held_out=everything.only(unseen) if as_measured else None,
-        )
+        chart = explain.chart(found, fitted=fitted, held_out=everything.only(unseen) if as_measured else None)
+        from mlbench.report import render  # Altair is for the chart alone
+
+        try:
+            render.save([chart], path)
+        except OSError as error:
+            raise UserError(
+                f"cannot write {path}: {error.strerror}", hint="give another plot=PATH"
+            ) from error
     sentences = [*explain.basis(fit), *explain.target(fit, target), explain.left_out(errors)]
     if held_out:
         sentences.append(explain.held_out(held_out))

@@ -26,16 +26,15 @@ ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
 UNLIMITED = 2**60  # bytes; version 1 control groups say "no limit" with a number near 2^63
 # Everything that mlbench imports itself; a test compares the list with the code.
 PACKAGES = (
+    "altair",
     "filelock",
     "hydra-core",
     "Jinja2",
-    "matplotlib",
     "mlflow",
     "numpy",
     "nvidia-ml-py",
     "omegaconf",
     "pillow",
-    "plotly",
     "psutil",
     "pyarrow",
     "pydantic",
@@ -49,6 +48,7 @@ PACKAGES = (
     "tokenizers",
     "torch",
     "torchvision",
+    "vl-convert-python",
 )
 # The variables that change speed or results. No others are recorded: they may hold secrets.
 ENVIRONMENT = (

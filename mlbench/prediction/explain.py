@@ -4,15 +4,52 @@ import math
 from collections.abc import Sequence
 from statistics import mean, median
 
+from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.experiment import format
-from mlbench.prediction.forecast import Target
+from mlbench.prediction.forecast import Forecast, Target
 from mlbench.prediction.holdout import LeftOut, drift
 from mlbench.prediction.model import Model
 from mlbench.prediction.network import BITS
 from mlbench.prediction.runs import Measurements
 
+# s; what people count in
+TICKS_S = (1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
 TRUSTED = 0.9  # weight of one form of communication from which the other is not worth a word
+
+
+def chart(found: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements | None) -> Chart:
+    """Return the predicted time over workers with its 95 % band, and the measured runs."""
+    workers = [one.workers for one in found]
+    times = [one.time_s for one in found]
+    texts = [f"{k:,} workers: {format.duration(time.value)}" for k, time in zip(workers, times, strict=True)]
+    known = [(k, time) for k, time in zip(workers, times, strict=True) if time.low and time.high]
+    band = Trace(
+        "95 % of further runs",
+        [k for k, _ in known],
+        [time.value for _, time in known],
+        "band",
+        style=5,
+        low=[time.low for _, time in known],
+        high=[time.high for _, time in known],
+    )
+    traces = [band, Trace("predicted", workers, [time.value for time in times], texts=texts, small=True)]
+    for runs, secondary, label in ((fitted, False, "measured"), (held_out, True, "measured, not fitted")):
+        points = [(run.workers, run.total_s) for run in runs.runs if run.reached] if runs else []
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        said = [f"{x:,} workers: {format.duration(y)}" for x, y in points]
+        traces.append(Trace(label, xs, ys, "marks", 1, secondary=secondary, texts=said))
+    drawn = [y for trace in traces for y in (*trace.y, *trace.low, *trace.high) if y]
+    ticks = [y for y in TICKS_S if min(drawn) / 10 < y < max(drawn) * 10]
+    limits = min([*drawn, *ticks]), max([*drawn, *ticks])
+    return Chart.of(
+        "prediction",
+        f"Predicted time to accuracy of {fitted.task}",
+        about=f"{fitted.title}, fitted at {', '.join(map(str, fitted.counts))} workers",
+        x=Axis("workers", "log", tuple((float(k), f"{k:,}") for k in workers)),
+        y=Axis("time to accuracy", "log", tuple((y, format.duration(y)) for y in ticks), limits),
+        traces=traces,
+    )
 
 
 def basis(model: Model) -> list[str]:

@@ -96,6 +96,16 @@ def workers(point: Point) -> str:
     return counted(point.workers, "worker")
 
 
+def tables(group: Group) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the tables that the runs of a group measured, by the label of their point."""
+    found = {
+        f"{family.prefix}{workers(point)}": [row for record in point.records for row in record.table]
+        for family in group.families
+        for point in family.points
+    }
+    return {label: rows for label, rows in found.items() if rows}
+
+
 def of(part: int, whole: int) -> str:
     """Return how many runs of all, e.g. 1 of 3 runs."""
     return f"{part} of {counted(whole, 'run')}"

@@ -1,24 +1,22 @@
 """One self-contained page: question, answer, figures, tables, provenance; it asks nothing of any network."""
 
 import base64
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from mlbench.analysis.chart import Chart
 from mlbench.experiment.record import Record
-from mlbench.report import tables
-from mlbench.report.chart import Chart
+from mlbench.report import render, tables
 from mlbench.report.charts import charts
-from mlbench.report.charts.collectives import measured
-from mlbench.report.figures import figure
 from mlbench.report.grouping import Group, groups
-from mlbench.report.interactive import plotly
 from mlbench.report.page_input import StudyText
 from mlbench.report.provenance_section import facts, provenance
 from mlbench.report.summary import answer
+from mlbench.tasks import registry
 
 READING = (
     "A value is the median of a point's runs; below it stands its bootstrap 95 % interval.",
@@ -41,7 +39,7 @@ READING = (
 class _Figure:
     id: str
     chart: Chart
-    png: str
+    svg: str  # as base64
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,14 @@ class _Section:
 def page(records: Sequence[Record], *, study: StudyText, references: Sequence[Any]) -> str:
     """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped."""
     from jinja2 import Environment, StrictUndefined
-    from plotly.offline import get_plotlyjs
 
     found = groups(records)
     sections = [_section(group, place, found, references) for place, group in enumerate(found)]
     drawn = {
-        one.id: plotly(one.chart) for section in sections for one in section.figures if not one.chart.empty
+        one.id: render.specification(one.chart)
+        for section in sections
+        for one in section.figures
+        if not one.chart.empty
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["joined"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")
@@ -80,7 +80,7 @@ def page(records: Sequence[Record], *, study: StudyText, references: Sequence[An
         figures_json=_inside_script(drawn),
         style=_packaged("page.css"),
         script=_packaged("page.js"),
-        library=get_plotlyjs() if drawn else "",
+        library=_library() if drawn else "",
     )
 
 
@@ -89,6 +89,14 @@ def published(names: set[str]) -> list[Any]:
     from mlbench.analysis import published as reference
 
     return [one for name in sorted(names) for one in reference.load(task=name)]
+
+
+@cache
+def _library() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(None).replace("</script", "<\\/script")
 
 
 def _packaged(name: str) -> str:
@@ -105,7 +113,7 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
         id=f"group-{place}",
         title=f"{group.task}, {group.scale}{data}{goal}",
         answer=answer(group),
-        figures=[_Figure(f"figure-{place}-{chart.name}", chart, _png(chart)) for chart in _worth(group)],
+        figures=[_Figure(f"figure-{place}-{chart.name}", chart, _svg(chart)) for chart in _worth(group)],
         table=tables.points(group),
         notes=sorted(notes),
         references=beside if group is first else [],
@@ -114,18 +122,14 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
 
 
 def _worth(group: Group) -> list[Chart]:
-    """Return the charts to show; of task 0, which has no goal, only those that have something."""
+    """Return the charts to show; of a task that draws its own table, only those with data."""
     found = charts(group)
-    return [chart for chart in found if not chart.empty] if measured(group) else found
+    return [chart for chart in found if not chart.empty] if registry.report(group.task) else found
 
 
-def _png(chart: Chart) -> str:
-    """Return the still picture in base64; its title and words stand in the page already."""
-    if chart.empty:
-        return ""
-    buffer = io.BytesIO()
-    figure([chart], bare=True).savefig(buffer, format="png")
-    return base64.b64encode(buffer.getvalue()).decode()
+def _svg(chart: Chart) -> str:
+    """Return the still picture in base64; the page has its title and notes already."""
+    return "" if chart.empty else base64.b64encode(render.svg(chart).encode()).decode()
 
 
 def _inside_script(value: Any) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from mlbench.analysis.speedup import FEWEST_SHOWN, LEVEL, Point, Ratio, Speedup, attainable, optimum, ratio
 from mlbench.experiment.format import counted, duration, number, percent, usd
-from mlbench.report.charts import collectives
-from mlbench.report.grouping import Family, Group
+from mlbench.report.grouping import Family, Group, tables
+from mlbench.tasks import registry
 
 NEAR = 0.93  # a coverage below this is told: five runs reach 94 %, four 88 %
 
@@ -15,8 +15,9 @@ def answer(group: Group) -> list[str]:
     """Return three sentences about our own points of one task, scale, goal and data set."""
     ours = [family for family in group.families if not family.published] or list(group.families)
     certainty = _certainty([point for family in ours for point in family.points])
-    if collectives.measured(group):
-        return [*collectives.said(group), certainty]
+    report = registry.report(group.task)
+    if report and tables(group):
+        return [*report.summary(tables(group)), certainty]
     return [_time(group, ours), _price(ours), certainty]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mlbench.analysis.chart import Axis, Chart
 from mlbench.experiment.record import Record
 from mlbench.report.aggregates import metrics, rows, save
-from mlbench.report.chart import Axis, Chart
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.grouping import Group, groups
 from mlbench.report.page_input import Planned, StudyText
@@ -34,7 +34,7 @@ def write(
     A study of both scales has the charts of its second one in files of their own, e.g. speedup-mini.png:
     mini and official never stand in one picture.
     """
-    from mlbench.report import page  # jinja2, base64 and plotly are for the page alone
+    from mlbench.report import page  # jinja2 is for the page alone
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = draw(records, folder)
@@ -50,9 +50,9 @@ def write(
 def draw(records: Sequence[Record], folder: Path, names: Sequence[str] = NAMES) -> list[Path]:
     """Write charts as PNG into the folder, those of all tasks of one scale in one file; return the paths.
 
-    Runs of task 0 add theirs: message_times.png and message_bandwidth.png.
+    A task that measures a table adds its own, e.g. all_reduce_time.png.
     """
-    from mlbench.report.figures import figure
+    from mlbench.report import render
 
     scales: dict[str, list[Group]] = {}
     for group in sorted(groups(records), key=lambda group: group.scale != "official"):
@@ -66,12 +66,12 @@ def draw(records: Sequence[Record], folder: Path, names: Sequence[str] = NAMES) 
                     drawn.setdefault(chart.name, []).append(chart)
         for name, found in drawn.items():
             path = folder / (f"{name}-{scale}.png" if place else f"{name}.png")
-            figure(found or [_nothing(name)]).savefig(path)
+            render.save(found or [_nothing(name)], path)
             paths.append(path)
     return paths
 
 
 def _nothing(name: str) -> Chart:
     """Return a picture that says that no run was measured."""
-    words = ["No run of this study has a record."]
-    return Chart.of(name, name.replace("_", " "), about="", x=Axis(""), y=Axis(""), traces=[], words=words)
+    notes = ["No run of this study has a record."]
+    return Chart.of(name, name.replace("_", " "), about="", x=Axis(""), y=Axis(""), traces=[], notes=notes)

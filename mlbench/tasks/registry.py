@@ -7,8 +7,11 @@ A task is a module with three names, and `conf/task/NAME.yaml` with the values o
   folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (common/arrow.py).
 - `run(config, worker) -> Outcome`: trains (or measures) with `mlbench.training.loop.train`.
 
-A task whose result is a table may have a module `report` with `figure(table, network_gbit_per_s=)` for
-MLflow and `terminal(table, network_gbit_per_s=)` for the result card; others are shown row by row.
+A task whose result is a table may have a module `report`; the tables of others are shown row by row:
+
+- `charts(tables, *, about, network_gbit_per_s=None) -> list[Chart]` and `summary(tables) -> list[str]`, where
+  `tables` has rows by the label of the runs that measured them;
+- `terminal(table, *, network_gbit_per_s=None)`, which rich can print.
 
 The module itself must import quickly (no torch), because the driver only needs `Config` and `prepare`.
 """

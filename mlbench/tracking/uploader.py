@@ -25,7 +25,7 @@ from mlbench.experiment.errors import UserError
 from mlbench.experiment.identity import key
 from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.record import FINISHED, Record
-from mlbench.report import run_figures
+from mlbench.report import render, run_figures
 from mlbench.tasks import registry
 from mlbench.tracking import mapping, parent_runs
 from mlbench.tracking.client import Ledger, open_ledger
@@ -284,8 +284,8 @@ def _table(found: Record, files: Path) -> None:
     report = registry.report(found.experiment["task"]["name"])
     if report and found.source == "mlbench":  # others' tables have no percentiles to draw
         rate = found.experiment["hardware"]["network_gbit_per_s"]
-        drawn = report.figure(found.table, network_gbit_per_s=rate)
-        drawn.savefig(files / "table.png", dpi=run_figures.DOTS_PER_INCH)
+        charts = report.charts({"": found.table}, about=found.run_id, network_gbit_per_s=rate)
+        render.save(charts, files / "table.png", columns=2)
 
 
 def hold(folder: Path) -> int:

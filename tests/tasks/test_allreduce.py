@@ -245,24 +245,24 @@ def test_the_terminal_shows_the_fit_and_why_something_is_missing() -> None:
     assert "skipped: gloo cpu broadcast bfloat16: no kernel" in text
 
 
-def test_the_figure_has_a_line_a_backend_and_pair(tmp_path: Path) -> None:
-    drawn = report.figure(synthetic("gloo") + synthetic("nccl", busbw=1e10), network_gbit_per_s=100.0)
-    left, right = drawn.axes
-    assert len(left.lines) == 2 and len(right.lines) == 3  # the third is the line rate
-    assert right.lines[0].get_xydata()[-1] == pytest.approx([4e8, 1e9], rel=1e-3)  # type: ignore[index]
-    drawn.savefig(tmp_path / "allreduce.png")
-    assert (tmp_path / "allreduce.png").read_bytes().startswith(b"\x89PNG")
+def test_the_charts_have_a_line_a_backend_and_the_line_rate() -> None:
+    tables = {"": synthetic("gloo") + synthetic("nccl", busbw=1e10)}
+    times, rates = report.charts(tables, about="two workers", network_gbit_per_s=100.0)
+    assert [trace.label for trace in times.traces] == ["gloo x2, float32", "nccl x2, float32"]
+    gloo, _, line_rate = rates.traces
+    assert gloo.x[-1] == 4e8 and gloo.y[-1] == pytest.approx(1e9, rel=1e-3)
+    assert line_rate.kind == "reference_line" and set(line_rate.y) == {12.5e9}
 
 
-def test_the_figure_has_a_row_a_collective_and_the_median_of_repeated_runs() -> None:
+def test_there_are_charts_of_each_collective_with_the_median_of_repeated_runs() -> None:
     runs = [synthetic("gloo", busbw=busbw) for busbw in (1e9, 8e9, 2e9)]
     other = [{**row, "collective": "broadcast"} for row in synthetic("gloo")]
-    drawn = report.figure([row for run in [*runs, other] for row in run])
-    assert [axes.get_ylabel() for axes in drawn.axes[::2]] == ["all_reduce", "broadcast"]
-    (line,) = drawn.axes[1].lines
-    sizes, rates = line.get_xydata().T  # type: ignore[union-attr]
-    assert list(sizes) == [4, 1000, 10**6, 4 * 10**8]
-    assert rates[-1] == pytest.approx(2e9, rel=1e-3)
+    charts = report.charts({"2 workers": [row for run in [*runs, other] for row in run]}, about="")
+    names = ["all_reduce_time", "all_reduce_bandwidth", "broadcast_time", "broadcast_bandwidth"]
+    assert [chart.name for chart in charts] == names
+    (trace,) = charts[1].traces
+    assert list(trace.x) == [4, 1000, 10**6, 4 * 10**8]
+    assert trace.y[-1] == pytest.approx(2e9, rel=1e-3)
 
 
 def measure_cuda(worker: Worker, words: list[str]) -> Any:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
+from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, ends, worker_axis
 from mlbench.analysis.speedup import Estimate, Point
 from mlbench.experiment.format import duration, percent
 from mlbench.experiment.phases import PHASES
-from mlbench.report.chart import DODGE, Axis, Chart, Trace, ends, worker_axis
 from mlbench.report.grouping import Group, workers
 
 OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches
@@ -42,7 +42,7 @@ def phases(group: Group) -> Chart:
             )
         )
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-    traces.append(Trace("", places, bottoms, "texts", texts=[duration(bottom) for bottom in bottoms]))
+    traces.append(Trace("", places, bottoms, "labels", texts=[duration(bottom) for bottom in bottoms]))
     return Chart.of(
         "phases",
         "Where an epoch's time goes",
@@ -54,7 +54,7 @@ def phases(group: Group) -> Chart:
         ),
         y=Axis("time an epoch / s", limits=(0, 1.12 * max(bottoms, default=1.0))),
         traces=traces,
-        words=["Means over ranks and runs, so that the parts add up."]
+        notes=["Means over ranks and runs, so that the parts add up."]
         + [
             f"{family.prefix}{workers(point)}: no phases were measured."
             for family in group.families
@@ -88,9 +88,15 @@ def communication(group: Group) -> Chart:
     for style, family in enumerate(group.families):
         exposed = [(point, point.exposed) for point in family.points if point.exposed]
         overlapped = [(point, point.overlapped) for point in family.points if point.overlapped]
-        traces.append(_shares(family.named("exposed"), exposed, style, 1 / DODGE))
+        traces.append(_shares(family.named("exposed"), exposed, style, JITTER ** -(1 + style)))
         traces.append(
-            _shares(family.named("overlapped with backward"), overlapped, style, DODGE, hollow=True)
+            _shares(
+                family.named("overlapped with backward"),
+                overlapped,
+                style,
+                JITTER ** (1 + style),
+                secondary=True,
+            )
         )
     return Chart.of(
         "communication",
@@ -99,7 +105,7 @@ def communication(group: Group) -> Chart:
         x=worker_axis([point.workers for point in group.points]),
         y=Axis("share of the time in batches / %", limits=(0, 102)),
         traces=traces,
-        words=[] if any(len(trace.x) for trace in traces) else ["No run measured its communication."],
+        notes=[] if any(len(trace.x) for trace in traces) else ["No run measured its communication."],
     )
 
 
@@ -108,7 +114,7 @@ def _part(point: Point, name: str) -> float:
 
 
 def _shares(
-    label: str, found: Sequence[tuple[Point, Estimate]], style: int, shift: float, *, hollow: bool = False
+    label: str, found: Sequence[tuple[Point, Estimate]], style: int, shift: float, *, secondary: bool = False
 ) -> Trace:
     shares = [share.times(100) for _, share in found]
     return Trace(
@@ -117,7 +123,7 @@ def _shares(
         [share.value for share in shares],
         "line",
         style,
-        hollow=hollow,
+        secondary=secondary,
         texts=[f"{workers(point)}: {percent(share.value)}" for point, share in found],
         **ends(shares),
     )

@@ -1,4 +1,4 @@
-"""What a chart shows, apart from how it is drawn: the same traces become a PNG and an interactive figure."""
+"""What a chart shows, apart from how it is drawn; mlbench.report.render draws it."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import Any, Literal, TypeGuard
 
 from mlbench.analysis.speedup import Estimate, Ratio
 
-DODGE = 1.03  # factor between marks on an axis of workers that would hide each other
+JITTER = 1.03  # factor between marks on an axis of workers that would hide each other
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale of a chart; `ticks` are (place, text) pairs, empty for the drawing's own choice."""
+    """A scale of a chart; `ticks` are (position, text) pairs, empty for the drawing's own choice."""
 
     label: str  # with its unit
     kind: Literal["linear", "log"] = "linear"
@@ -24,21 +24,21 @@ class Axis:
 class Trace:
     """One entry of a chart's legend; an empty label has none.
 
-    - kind: `line` joins its marks, `marks` does not, `bars` stand on `base`, `rule` has no marks, `ring` is
-      drawn around another mark, `texts` are words alone.
-    - style: number of the family, point or phase; it decides colour, mark, dash and hatching together.
-    - hollow, cross: drawn apart, as hollow marks on a broken line or as crosses.
+    - kind: `line` joins its marks, `marks` does not, `bars` stand on `base`, `band` lies between `low` and
+      `high`, `reference_line` has no marks, `highlight` is a ring around another mark, `labels` are words.
+    - style: number of the family, point or phase; it decides colour, mark and dash together.
+    - secondary: hollow marks on a dotted line. excluded: crosses.
     - low, high, x_low, x_high: ends of the intervals; None where there is none.
-    - texts: what a mark says when one points at it; `written`: what stands beside it in the picture.
+    - texts: what a mark says when one points at it. annotations: what stands beside it in the picture.
     """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    kind: Literal["line", "marks", "bars", "rule", "ring", "texts"] = "line"
+    kind: Literal["line", "marks", "bars", "band", "reference_line", "highlight", "labels"] = "line"
     style: int = 0
-    hollow: bool = False
-    cross: bool = False
+    secondary: bool = False
+    excluded: bool = False
     small: bool = False
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
@@ -47,7 +47,7 @@ class Trace:
     base: Sequence[float] = ()
     width: float = 0.0
     texts: Sequence[str] = ()
-    written: Sequence[str] = ()
+    annotations: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Chart:
     """A picture or, where there is nothing to draw, the reason in words.
 
     - name: stem of its file.
-    - about: task, scale, hardware and n, for the title.
-    - words: sentences that stand below the picture, or in its place.
+    - about: task, scale, hardware and n, below the title.
+    - notes: sentences below the picture, or in its place.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Chart:
     x: Axis
     y: Axis
     traces: tuple[Trace, ...]
-    words: tuple[str, ...]
+    notes: tuple[str, ...]
 
     @classmethod
     def of(
@@ -77,33 +77,33 @@ class Chart:
         x: Axis,
         y: Axis,
         traces: Sequence[Trace],
-        words: Sequence[str],
+        notes: Sequence[str] = (),
     ) -> "Chart":
-        """Return a chart without traces that show nothing and sentences said twice."""
+        """Return a chart without empty traces and repeated notes."""
         drawn = tuple(trace for trace in traces if len(trace.x))
-        said = tuple(dict.fromkeys(words))
-        if not drawn and not said:
-            said = ("Nothing of this was measured.",)
-        return cls(name, title, about, x, y, drawn, said)
+        notes = tuple(dict.fromkeys(notes))
+        if not drawn and not notes:
+            notes = ("Nothing of this was measured.",)
+        return cls(name, title, about, x, y, drawn, notes)
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw but words."""
-        return all(trace.kind == "rule" for trace in self.traces)
+        """Whether there is nothing to draw but notes."""
+        return all(trace.kind == "reference_line" for trace in self.traces)
 
 
 def drawable(value: float | None) -> TypeGuard[float]:
-    """Return whether a value has a place on an axis, also on a logarithmic one."""
+    """Return whether a value can be drawn on an axis, also on a logarithmic one."""
     return value is not None and math.isfinite(value) and value > 0
 
 
 def ends(found: Sequence[Estimate | Ratio]) -> dict[str, Any]:
-    """Return the intervals of y as arguments of a Trace; an end without a place is left out."""
+    """Return the intervals of y as arguments of a Trace; an infinite end is left out."""
 
-    def placed(value: float | None) -> float | None:
+    def finite(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None
 
-    return {"low": [placed(one.low) for one in found], "high": [placed(one.high) for one in found]}
+    return {"low": [finite(one.low) for one in found], "high": [finite(one.high) for one in found]}
 
 
 def worker_axis(counts: Sequence[int]) -> Axis:
