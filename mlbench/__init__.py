@@ -4,22 +4,18 @@ Imports nothing heavy, so that `python -m mlbench.run --help` answers at once. F
 `load_runs`, `summarize`, `answers`, `draw` and `compare` (mlbench.report.notebook), imported when used.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 import mlbench.experiment.clock  # noqa: F401  # so that it sees when a command began
 
-if TYPE_CHECKING:
-    from mlbench.report.notebook import answers, compare, draw, load_runs, summarize
-
-__all__ = ["__version__", "answers", "compare", "draw", "load_runs", "summarize"]
+_NOTEBOOK = ("answers", "compare", "draw", "load_runs", "summarize")
 
 # Results of one Major.Minor are comparable with each other (RULES.md, rule R9).
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _NOTEBOOK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mlbench.report import notebook
-
-    return getattr(notebook, name)
+    return getattr(import_module("mlbench.report.notebook"), name)
