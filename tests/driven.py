@@ -44,7 +44,7 @@ class Run:
         target = self.experiment.target
         validation = {
             "epoch": float(epoch),
-            "update": UPDATES * epoch,
+            "step": UPDATES * epoch,
             "elapsed": EPOCH_S * epoch,
             "wall": STARTED + EPOCH_S * epoch,
             "train_loss": 1.0 / epoch,
@@ -92,7 +92,7 @@ def segment(factor: float) -> dict[str, Any]:
         "phases": {phase: factor * seconds for phase, seconds in BATCH_S.items()},
         "overlapped_communication": factor * 0.05,
         "outside": {"validation": 0.5},
-        "batches": UPDATES,
+        "steps": UPDATES,
         "samples": UPDATES * 100,
     }
 

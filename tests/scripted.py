@@ -39,7 +39,7 @@ class Connection:
 
 
 def sign(epoch: float, update: int, *, loss: float = 1.5, rank: int = 0) -> dict[str, Any]:
-    return {"rank": rank, "epoch": epoch, "update": update, "loss": loss, "samples": 32 * update}
+    return {"rank": rank, "epoch": epoch, "step": update, "loss": loss, "samples": 32 * update}
 
 
 def validation(
@@ -55,7 +55,7 @@ def validation(
         "key": "validation",
         "value": {
             "epoch": epoch,
-            "update": update,
+            "step": update,
             "elapsed": elapsed,
             "wall": BEGUN + 10 + elapsed,
             "train_loss": 0.75,

@@ -44,7 +44,7 @@ def run(workers: int, seed: int, *words: str, time: float, epochs: Any = 4, **ch
         "validations": [
             {
                 "epoch": epoch,
-                "update": 23 * epoch,
+                "step": 23 * epoch,
                 "elapsed": time * epoch / epochs,
                 "wall": 1.7e9 + time,
                 "train_loss": 0.5,

@@ -104,13 +104,13 @@ def as_record(run: Measured, *words: str, seed: int = 7, **changes: Any) -> Reco
         "optimizer": run.optimizer_s,
         "metrics": 0.0,
     }
-    last = {"epoch": run.epochs, "update": int(run.updates), "elapsed": run.total_s, "wall": 1.7e9}
+    last = {"epoch": run.epochs, "step": int(run.updates), "elapsed": run.total_s, "wall": 1.7e9}
     last |= {"train_loss": 0.5, "metrics": {"top1_accuracy": 96.0}, "goal_reached": run.reached}
     values = {
         "run_id": f"2026-11-21T034501-123-resnet20-w{run.workers}-{seed:x}",
         "seed": seed,
         "epochs": run.epochs,
-        "updates": round(run.updates),
+        "steps": round(run.updates),
         "samples": round(run.samples),
         "phases": {name: Spread.of([0.9 * seconds, 1.1 * seconds]) for name, seconds in phases.items()},
         "overlapped_communication": Spread.of([run.overlapped_s]),

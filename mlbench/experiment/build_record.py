@@ -11,7 +11,7 @@ from mlbench.experiment.goal import better
 from mlbench.experiment.phases import PHASES, percentiles
 from mlbench.experiment.record import Record, Spread
 
-Segments = list[dict[str, Any]]  # tracker.Segment's fields, one entry between two validations
+Segments = list[dict[str, Any]]  # timer.PhaseTimes's fields, one entry between two validations
 
 
 def conclude(
@@ -87,7 +87,7 @@ def conclude(
         ),
         best=_best(validations, task.metric, task.direction),
         epochs=validations[-1]["epoch"] if validations else 0.0,
-        updates=validations[-1]["update"] if validations else 0,
+        steps=validations[-1]["step"] if validations else 0,
         unit=returned.get("unit", "samples"),
         flops_per_sample=flops,
         gradient_bytes=returned.get("gradient_bytes"),
@@ -221,13 +221,13 @@ def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
 def _from_segments(per_rank: list[Segments], *, elapsed: float, workers: int) -> dict[str, Any]:
     """Return the Record's fields that follow from the segments of every rank.
 
-    `per_rank[r]` is the list of segments of rank r as plain values (tracker.Segment's fields). It is empty
+    `per_rank[r]` is the list of segments of rank r as plain values (timer.PhaseTimes's fields). It is empty
     where the run ended before its first validation.
     """
     if not per_rank:
         unknown = ("train_time", "samples_per_s", "samples_per_s_per_worker")
         unknown += ("overlapped_communication", "exposed_communication_share")
-        return dict.fromkeys(unknown) | {"phases": {}, "outside": {}, "batch_s": {}, "samples": 0}
+        return dict.fromkeys(unknown) | {"phases": {}, "outside": {}, "step_s": {}, "samples": 0}
     phases = {
         phase: Spread.of([math.fsum(s["phases"][phase] for s in rank) for rank in per_rank])
         for phase in PHASES
@@ -260,7 +260,9 @@ def _from_segments(per_rank: list[Segments], *, elapsed: float, workers: int) ->
         "samples": samples,
         "samples_per_s": rate,
         "samples_per_s_per_worker": rate / workers if rate else None,
-        "batch_s": percentiles(s.get("batch_s", {}) for rank in per_rank for s in rank),
+        "step_s": percentiles(
+            {int(n): count for n, count in s.get("step_s", {}).items()} for rank in per_rank for s in rank
+        ),
     }
 
 
@@ -270,7 +272,7 @@ def spread_segments(per_rank: list[Segments]) -> Segments:
     for segments in zip(*per_rank, strict=True):
         result.append(
             {
-                "batches": segments[0]["batches"],
+                "steps": segments[0]["steps"],
                 "samples": sum(s["samples"] for s in segments),
                 "phases": {p: Spread.of([s["phases"][p] for s in segments]).model_dump() for p in PHASES},
                 "overlapped_communication": Spread.of(

@@ -72,7 +72,7 @@ class Record(BaseModel):
     best: float | None  # best validation value of the goal's metric
     train_time: float | None
     epochs: float
-    updates: int
+    steps: int
     samples: int
     unit: str
     samples_per_s: float | None
@@ -81,7 +81,7 @@ class Record(BaseModel):
     overlapped_communication: Spread | None
     exposed_communication_share: float | None
     outside: dict[str, Spread]
-    batch_s: dict[str, float]  # p50, p95, p99 over batches and ranks
+    step_s: dict[str, float]  # p50, p95, p99 over batches and ranks
     flops_per_sample: float | None
     gradient_bytes: int | None = None  # of one worker and update; None: nothing was trained
     model_flops_per_s: float | None

@@ -105,13 +105,13 @@ def on_worker(told: dict[str, Any]) -> dict[str, Any]:
         monitored = worker.local_rank == 0
         with NodeMonitor(node=_node(worker.world_size)) if monitored else nullcontext() as monitor:
             if monitor:
-                worker.system = monitor.drain
-            outcome = task.run(experiment.task, worker)
+                worker.drain_node_metrics = monitor.drain
+            result = registry.run(experiment.task, worker)
     except UserError:
         raise
     except Exception as error:
         raise _with_missing_rank(error, worker) from error
-    measurements = _measurements(outcome, worker, entered=entered, threads=assignment.threads)
+    measurements = _measurements(result, worker, entered=entered, threads=assignment.threads)
     folder = task.prepare(experiment.task, experiment.data_root)
     has_data = (folder / arrow.MANIFEST).exists()
     return measurements | {"data_manifest": arrow.manifest_hash(folder) if has_data else None}
@@ -151,10 +151,10 @@ def _worker(assignment: Assignment) -> Any:
         seed=assignment.seed,
         data_root=experiment.data_root,
         sync=experiment.sync,
-        tracker=timer.Tracker(device.type, instrument=experiment.phase_timing),
+        timer=timer.PhaseTimer(device.type, enabled=experiment.phase_timing),
         goal=experiment.target,
-        report=partial(_report, rank),
-        progress=HeartbeatClient(assignment.progress, token=assignment.token, rank=rank),
+        report_validation=partial(_report, rank),
+        heartbeat=HeartbeatClient(assignment.progress, token=assignment.token, rank=rank),
         keep_checkpoints=experiment.max_failures > 0,
         resume=_resume(),
         control=control_group(experiment.backend.timeout_s) if world_size > 1 else None,
@@ -205,7 +205,7 @@ def _with_missing_rank(error: Exception, worker: Any) -> Exception:
     return error
 
 
-def _measurements(outcome: Any, worker: Any, *, entered: float, threads: int) -> dict[str, Any]:
+def _measurements(result: Any, worker: Any, *, entered: float, threads: int) -> dict[str, Any]:
     """Gather what every rank measured, and describe and calibrate every node; the clock has stopped."""
     import ray
 
@@ -213,7 +213,7 @@ def _measurements(outcome: Any, worker: Any, *, entered: float, threads: int) ->
     from mlbench.experiment import provenance
     from mlbench.launch.ray_hooks import startup_stamps
 
-    segments = [vars(segment) for segment in outcome.segments]
+    segments = [vars(times) for times in result.phase_times]
     node = None
     if worker.local_rank == 0:
         node = provenance.node() | {"threads_per_worker": threads}
@@ -221,12 +221,12 @@ def _measurements(outcome: Any, worker: Any, *, entered: float, threads: int) ->
         usable: Any = node["usable_cpus"]
         node["calibration"] = calibrate.calibrate(usable, clock=clock.monotonic)
     worker.barrier()
-    plain = {name: value for name, value in vars(outcome).items() if name != "segments"}
+    plain = {name: value for name, value in vars(result).items() if name != "phase_times"}
     return plain | {
         "segments": worker.gather(segments),
         "nodes": [found for found in worker.gather(node) if found],
         "entered": entered,
-        "started_at": worker.tracker.started_at,
+        "started_at": worker.timer.started_at,
         "stamps": startup_stamps(),
     }
 

@@ -163,7 +163,7 @@ def _reason_to_leave_out(one: Record) -> str | None:
         return f"is {one.status.replace('_', ' ')}"
     if one.restarts:
         return "went on after a failure"
-    if not one.phases or not one.updates:
+    if not one.phases or not one.steps:
         return "has no phase times"
     return None
 
@@ -179,7 +179,7 @@ def _measured(one: Record) -> Measured:
         workers=one.workers,
         reached=one.status == "goal_reached",
         epochs=one.epochs,
-        updates=one.updates,
+        updates=one.steps,
         samples=one.samples,
         validations=len(one.validations),
         compute_s=compute,

@@ -5,7 +5,11 @@ A task is a module with three names, and `conf/task/NAME.yaml` with the values o
 - `Config`: a frozen `TaskConfig` with the task's own fields. It has no defaults; the YAML has them all.
 - `prepare(config, root, *, progress=None) -> Path`: makes the data set below `root` once and returns its
   folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (common/arrow.py).
-- `run(config, worker) -> Outcome`: trains (or measures) with `mlbench.training.loop.train`.
+
+A module beside it, `torch`, has one more, which may import torch:
+
+- `build(config, worker) -> TrainingSetup`: what `mlbench.training.loop.train` trains. Or, of a task that does
+  not train, `measure(config, worker) -> TaskResult`.
 
 A task whose result is a table may have a module `report`; the tables of others are shown row by row:
 
@@ -20,9 +24,13 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlbench.experiment.errors import UserError
+
+if TYPE_CHECKING:
+    from mlbench.training.setup import TaskResult, TrainingSetup
+    from mlbench.training.worker import Worker
 
 NO_DATASET = "none"  # of tasks that generate what they need
 
@@ -35,10 +43,29 @@ def load(name: str) -> ModuleType:
         if error.name != f"mlbench.tasks.{name}":
             raise
         raise UserError(f"there is no task {name!r}", hint="`python -m mlbench.data list`") from error
-    missing = [part for part in ("Config", "prepare", "run") if not hasattr(module, part)]
+    missing = [part for part in ("Config", "prepare") if not hasattr(module, part)]
     if missing:
         raise UserError(f"task {name!r} lacks {', '.join(missing)}", hint="see docs/adding-a-task.md")
     return module
+
+
+def build(config: Any, worker: "Worker") -> "TrainingSetup":
+    """Return what the loop trains for the task that `config` configures."""
+    return _implementation(config.name).build(config, worker)
+
+
+def run(config: Any, worker: "Worker") -> "TaskResult":
+    """Train or measure the task that `config` configures on this worker."""
+    from mlbench.training import loop
+
+    implementation = _implementation(config.name)
+    if hasattr(implementation, "measure"):
+        return implementation.measure(config, worker)
+    return loop.train(implementation.build(config, worker), worker)
+
+
+def _implementation(name: str) -> ModuleType:
+    return import_module(f"{load(name).__name__}.torch")
 
 
 def own_data(task: Any) -> bool:

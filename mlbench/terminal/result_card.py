@@ -44,9 +44,7 @@ def verdict(record: Record) -> str:
     if record.status == "completed":
         return f"COMPLETED: {last}" + (f", {_best(record)}; no goal was asked" if record.validations else "")
     if record.status == "diverged":
-        return (
-            f"DIVERGED: loss or validation stopped being a finite number in {last}, update {record.updates}"
-        )
+        return f"DIVERGED: loss or validation stopped being a finite number in {last}, update {record.steps}"
     reason = " ".join(format.printable(record.error or "no reason was recorded").split())
     if len(reason) > ERROR_CHARACTERS:
         reason = reason[:ERROR_CHARACTERS] + " ..."

@@ -80,11 +80,11 @@ class Course:
             self._losses[sign["rank"]] = sign["loss"]
         if sign["rank"] != 0:
             return
-        if sign["update"] < self.update:  # went back to a checkpoint
+        if sign["step"] < self.update:  # went back to a checkpoint
             self._seen.clear()
-        self.epoch, self.update = sign["epoch"], sign["update"]
+        self.epoch, self.update = sign["epoch"], sign["step"]
         self._touched = sign.get("started_at", self._touched)
-        self._samples_each = sign["samples"] / max(1, sign["update"]) if "samples" in sign else None
+        self._samples_each = sign["samples"] / max(1, sign["step"]) if "samples" in sign else None
         self._first_sign = self._first_sign or (now, self.epoch)
         self._see(now)
 
@@ -100,8 +100,8 @@ class Course:
 
     def _validated(self, value: dict[str, Any], started_at: float) -> None:
         self._touched = started_at
-        if value["update"] >= self.update:  # else a later sign of life was faster
-            self.epoch, self.update = value["epoch"], value["update"]
+        if value["step"] >= self.update:  # else a later sign of life was faster
+            self.epoch, self.update = value["epoch"], value["step"]
             self._see(self._now())
         self._pace = value["elapsed"] / value["epoch"] if value["epoch"] else None
         if value["train_loss"] is not None:

@@ -76,10 +76,10 @@ def _startup(record: Record) -> str | None:
 
 
 def _trained(record: Record) -> str | None:
-    if not record.updates:
+    if not record.steps:
         return None
     epochs = f"{record.epochs:g} {'epoch' if record.epochs == 1 else 'epochs'}"
-    text = f"{epochs}, {format.counted(record.updates, 'update')}"
+    text = f"{epochs}, {format.counted(record.steps, 'update')}"
     return f"{text}, {record.samples:,} {record.unit}" if record.samples else text
 
 
@@ -93,7 +93,7 @@ def _throughput(record: Record) -> str | None:
 
 
 def _batch(record: Record) -> str | None:
-    return ", ".join(f"{name} {format.duration(s)}" for name, s in record.batch_s.items() if name != "p99")
+    return ", ".join(f"{name} {format.duration(s)}" for name, s in record.step_s.items() if name != "p99")
 
 
 def _share(spread: Spread, whole: float) -> str:

@@ -30,7 +30,7 @@ HEADLINES = (
     "startup_time",
     "wall",
     "epochs",
-    "updates",
+    "steps",
     "samples",
     "samples_per_s",
     "samples_per_s_per_worker",
@@ -160,7 +160,7 @@ def _validation(validation: dict[str, Any], metadata: dict[str, Any]) -> list[Me
         values["training/samples_per_s"] = spread["samples"] / busy
         values |= {f"segment/{phase}": over["mean"] for phase, over in spread["phases"].items()}
         values["segment/overlapped_communication"] = spread["overlapped_communication"]["mean"]
-    return _at(values, wall=validation["wall"], step=validation["update"])
+    return _at(values, wall=validation["wall"], step=validation["step"])
 
 
 def _system(metadata: dict[str, Any]) -> list[Metric]:
@@ -185,9 +185,9 @@ def closing_metrics(record: Record, *, ended: float) -> list[Metric]:
     if record.overlapped_communication is not None:
         values["phase/overlapped_communication"] = record.overlapped_communication.mean
     values |= {f"outside/{name}": spread.mean for name, spread in record.outside.items()}
-    values |= {f"batch/{name}": seconds for name, seconds in record.batch_s.items()}
+    values |= {f"batch/{name}": seconds for name, seconds in record.step_s.items()}
     values |= {f"cost/{n}": v for n, v in (record.cost or {}).items() if isinstance(v, (int, float))}
-    return _at(values, wall=ended, step=record.updates)
+    return _at(values, wall=ended, step=record.steps)
 
 
 def _at(values: dict[str, Any], *, wall: float, step: int) -> list[Metric]:

@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlbench.experiment.phases import Segment, batch_bin
+from mlbench.experiment.phases import PhaseTimes, duration_bin
 
-PROGRESS_S = 1.0  # s between two signs of life while a run trains
-SETTLE_BATCHES = 1_000  # batches between two sums of stamps, which bounds how many of them are kept
+HEARTBEAT_S = 1.0  # s between two heartbeats while a run trains
+RESOLVE_EVERY = 1_000  # batches between two sums of stamps, which bounds how many of them are kept
 
 
-class Tracker:
+class PhaseTimer:
     """Measures one rank of one run.
 
     - device: "cpu" or "cuda".
-    - instrument: (default true) false takes no stamps inside the batches, to measure what stamps cost.
-    - mark(phase): end `phase` here; it lasted from the mark before.
+    - enabled: (default true) false takes no stamps inside the batches, to measure what stamps cost.
+    - end_phase(phase): end `phase` here; it lasted from the mark before.
     - now, wall_now: clocks, replaced in tests.
     """
 
@@ -33,22 +33,22 @@ class Tracker:
         self,
         device: str = "cpu",
         *,
-        instrument: bool = True,
+        enabled: bool = True,
         now: Callable[[], float] = time.perf_counter,
         wall_now: Callable[[], float] = time.time,
     ) -> None:
-        self.instrument = instrument
+        self.enabled = enabled
         self._cuda = device == "cuda"
         self._now = now
         self._wall_now = wall_now
         self._stamp: Callable[[], Any] = self._event if self._cuda else now
         self._marks: list[tuple[str, Any]] = []
-        self.mark = self._marker()
+        self.end_phase = self._phase_ender()
         self._launches: list[Any] = []
         self._buckets: list[tuple[Any, Any]] = []
-        self._older = (0, 0, 0)  # how many of each lie before the last boundary of SETTLE_BATCHES
-        self._segment = Segment()
-        self._last_sign = now()
+        self._older = (0, 0, 0)  # how many of each lie before the last boundary of RESOLVE_EVERY
+        self._times = PhaseTimes()
+        self._last_heartbeat = now()
         self.started_at = 0.0
         self._started = now()
 
@@ -69,46 +69,46 @@ class Tracker:
 
     def resume(self) -> None:
         """Begin the first batch after `start` or after time spent outside the batches."""
-        self.mark("")
+        self.end_phase("")
 
-    def end_batch(self, samples: int) -> None:
+    def end_step(self, samples: int) -> None:
         """End the batch and its last phase, metrics; count this rank's samples."""
-        self.mark("metrics")
-        self._segment.batches += 1
-        self._segment.samples += samples
-        if self.instrument and self._segment.batches % SETTLE_BATCHES == 0:
-            self._settle_older()
+        self.end_phase("metrics")
+        self._times.steps += 1
+        self._times.samples += samples
+        if self.enabled and self._times.steps % RESOLVE_EVERY == 0:
+            self._resolve_older()
 
-    def launched(self) -> Any:
+    def bucket_launched(self) -> Any:
         """Stamp that a bucket of gradients is complete and handed to the backend."""
         stamp = self._stamp()
         self._launches.append(stamp)
         return stamp
 
-    def arrived(self, launch: Any) -> None:
+    def bucket_reduced(self, launch: Any) -> None:
         """Stamp that the bucket launched at `launch` has been reduced."""
         self._buckets.append((launch, self._stamp()))
 
-    def due(self) -> bool:
-        """Return true about once a second: time for a sign of life."""
+    def heartbeat_due(self) -> bool:
+        """Return true about once a second."""
         now = self._now()
-        if now - self._last_sign < PROGRESS_S:
+        if now - self._last_heartbeat < HEARTBEAT_S:
             return False
-        self._last_sign = now
+        self._last_heartbeat = now
         return True
 
     @contextmanager
-    def outside(self, name: str) -> Iterator[None]:
-        """Measure time between batches: loading, validation, report. The device is waited for."""
-        self._settle()
+    def outside_steps(self, name: str) -> Iterator[None]:
+        """Measure time between steps: loading, validation, report. The device is waited for."""
+        self._resolve_events()
         begin = self._now()
         yield
         if self._cuda:
             self._wait()
-        spent = self._segment.outside.get(name, 0.0)
-        self._segment.outside[name] = spent + self._now() - begin
+        spent = self._times.outside.get(name, 0.0)
+        self._times.outside[name] = spent + self._now() - begin
 
-    def time_repeats(
+    def benchmark(
         self,
         operation: Callable[[], object],
         repeats: int,
@@ -135,31 +135,31 @@ class Tracker:
         self._wait()
         return [begin.elapsed_time(end) / 1e3 for begin, end in stamps]
 
-    def take(self) -> Segment:
+    def pop(self) -> PhaseTimes:
         """Return what was measured since the last call."""
-        self._settle()
-        segment, self._segment = self._segment, Segment()
-        return segment
+        self._resolve_events()
+        times, self._times = self._times, PhaseTimes()
+        return times
 
-    def _settle(self) -> None:
+    def _resolve_events(self) -> None:
         """Turn all stamps into seconds; waits for the device."""
         if not self._marks:
             return
         if self._cuda:
             self._wait()
-        self._settle_first(len(self._marks), len(self._launches), len(self._buckets))
+        self._resolve_first(len(self._marks), len(self._launches), len(self._buckets))
         self._older = (0, 0, 0)
 
-    def _settle_older(self) -> None:
+    def _resolve_older(self) -> None:
         """Turn the stamps up to the last such call into seconds; the time that takes is in no batch.
 
-        A GPU has passed them SETTLE_BATCHES batches ago, or nearly, so it does not run dry meanwhile.
+        A GPU has passed them RESOLVE_EVERY batches ago, or nearly, so it does not run dry meanwhile.
         """
-        self._settle_first(*self._older)
+        self._resolve_first(*self._older)
         self._older = (len(self._marks), len(self._launches), len(self._buckets))
         self.resume()
 
-    def _settle_first(self, marks: int, launches: int, buckets: int) -> None:
+    def _resolve_first(self, marks: int, launches: int, buckets: int) -> None:
         """Turn the first so many stamps of each kind, which are those of whole batches, into seconds."""
         if not marks:
             return
@@ -175,18 +175,18 @@ class Tracker:
             ends = [(phase, zero.elapsed_time(event) / 1e3) for phase, event in ends]
             left = [zero.elapsed_time(event) / 1e3 for event in left]
             arrived = [(zero.elapsed_time(a) / 1e3, zero.elapsed_time(b) / 1e3) for a, b in arrived]
-        _account(self._segment, ends, left, arrived)
+        _account(self._times, ends, left, arrived)
 
-    def _marker(self) -> Callable[[str], None]:
+    def _phase_ender(self) -> Callable[[str], None]:
         """Return `mark`; a closure, for it is called seven times a batch, and a batch may last 80 us."""
-        if not self.instrument:
+        if not self.enabled:
             return lambda phase: None
         append = self._marks.append
 
-        def mark(phase: str) -> None:
+        def end_phase(phase: str) -> None:
             append((phase, self._stamp()))
 
-        return mark
+        return end_phase
 
     def _event(self) -> Any:
         import torch
@@ -209,12 +209,12 @@ def _taken(kept: list[Any], count: int) -> list[Any]:
 
 
 def _account(
-    segment: Segment,
+    times: PhaseTimes,
     marks: list[tuple[str, float]],
     launches: list[float],
     buckets: list[tuple[float, float]],
 ) -> None:
-    """Add stamped batches to the segment."""
+    """Add stamped batches to the times."""
     launches, buckets = sorted(launches), sorted(buckets)
     next_launch = next_bucket = 0
     previous = batch_begin = marks[0][1]
@@ -227,18 +227,18 @@ def _account(
             while next_launch < len(launches) and launches[next_launch] <= now:
                 last_launch = launches[next_launch]
                 next_launch += 1
-            segment.phases["backward"] += last_launch - previous
-            segment.phases["communication"] += now - last_launch
+            times.phases["backward"] += last_launch - previous
+            times.phases["communication"] += now - last_launch
             inside = []
             while next_bucket < len(buckets) and buckets[next_bucket][0] <= now:
                 inside.append(buckets[next_bucket])
                 next_bucket += 1
-            segment.overlapped_communication += _busy(inside, until=last_launch)
+            times.overlapped_communication += _busy(inside, until=last_launch)
         else:
-            segment.phases[phase] += now - previous
+            times.phases[phase] += now - previous
         if phase == "metrics":
-            n = batch_bin(now - batch_begin)
-            segment.batch_s[n] = segment.batch_s.get(n, 0) + 1
+            n = duration_bin(now - batch_begin)
+            times.step_s[n] = times.step_s.get(n, 0) + 1
             batch_begin = now
         previous = now
 

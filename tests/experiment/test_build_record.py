@@ -6,7 +6,7 @@ import pytest
 
 from mlbench.experiment.build_record import accuracy_after, conclude
 from mlbench.experiment.config import compose
-from mlbench.experiment.phases import PHASES, batch_bin
+from mlbench.experiment.phases import PHASES, duration_bin
 
 
 def segment(scale: float, *, samples: int = 64) -> dict[str, Any]:
@@ -17,16 +17,16 @@ def segment(scale: float, *, samples: int = 64) -> dict[str, Any]:
         "phases": phases,
         "overlapped_communication": scale / 2,
         "outside": {"validation": scale},
-        "batches": 2,
+        "steps": 2,
         "samples": samples,
-        "batch_s": {batch_bin(total * 0.25): 1, batch_bin(total * 0.75): 1},
+        "step_s": {duration_bin(total * 0.25): 1, duration_bin(total * 0.75): 1},
     }
 
 
 def validation(epoch: float, elapsed: float, value: float | None) -> dict[str, Any]:
     return {
         "epoch": epoch,
-        "update": int(epoch * 10),
+        "step": int(epoch * 10),
         "elapsed": elapsed,
         "wall": 0.0,
         "train_loss": 0.1,
@@ -74,7 +74,7 @@ def test_totals_are_sums_over_segments_and_spreads_over_ranks() -> None:
     assert record.outside["validation"].max == pytest.approx(2.3)
     # of eight batches, 28 times 0.25 (twice), 0.275, 0.3, 0.75 (twice), 0.825 and 0.9 s
     expected = {"p50": 28 * 0.75, "p95": 28 * 0.9, "p99": 28 * 0.9}
-    assert record.batch_s == pytest.approx(expected, rel=0.00501)
+    assert record.step_s == pytest.approx(expected, rel=0.00501)
     assert record.model_flops_per_s == pytest.approx(1e6 * 256 / batches[1])
     assert record.mfu is None, "no peak is stated for this machine"
 
@@ -148,7 +148,7 @@ def test_the_peak_of_a_gpu_says_nothing_about_the_cpu_beside_it() -> None:
 
 
 def test_a_run_that_returned_nothing_is_made_from_its_log() -> None:
-    plain = {k: v for k, v in segment(1.0).items() if k != "batch_s"}
+    plain = {k: v for k, v in segment(1.0).items() if k != "step_s"}
     log = [
         {"key": "validation", "value": validation(1, 40.0, 90.0),
          "metadata": {"started_at": 112.0, "segments": [plain, plain]}},

@@ -20,7 +20,7 @@ from mlbench.launch import execute
 from mlbench.tracking import uploader
 
 EPOCH = {
-    "epoch": 1.0, "update": 20, "elapsed": 4.0, "train_loss": 1.0, "metrics": {"accuracy": 50.0, "loss": 2.0},
+    "epoch": 1.0, "step": 20, "elapsed": 4.0, "train_loss": 1.0, "metrics": {"accuracy": 50.0, "loss": 2.0},
     "goal_reached": False,
 }  # fmt: skip
 

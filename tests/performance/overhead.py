@@ -88,34 +88,30 @@ def train_plain(words: list[str]) -> dict[str, Any]:
     import torch
 
     from mlbench.experiment.clock import monotonic
-    from mlbench.training import loop as training
-    from mlbench.training.loop import Outcome, Parts
+    from mlbench.tasks import registry
     from mlbench.training.worker import Worker
 
-    def loop(parts: Parts, worker: Worker) -> Outcome:
-        begin, update, samples = monotonic(), 0, 0
-        parts.load()
-        for epoch in range(parts.epochs):
-            parts.model.train()
-            for micro_batches in parts.updates(epoch):
-                parts.before_update(update)
-                for batch in micro_batches:
-                    parts.loss(parts.forward(parts.model, batch), batch).backward()
-                    samples += parts.samples(batch)
-                parts.optimizer.step()
-                parts.optimizer.zero_grad()
-                update += 1
-            parts.model.eval()
-            with torch.no_grad():
-                parts.after_validation(parts.validate(parts.model))
-        rates.append(samples / (monotonic() - begin))
-        return Outcome("completed")
-
-    rates: list[float] = []
-    training.train = loop
     torch.set_num_threads(1)
-    _run_task(words, Worker(seed=1))
-    return {"rate": rates[0]}
+    task, worker = _task(words, Worker(seed=1))
+    setup = registry.build(task, worker)
+    begin, step, samples = monotonic(), 0, 0
+    data = setup.load()
+    for epoch in range(setup.epochs):
+        setup.model.train()
+        for micro_batches in setup.steps(data, epoch):
+            setup.before_step(step)
+            for batch in micro_batches:
+                setup.loss(setup.forward(setup.model, batch), batch).backward()
+                samples += setup.samples(batch)
+            setup.optimizer.step()
+            setup.optimizer.zero_grad()
+            step += 1
+        setup.model.eval()
+        with torch.no_grad():
+            setup.after_validation(setup.validate(setup.model, data))
+    rate = samples / (monotonic() - begin)
+    setup.close()
+    return {"rate": rate}
 
 
 def train_under_torchrun(words: list[str]) -> dict[str, Any] | None:
@@ -123,6 +119,7 @@ def train_under_torchrun(words: list[str]) -> dict[str, Any] | None:
     import torch
     import torch.distributed as dist
 
+    from mlbench.tasks import registry
     from mlbench.training.worker import Worker
 
     torch.set_num_threads(1)
@@ -131,19 +128,19 @@ def train_under_torchrun(words: list[str]) -> dict[str, Any] | None:
     assert isinstance(control, dist.ProcessGroup)
     rank, size = dist.get_rank(), dist.get_world_size()
     worker = Worker(rank=rank, world_size=size, local_rank=rank, seed=1, control=control)
-    outcome = _run_task(words, worker)
-    samples = worker.sum([sum(segment.samples for segment in outcome.segments)]).item()
+    task, worker = _task(words, worker)
+    outcome = registry.run(task, worker)
+    samples = worker.sum([sum(segment.samples for segment in outcome.phase_times)]).item()
     dist.destroy_process_group()
     return {"rate": samples / outcome.elapsed / size} if rank == 0 else None
 
 
-def _run_task(words: list[str], worker: Any) -> Any:
+def _task(words: list[str], worker: Any) -> tuple[Any, Any]:
     from mlbench.experiment.config import compose
-    from mlbench.tasks import registry
 
     experiment = compose(words)
     worker.data_root = experiment.data_root.absolute()
-    return registry.load(experiment.task.name).run(experiment.task, worker)
+    return experiment.task, worker
 
 
 def report(rounds: list[dict[str, Any]], options: argparse.Namespace) -> None:

@@ -27,10 +27,10 @@ TINY = ["task=allreduce", "division=open", "task.largest=9", "task.repeats=3"]
 def measure(worker: Worker, words: list[str]) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
     """Run the task and return its status, its table and the signs of life that it gave."""
     signs: list[dict[str, Any]] = []
-    worker.progress = signs.append
-    worker.tracker.due = lambda: True
+    worker.heartbeat = signs.append
+    worker.timer.heartbeat_due = lambda: True
     experiment = compose(words)
-    outcome = registry.load("allreduce").run(experiment.task, worker)
+    outcome = registry.run(experiment.task, worker)
     assert outcome.elapsed > 0 and not outcome.validations
     return outcome.status, outcome.table, signs
 
@@ -161,7 +161,7 @@ def test_what_is_expected_is_what_the_collectives_are_defined_to_give() -> None:
 def test_one_worker_has_nobody_to_talk_to() -> None:
     experiment = compose(["task=allreduce"])
     with pytest.raises(UserError, match="at least 2 workers"):
-        registry.load("allreduce").run(experiment.task, Worker())
+        registry.run(experiment.task, Worker())
 
 
 def test_there_is_nothing_to_prepare(tmp_path: Path) -> None:
@@ -266,9 +266,9 @@ def test_there_are_charts_of_each_collective_with_the_median_of_repeated_runs() 
 
 
 def measure_cuda(worker: Worker, words: list[str]) -> Any:
-    from mlbench.training.timer import Tracker
+    from mlbench.training.timer import PhaseTimer
 
-    worker.device, worker.tracker = torch.device("cuda", 0), Tracker("cuda")
+    worker.device, worker.timer = torch.device("cuda", 0), PhaseTimer("cuda")
     return measure(worker, words)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -71,7 +70,7 @@ def test_pieces_follow_one_another_and_start_again_with_the_epoch():
     read, positions = [], []
     for epoch in (0, 1):
         way.states = [(torch.ones(1), torch.ones(1))]
-        for update, [piece] in enumerate(way.updates(epoch)):
+        for update, [piece] in enumerate(way.steps(epoch)):
             assert torch.equal(piece.targets, piece.inputs + 1)
             assert update or way.states is None  # what was before does not reach into the epoch
             assert way.length == len(piece.inputs) >= 5
@@ -80,9 +79,9 @@ def test_pieces_follow_one_another_and_start_again_with_the_epoch():
     assert torch.equal(torch.cat(read)[:500], torch.arange(500)[:, None] + torch.arange(4) * 500)
     assert torch.equal(torch.cat(read)[500:], torch.cat(read)[:500])
     assert positions[0] == 0 and 1 in positions and positions == sorted(positions)
-    lengths = [[len(piece.inputs) for [piece] in way.updates(epoch)] for epoch in (0, 0, 1)]
+    lengths = [[len(piece.inputs) for [piece] in way.steps(epoch)] for epoch in (0, 0, 1)]
     assert lengths[0] == lengths[1] != lengths[2]
-    assert len(way.updates(1)) == len(lengths[2])
+    assert len(way.steps(1)) == len(lengths[2])
 
 
 @pytest.mark.parametrize("rows", [5, 9, 10, 74, 500, 26_107])
@@ -108,7 +107,7 @@ def test_ranks_read_pieces_of_the_same_lengths_with_masks_of_their_own():
     for rank in (0, 1, 0):
         worker = Worker(rank=rank, world_size=2, seed=4)
         ways.append(reading.Reading(reading.columns(torch.arange(2001), worker, each=4), 20, worker))
-    lengths = [[len(piece.inputs) for [piece] in way.updates(3)] for way in ways]
+    lengths = [[len(piece.inputs) for [piece] in way.steps(3)] for way in ways]
     assert lengths[0] == lengths[1]
     drawn = [torch.rand(5, generator=way.masks).tolist() for way in ways]
     assert drawn[0] == drawn[2] != drawn[1]
@@ -120,7 +119,7 @@ def test_the_state_goes_on_from_piece_to_piece_without_its_history():
     model = small_model()
     text = torch.randint(17, (401,), generator=torch.Generator().manual_seed(1))
     way = reading.Reading(reading.columns(text, worker, each=4), 10, worker)
-    outputs = [way.forward(model, piece).logits for [piece] in way.updates(0)]
+    outputs = [way.forward(model, piece).logits for [piece] in way.steps(0)]
     whole = model(way.text[:-1].long()).logits
     torch.testing.assert_close(torch.cat(outputs), whole)
     assert way.states is not None and not any(part.requires_grad for pair in way.states for part in pair)
@@ -205,7 +204,7 @@ def test_the_average_is_the_mean_of_all_weights_since_the_switch():
         optimizer.zero_grad()
         model(torch.randn(4, 3)).square().sum().backward()
         optimizer.step()
-        averaging.after_update()
+        averaging.after_step()
         seen.append(model.weight.detach().clone())
     average: Any = averaging.validated(model)
     assert average is not model and not average.training
@@ -224,8 +223,8 @@ def test_the_average_survives_a_checkpoint():
             second.load_state_dict(state)
     for weight in (1.0, 4.0):
         nn.init.constant_(model.weight, weight)
-        first.after_update()
-        second.after_update()
+        first.after_step()
+        second.after_step()
     for averaging in (first, second):
         restored: Any = averaging.validated(model)
         assert restored.weight.detach().unique().tolist() == [2.5]
@@ -323,14 +322,13 @@ def trained(worker: Worker, files: Path, words: list[str], seed: int = 1) -> dic
     own = [f"task.train_file={files / 'train.txt'}", f"task.valid_file={files / 'valid.txt'}"]
     task = compose([*SMALL, *own, *words]).task
     mini_worker(worker, files / "data", seed=seed)
-    worker.report, worker.keep_checkpoints = keep, True
-    with mock.patch.object(loop, "REPORT_S", 0.0):  # so every epoch has its checkpoint
-        outcome = registry.load("awdlstm").run(task, worker)
+    worker.report_validation, worker.keep_checkpoints = keep, True
+    outcome = loop.train(registry.build(task, worker), worker, report_s=0)  # every epoch has its checkpoint
     return {
         "weights": states[-1]["states"]["model"],
         "metrics": [each["metrics"] for each in outcome.validations],
         "losses": [each["train_loss"] for each in outcome.validations],
-        "samples": sum(segment.samples for segment in outcome.segments),
+        "samples": sum(segment.samples for segment in outcome.phase_times),
         "unit": outcome.unit,
         "states": states,
     }
@@ -420,7 +418,7 @@ def test_a_trained_model_beats_two_words_of_memory_but_never_the_language_itself
     """Below the floor it would have seen the validation text; by luck, once in 10^9 (see grammar)."""
     worker = mini_worker(Worker(), data_root)
     task = compose(["task=awdlstm", "goal=none", "division=open", "task.epochs=2"]).task
-    outcome = registry.load("awdlstm").run(task, worker)
+    outcome = registry.run(task, worker)
     known = arrow.read_manifest(data_root / "agreement")["perplexity"]
     floor = math.log(known["optimum_on_valid"]) - math.log(1e9) / 39_999
     for validation in outcome.validations:

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from mlbench.experiment.config import compose
-from mlbench.tasks.awdlstm import Config, Dropouts, build, flops_per_token
+from mlbench.tasks.awdlstm import Config, Dropouts
 from mlbench.tasks.awdlstm.model import AwdLstm, Output, WeightDropLSTM, detached, keep, loss
+from mlbench.tasks.awdlstm.torch import flops_per_token, language_model
 
 WORDS, EMBEDDING, HIDDEN = 17, 6, 10
 NONE = Dropouts(output=0, hidden=0, input=0, embedding=0, recurrent=0)
@@ -51,7 +52,7 @@ def torch_layers(model: AwdLstm) -> list[nn.LSTM]:
 def test_the_official_model_has_as_many_parameters_as_its_closed_form(recipe):
     config = official(f"task.recipe={recipe}")
     with torch.device("meta"):
-        model = build(config, 33_278)
+        model = language_model(config, 33_278)
     words = 33_278 * (400 + 1)  # tied input and output words, and a bias each
     layers = sum(4 * out * (inputs + out + 2) for inputs, out in [(400, 1150), (1150, 1150), (1150, 400)])
     found = sum(parameter.numel() for parameter in model.parameters())

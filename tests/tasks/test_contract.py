@@ -13,21 +13,20 @@ from ranks import mini_worker, run_ranks
 from mlbench.experiment.config import TrainingConfig, choices, compose
 from mlbench.studies import spec
 from mlbench.tasks import registry
-from mlbench.training import loop
-from mlbench.training.loop import Outcome, Parts
+from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 TASKS = choices("task")
 TRAINED = [name for name in TASKS if compose([f"task={name}"]).target is not None]
 
 
-def stub(parts: Parts, worker: Worker) -> Outcome:
-    """Two updates in evaluation mode (no dropout, no batch statistics), one validation."""
-    parts.load()
+def two_steps(parts: TrainingSetup) -> dict[str, Any]:
+    """Two steps in evaluation mode (no dropout, no batch statistics), one validation."""
+    data = parts.load()
     parts.model.eval()
     losses, seen = [], []
-    for update, micro_batches in zip(range(2), parts.updates(0), strict=False):
-        parts.before_update(update)
+    for step, micro_batches in zip(range(2), parts.steps(data, 0), strict=False):
+        parts.before_step(step)
         total = 0.0
         for batch in micro_batches:
             seen += [tensor.clone() for tensor in _tensors(batch)]
@@ -36,8 +35,9 @@ def stub(parts: Parts, worker: Worker) -> Outcome:
             total += loss.item()
         losses.append(total)
     with torch.no_grad():
-        metrics = parts.validate(parts.model)
-    return Outcome("completed", validations=[{"losses": losses, "seen": seen, "metrics": metrics}])
+        metrics = parts.validate(parts.model, data)
+    parts.close()
+    return {"losses": losses, "seen": seen, "metrics": metrics}
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
@@ -50,15 +50,14 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
 
 
 def observe(worker: Worker, names: list[str], root: Path, half: bool) -> dict[str, Any]:
-    """Run every task with the stub; `half` halves the batch a worker."""
-    loop.train = stub
+    """Take two steps of every task; `half` halves the batch a worker."""
     seen = {}
     for name in names:
         words = [f"task={name}", "goal=none", "division=open"]
         task = compose(words).task
         if half and "batch_size" in type(task).model_fields and isinstance(task, TrainingConfig):
             task = compose([*words, f"task.batch_size={task.batch_size // 2}"]).task
-        seen[name] = registry.load(name).run(task, mini_worker(worker, root)).validations[0]
+        seen[name] = two_steps(registry.build(task, mini_worker(worker, root)))
     return seen
 
 
@@ -92,22 +91,21 @@ def first_batches(worker: Worker, root: Path, spoil: bool) -> dict[str, list[tor
     """
     seen: dict[str, list[torch.Tensor] | None] = {}
 
-    def stub(parts: Parts, worker: Worker) -> Outcome:
-        for file in root.glob(f"{task.name}/*/*.arrow") if spoil else ():
+    def first_batch(parts: TrainingSetup) -> list[torch.Tensor]:
+        for file in root.glob(f"{name}/*/*.arrow") if spoil else ():
             with file.open("r+b") as raw:
                 raw.write(bytes(file.stat().st_size))
-        seen[task.name] = None
-        parts.load()
-        seen[task.name] = [tensor.clone() for tensor in _tensors(next(iter(parts.updates(0)))[0])]
-        return Outcome("completed")
+        data = parts.load()
+        return [tensor.clone() for tensor in _tensors(next(iter(parts.steps(data, 0)))[0])]
 
     move = torch.Tensor.to
     torch.Tensor.to = lambda self, *given, **named: move(self, *given, **named).clone()
-    loop.train = stub
     for name in TRAINED:
-        task = compose([f"task={name}"]).task
+        setup = registry.build(compose([f"task={name}"]).task, mini_worker(worker, root / name))
+        seen[name] = None
         with suppress(Exception) if spoil else nullcontext():
-            registry.load(name).run(task, mini_worker(worker, root / name))
+            seen[name] = first_batch(setup)
+        setup.close()
     return seen
 
 
@@ -124,29 +122,20 @@ def test_no_content_of_the_data_is_read_before_the_clock_runs(data_root: Path, t
         assert found is None or not any(map(torch.equal, right[name], found)), name
 
 
-class Enough(Exception):
-    """The first update was made."""
-
-
 SCALING = [words for grid, _ in spec.named("scaling", place={}).grids for words in grid.points]
 
 
 @pytest.mark.parametrize("words", SCALING, ids=" ".join)
 def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
-    words: tuple[str, ...], data_root: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], data_root: Path
 ) -> None:
-    """The mini Transformer's updates cannot be shared out to 32 workers, which the study asked for."""
-
-    def stub(parts: Parts, worker: Worker) -> Outcome:
-        parts.load()
-        assert parts.samples(next(iter(parts.updates(0)))[0]) > 0
-        raise Enough
-
-    monkeypatch.setattr(loop, "train", stub)
+    """The mini Transformer's steps cannot be shared out to 32 workers, which the study asked for."""
     experiment = compose(words)
     worker = Worker(rank=experiment.workers - 1, world_size=experiment.workers)
-    with pytest.raises(Enough):
-        registry.load(experiment.task.name).run(experiment.task, mini_worker(worker, data_root))
+    setup = registry.build(experiment.task, mini_worker(worker, data_root))
+    batch = next(iter(setup.steps(setup.load(), 0)))[0]
+    setup.close()
+    assert setup.samples(batch) > 0
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -103,21 +102,15 @@ def test_correct_counts_rows_by_the_sign_of_the_logit(dtype):
 
 
 def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
-    data_root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    data_root: Path, request: pytest.FixtureRequest
 ) -> None:
-    trained: dict[str, Any] = {}
-    train = loop.train
-
-    def remember(parts: loop.Parts, worker: Worker) -> loop.Outcome:
-        trained["model"] = parts.model
-        return train(parts, worker)
-
-    monkeypatch.setattr(loop, "train", remember)
     task = compose(["task=logreg", "goal=none"]).task
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more only wait for each other on rows this short
     request.addfinalizer(lambda: torch.set_num_threads(threads))
-    registry.load("logreg").run(task, mini_worker(Worker(), data_root))
+    worker = mini_worker(Worker(), data_root)
+    setup = registry.build(task, worker)
+    loop.train(setup, worker)
     rows, _ = data.open_dataset(data_root / task.dataset)
     features, labels = rows.features.double().numpy(), rows.labels.numpy()
     l2 = vars(task)["l2"]
@@ -127,7 +120,7 @@ def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
         return float(np.logaddexp(0, -(2 * labels - 1) * (features @ w)).mean() + l2 / 2 * w @ w)
 
     best = objective(fitted.fit(features, labels).coef_[0])
-    ours = objective(trained["model"].weight.detach().double().numpy()[0])
+    ours = objective(setup.model.get_parameter("weight").detach().double().numpy()[0])
     assert best <= ours <= best + 1e-3
 
 
@@ -146,7 +139,7 @@ def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_
         return select(rows, dim, chosen)
 
     monkeypatch.setattr(torch.Tensor, "index_select", remember)
-    registry.load("logreg").run(compose(words).task, mini_worker(Worker(), data_root))
+    registry.run(compose(words).task, mini_worker(Worker(), data_root))
     held, trained = touched[0], torch.cat(touched[1:])
     assert len(held) == 4_000 and len(trained) == 16_000
     assert torch.equal(torch.cat([held, trained]).sort().values, torch.arange(20_000))

@@ -14,6 +14,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import test_awdlstm_data
 import test_logreg_data
@@ -30,7 +31,7 @@ from mlbench.tasks.allreduce import collectives
 from mlbench.tasks.translation import data as translation
 from mlbench.tasks.translation import language, wmt
 from mlbench.training import loop
-from mlbench.training.loop import Outcome, Parts
+from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 pytestmark = pytest.mark.slow
@@ -128,16 +129,17 @@ def closed(name: str) -> config.Experiment:
 
 @dataclass
 class First:
-    """The first updates of a run, over as many epochs as small data need; remembers what it gave."""
+    """The first steps of a run, over as many epochs as small data need; remembers what it gave."""
 
-    parts: Parts
+    setup: TrainingSetup
+    data: Any
     given: list[Any] = field(default_factory=list)
 
     def __len__(self) -> int:
         return STEPS
 
     def __iter__(self) -> Any:
-        epochs = (self.parts.updates(epoch) for epoch in count())
+        epochs = (self.setup.steps(self.data, epoch) for epoch in count())
         for update in islice(chain.from_iterable(epochs), STEPS):
             self.given.append(update[0])
             yield update
@@ -147,34 +149,33 @@ def first_steps(worker: Worker, name: str, root: Path) -> dict[str, Any]:
     """Run the task through the loop for so many updates, each followed by an empty validation."""
     experiment = closed(name)
     worker.data_root, worker.seed, worker.goal = root, 1, experiment.target
-    train, seen = loop.train, {}
+    goal = experiment.target
+    assert goal is not None
+    missed = goal.target + (1 if goal.direction == "min" else -1)
+    firsts: list[First] = []
 
-    def shortened(parts: Parts, worker: Worker) -> Outcome:
-        first, goal = First(parts), experiment.target
-        assert goal is not None
-        missed = goal.target + (1 if goal.direction == "min" else -1)
-        seen["parameters"] = sum(weight.numel() for weight in parts.model.parameters())
-        short = replace(
-            parts,
-            epochs=1,
-            updates=lambda _: first,
-            validate=lambda _: {goal.metric: missed},
-            after_validation=lambda _: None,
-            validate_at=tuple((number + 0.5) / STEPS for number in range(STEPS)),
-        )
-        outcome = train(short, worker)
-        seen["sizes"] = [_tokens_a_sentence(batch) if name == "gnmt" else 1.0 for batch in first.given]
-        return outcome
+    def steps(data: Any, _: int) -> First:
+        firsts.append(First(setup, data))
+        return firsts[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "train", shortened)
         if name in ("gnmt", "transformer"):
             _pad_vocabulary(patch, CASES[name].classes)
-        short = experiment.task.model_copy(update=CASES[name].cut)
-        outcome = registry.load(name).run(short, worker)
+        setup = registry.build(experiment.task.model_copy(update=CASES[name].cut), worker)
+    seen: dict[str, Any] = {"parameters": sum(weight.numel() for weight in setup.model.parameters())}
+    short = replace(
+        setup,
+        epochs=1,
+        steps=steps,
+        validate=lambda *_: {goal.metric: missed},
+        after_validation=lambda _: None,
+        validate_at=tuple((number + 0.5) / STEPS for number in range(STEPS)),
+    )
+    outcome = loop.train(short, worker)
+    seen["sizes"] = [_tokens_a_sentence(batch) if name == "gnmt" else 1.0 for batch in firsts[0].given]
     losses = [validation["train_loss"] for validation in outcome.validations]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return seen | {"status": outcome.status, "updates": outcome.updates, "losses": losses, "peak": peak}
+    return seen | {"status": outcome.status, "steps": outcome.steps, "losses": losses, "peak": peak}
 
 
 def _tokens_a_sentence(batch: Any) -> float:
@@ -187,7 +188,8 @@ def _pad_vocabulary(patch: pytest.MonkeyPatch, pieces: int) -> None:
 
     def padded(folder: Path) -> translation.Dataset:
         found = opened(folder)
-        return replace(found, pieces=[*found.pieces, *[""] * (pieces - len(found.pieces))])
+        padding = pa.array([""] * (pieces - len(found.pieces)), pa.string())
+        return replace(found, pieces=pa.chunked_array([*found.pieces.chunks, padding]))
 
     patch.setattr(translation, "open_dataset", padded)
 
@@ -201,7 +203,7 @@ def test_the_first_steps_of_the_official_run(name: str, tmp_path: Path) -> None:
         task = closed(name).task
         registry.load(name).prepare(task, tmp_path)
     (found,) = run_ranks(first_steps, 1, name, tmp_path)
-    assert (found["status"], found["updates"]) == ("goal_not_reached", STEPS)
+    assert (found["status"], found["steps"]) == ("goal_not_reached", STEPS)
     assert found["parameters"] == case.parameters
     assert found["peak"] < MOST_BYTES
     losses = [loss / size for loss, size in zip(found["losses"], found["sizes"], strict=True)]
@@ -228,7 +230,7 @@ def first_exchanges(worker: Worker) -> list[int]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collectives.Exchange, "seconds", counted)
         with pytest.raises(Enough):
-            registry.load("allreduce").run(task, worker)
+            registry.run(task, worker)
     return elements
 
 

@@ -127,7 +127,7 @@ def test_the_rate_rises_for_five_epochs_and_falls_as_a_cosine_to_nothing() -> No
     schedule = Schedule(optimizer, warmup_cosine(50, 900))
     rates = []
     for update in range(900):
-        schedule.before_update(update)
+        schedule.before_step(update)
         rates.append(optimizer.param_groups[0]["lr"])
     assert rates[0] == pytest.approx(3.2 / 50) and rates[24] == pytest.approx(1.6)
     assert rates[49] == rates[50] == pytest.approx(3.2)

@@ -15,7 +15,8 @@ from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import batches, data
 from mlbench.tasks.translation.batches import BucketedUpdates, Budget, MicroBatch
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
-from mlbench.training.loop import Parts, train
+from mlbench.training.loop import train
+from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 GNMT, TRANSFORMER = Budget("sentences", 2048, 128), Budget("tokens", 2**17, 8192)  # as in conf/task
@@ -286,19 +287,20 @@ def trained_with(worker: Worker, pairs: data.Pairs, budget: Budget) -> tuple[lis
         )
         return worker.world_size * total / batch.update_target_tokens  # the loop takes the ranks' mean
 
-    parts = Parts(
+    plan = BucketedUpdates(pairs, budget, longest=40, worker=worker)
+    setup = TrainingSetup(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
         epochs=1,
-        updates=BucketedUpdates(pairs, budget, longest=40, worker=worker),
+        steps=lambda _, epoch: plan(epoch),
         forward=lambda module, batch: module(batch),
         loss=loss,
-        validate=lambda _: {"bleu": 0.0},
+        validate=lambda *_: {"bleu": 0.0},
         samples=lambda batch: batch.target_tokens,
     )
-    outcome = train(parts, worker)
-    samples = sum(segment.samples for segment in outcome.segments)
-    return model.out.bias.tolist(), outcome.updates, samples
+    outcome = train(setup, worker)
+    samples = sum(segment.samples for segment in outcome.phase_times)
+    return model.out.bias.tolist(), outcome.steps, samples
 
 
 def phrasebook() -> SimpleNamespace:

@@ -1,5 +1,6 @@
 """Both translation tasks as they train: the same for any number of workers, precision, and the decoder."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,10 @@ from mlbench.tasks import registry
 from mlbench.tasks.gnmt.model import Gnmt
 from mlbench.tasks.transformer.model import Transformer
 from mlbench.tasks.translation import batches, data
-from mlbench.tasks.translation import training as translating
+from mlbench.tasks.translation import torch as translating
 from mlbench.tasks.translation.columns import columns
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
 from mlbench.training import loop
-from mlbench.training.loop import Outcome, Parts
 from mlbench.training.worker import Worker
 
 UPDATES = 3
@@ -36,31 +36,23 @@ def small(name: str, *words: str) -> Any:
 
 def trained(worker: Worker, name: str, root: Path) -> tuple[list[float], dict[str, float], float]:
     """Train a few updates and validate; return the weights, the metrics and the loss."""
-    real, kept = loop.train, []
 
     class Few:
         def __init__(self, updates: Any) -> None:
-            self.updates = updates
+            self.steps = updates
 
         def __len__(self) -> int:
             return UPDATES
 
         def __iter__(self) -> Any:
-            return (update for _, update in zip(range(UPDATES), self.updates, strict=False))
+            return (update for _, update in zip(range(UPDATES), self.steps, strict=False))
 
-    def few(parts: Parts, worker: Worker) -> Outcome:
-        whole = parts.updates
-        parts.updates = lambda epoch: Few(whole(epoch))
-        parts.epochs, parts.validate_at = 1, (1.0,)
-        kept.append(parts.model)
-        return real(parts, worker)
-
-    loop.train = few
-    try:
-        outcome = registry.load(name).run(small(name), mini_worker(worker, root))
-    finally:
-        loop.train = real
-    weights = torch.cat([weight.detach().flatten() for weight in kept[0].parameters()])
+    setup = registry.build(small(name), mini_worker(worker, root))
+    few = replace(
+        setup, epochs=1, validate_at=(1.0,), steps=lambda text, epoch: Few(setup.steps(text, epoch))
+    )
+    outcome = loop.train(few, worker)
+    weights = torch.cat([weight.detach().flatten() for weight in setup.model.parameters()])
     (validation,) = outcome.validations
     return weights.tolist(), validation["metrics"], validation["train_loss"]
 
@@ -170,25 +162,20 @@ def test_autocast_computes_what_full_precision_does(name, dtype):
 
 def test_gnmts_gradient_is_clipped_before_the_step_and_the_transformers_is_not(monkeypatch, data_root):
     """Adam hides a gradient's length, so what it is given is looked at."""
-    steps: list[Any] = []
-
-    def stub(parts: Parts, worker: Worker) -> Outcome:
-        parts.load()
-        batch = next(iter(parts.updates(0)))[0]
-        (1e3 * parts.loss(parts.forward(parts.model, batch), batch)).backward()
-        gradients = [weight.grad for weight in parts.model.parameters() if weight.grad is not None]
-        monkeypatch.setattr(
-            parts.optimizer, "step", lambda: steps.append(torch.cat([g.flatten() for g in gradients]))
-        )
-        steps.append(parts.step and parts.step())
-        return Outcome("completed")
-
-    monkeypatch.setattr(loop, "train", stub)
+    norms: list[float] = []
     for name in SMALL:
-        registry.load(name).run(small(name), mini_worker(Worker(), data_root))
-    clipped, *plain = steps
-    assert clipped.norm().item() == pytest.approx(5.0, rel=1e-4)
-    assert plain == [None, None]  # the Transformer leaves the step to the loop
+        setup = registry.build(small(name), mini_worker(Worker(), data_root))
+        batch = next(iter(setup.steps(setup.load(), 0)))[0]
+        (1e3 * setup.loss(setup.forward(setup.model, batch), batch)).backward()
+        gradients = [weight.grad for weight in setup.model.parameters() if weight.grad is not None]
+        monkeypatch.setattr(
+            setup.optimizer,
+            "step",
+            lambda given=gradients: norms.append(torch.cat([g.flatten() for g in given]).norm().item()),
+        )
+        if setup.optimizer_step is not None:  # the Transformer leaves the step to the loop
+            setup.optimizer_step()
+    assert norms == [pytest.approx(5.0, rel=1e-4)]
 
 
 def test_a_translation_is_bounded_as_the_recipe_says(monkeypatch):
@@ -210,8 +197,8 @@ def test_a_translation_is_bounded_as_the_recipe_says(monkeypatch):
 def test_a_model_that_repeats_the_reference_has_a_perfect_score(monkeypatch, data_root):
     """A decoder fed with the answers: sub-words, marks, order of the test set and sharing out are right."""
     config = small("gnmt")
-    found = data.open_dataset(data.prepare_dataset(config, data_root))
-    _, answers = columns(found.test, torch.device("cpu"))
+    found = data.open_dataset(data.prepare_dataset(config, data_root)).load_test()
+    _, answers = columns(found.pairs, torch.device("cpu"))
 
     def answer(model: Any, batch: batches.TestBatch, *, config: Any) -> torch.Tensor:
         return answers.gather(np.array(batch.rows), 100)
@@ -229,7 +216,7 @@ def test_a_model_that_repeats_the_reference_has_a_perfect_score(monkeypatch, dat
 def test_a_gpu_learns(name, precision, data_root):
     worker = mini_worker(Worker(device=torch.device("cuda")), data_root)
     config = compose([f"task={name}", "division=open", f"task.precision={precision}", "task.epochs=3"]).task
-    outcome = registry.load(name).run(config, worker)
+    outcome = registry.run(config, worker)
     losses = [validation["train_loss"] for validation in outcome.validations]
     assert losses[-1] < 0.6 * losses[0]
-    assert ("skipped_updates" in outcome.validations[-1]["metrics"]) == (precision == "fp16")
+    assert ("skipped_steps" in outcome.validations[-1]["metrics"]) == (precision == "fp16")

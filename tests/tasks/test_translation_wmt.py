@@ -111,7 +111,7 @@ def test_archives_become_batches(mirror: Mirror, tmp_path: Path) -> None:
     assert len(found.train) == 240  # empty, Cyrillic, too long and broken lines are dropped
     for number, (_, german) in enumerate(TRAIN):
         begin, end = found.train.target_offsets[number : number + 2]
-        assert found.detokenise(found.train.targets[begin:end]) == german
+        assert found.load_test().detokenise(found.train.targets[begin:end]) == german
     manifest = arrow.verify(folder)
     assert manifest["pairs_read"] == 244
     assert [each["file"] for each in manifest["inputs"]] == [

@@ -74,7 +74,7 @@ def test_throughput_batches_and_training_have_units():
     assert text["throughput"] == "71.9 images/s, 36 per worker"
     assert text["batch"] == "p50 152 ms, p95 181 ms"
     assert text["trained"] == "2 epochs, 46 updates, 2,876 images"
-    assert said(epochs=1.0, updates=1)["trained"] == "1 epoch, 1 update, 2,876 images"
+    assert said(epochs=1.0, steps=1)["trained"] == "1 epoch, 1 update, 2,876 images"
 
 
 def test_a_run_without_phase_clocks_shows_none():
@@ -83,7 +83,7 @@ def test_a_run_without_phase_clocks_shows_none():
         overlapped_communication=None,
         exposed_communication_share=None,
         train_time=None,
-        batch_s={},
+        step_s={},
     )
     assert not {"phases", "communication", "batch"} & text.keys()
     assert text["where it went"] == "validation 6.2 s, report 750 ms, batches and rest 41.3 s"

@@ -15,7 +15,7 @@ from mlbench import results
 from mlbench.experiment import events, record
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.tasks import resnet50
+from mlbench.tasks.resnet50.torch import batches
 from mlbench.tracking import archive, uploader
 from mlbench.tracking.archive import export
 
@@ -86,7 +86,7 @@ def test_the_global_batch_of_resnet50_grows_to_its_limit(workers: int, batch: in
     run.end("failed")
     (told,) = [line for line in mllog(exported(run, tmp_path)) if line["key"] == "global_batch_size"]
     config: Any = run.experiment.task
-    assert told["value"] == batch == resnet50.batches(config, workers)[0] * workers
+    assert told["value"] == batch == batches(config, workers)[0] * workers
 
 
 def test_a_missed_goal_has_no_result_and_is_no_success(tmp_path: Path) -> None:

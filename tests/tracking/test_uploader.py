@@ -395,7 +395,7 @@ def test_long_values_are_cut_to_what_mlflow_takes(root: Path) -> None:
 def test_system_metrics_of_several_nodes_are_told_apart() -> None:
     metadata = {"started_at": STARTED, "segments": [driven.segment(1.0)]}
     metadata["system"] = [driven.sample(STARTED + 2.4, node=f"node_{n}") for n in (0, 1)]
-    validation = {"metrics": {}, "epoch": 1.0, "elapsed": 4.0, "train_loss": None, "wall": 1.0, "update": 9}
+    validation = {"metrics": {}, "epoch": 1.0, "elapsed": 4.0, "train_loss": None, "wall": 1.0, "step": 9}
     found = mapping.series([{"key": "validation", "value": validation, "metadata": metadata}])
     names = [metric.name for metric in found if metric.name.startswith("system/")]
     assert names == [f"system/node_{n}/cpu_utilization_percentage" for n in (0, 1)]

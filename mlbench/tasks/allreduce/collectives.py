@@ -107,7 +107,7 @@ class Exchange:
             self.check()
             self.fill()
 
-        times = worker.tracker.time_repeats(self.operation, repeats, prepare=prepare, barrier=worker.barrier)
+        times = worker.timer.benchmark(self.operation, repeats, prepare=prepare, barrier=worker.barrier)
         self.check()
         return times
 

@@ -11,7 +11,7 @@ class Averaging:
     """Begins to average the weights once validation has stalled; the average is then what is validated.
 
     The trigger is that of the authors' code: more than `patience` validations came before, and the
-    loss is worse than the best of them without the latest `patience`. From the next update on, the mean
+    loss is worse than the best of them without the latest `patience`. From the next step on, the mean
     of all weights since is kept; the weights that are trained, and their rate, go on as before.
     Every rank must see the same (global) losses, or their weights part.
     """
@@ -22,8 +22,8 @@ class Averaging:
         self.losses: list[float] = []
         self.average: AveragedModel | None = None
 
-    def after_update(self) -> None:
-        """Take the weights of an update into the average, if there is one."""
+    def after_step(self) -> None:
+        """Take the weights of a step into the average, if there is one."""
         if self.average is not None:
             self.average.update_parameters(self.model)
 

@@ -52,7 +52,7 @@ class Reading:
         """Read this rank's columns from the file onto its device."""
         self.text = self.text.contiguous().to(self.worker.device)
 
-    def updates(self, epoch: int) -> "Pieces":
+    def steps(self, epoch: int) -> "Pieces":
         """Return an epoch's pieces, from the start of every column."""
         rows = len(self.text) - 1
         lengths = piece_lengths(rows, bptt=self.bptt, generator=self.worker.generator(epoch))
@@ -67,7 +67,7 @@ class Reading:
 
 @dataclass
 class Pieces:
-    """One epoch's updates, a piece each."""
+    """One epoch's steps, a piece each."""
 
     reading: Reading
     epoch: int
@@ -167,7 +167,7 @@ def validation(tokens: Tensor, worker: Worker, *, count: int, bptt: int) -> Vali
     """Return the validation of a text [tokens] in `count` columns whose lengths differ by at most one."""
     pairs = len(tokens) - 1
     begins = [pairs * column // count for column in range(count + 1)]
-    own = sampling.share(count, worker)
+    own = sampling.shard(count, worker)
     rows = -(-pairs // count)
     inputs = torch.zeros(rows, len(own), dtype=torch.int64)
     targets = torch.full((rows, len(own)), IGNORED)

@@ -171,5 +171,5 @@ def training_jobs(count: int, *, batch: int, micro: int, epoch: int, worker: Wor
 
 def validation_jobs(count: int, *, batch: int, worker: Worker) -> list[Job]:
     """Return this rank's share of the validation images in order; the last job may be smaller."""
-    part = sampling.share(count, worker)
+    part = sampling.shard(count, worker)
     return [Job("val", list(part[begin : begin + batch])) for begin in range(0, len(part), batch)]

@@ -86,7 +86,7 @@ class MicroBatch:
 
 
 class BucketedUpdates:
-    """Makes the updates of an epoch; to be called with the epoch's number, as `Parts.updates` is.
+    """Makes the updates of an epoch; to be called with the epoch's number, as `TrainingSetup.steps` is.
 
     Sentences with a side of more than `longest` sub-words, or an empty one, are left out. Of the others every
     one comes once an epoch, but for a rest drawn at random: less than one update, and under a budget of

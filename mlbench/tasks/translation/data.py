@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,19 +40,13 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """Two splits, the test's references as plain text, and the vocabulary that both languages share."""
+class Test:
+    """The test split with its references as plain text, and the words that a translation is made of."""
 
-    train: Pairs
-    test: Pairs
+    pairs: Pairs
     references: list[str]
     pieces: list[str]  # the vocabulary; the first are PAD, UNK, BOS and EOS of subwords
     language: str  # of the target
-
-    @cached_property
-    def vocabulary(self) -> int:
-        """Rows of the embedding: the pieces, padded to a multiple of 8."""
-        return -(-len(self.pieces) // MULTIPLE) * MULTIPLE
 
     def detokenise(self, ids: Iterable[int]) -> str:
         """Return the sentence of target sub-words up to the first EOS; PAD, BOS and padding say nothing."""
@@ -65,6 +59,26 @@ class Dataset:
             if number not in (subwords.PAD, subwords.BOS) and number < len(self.pieces):
                 kept.append(self.pieces[number])
         return moses.detokenise(subwords.joined(kept), self.language)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Two splits and the vocabulary that both languages share, mapped from the files: nothing is read yet."""
+
+    train: Pairs
+    test: Pairs
+    references: "pa.ChunkedArray"  # the test's, plain text
+    pieces: "pa.ChunkedArray"  # the vocabulary
+    language: str  # of the target
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding: the pieces, padded to a multiple of 8."""
+        return -(-len(self.pieces) // MULTIPLE) * MULTIPLE
+
+    def load_test(self) -> Test:
+        """Read the references and the vocabulary."""
+        return Test(self.test, self.references.to_pylist(), self.pieces.to_pylist(), self.language)
 
 
 # WMT14's text, nearly the same, has 226 million words on both sides (Luong et al. 2015); each is at least one
@@ -98,8 +112,8 @@ def open_dataset(folder: Path) -> Dataset:
     return Dataset(
         train=_pairs(arrow.read_split(folder, "train")),
         test=_pairs(test),
-        references=test.column("reference").to_pylist(),
-        pieces=arrow.read_split(folder, "vocabulary").column("piece").to_pylist(),
+        references=test.column("reference"),
+        pieces=arrow.read_split(folder, "vocabulary").column("piece"),
         language=arrow.read_manifest(folder)["parameters"]["target"],
     )
 

@@ -132,7 +132,7 @@ class Speaker:
             f"{german} , weil {words.PRONOUNS[thing.gender]} {adjective[1]} {'sind' if many else 'ist'}",
         )
 
-    # Parts of sentences
+    # TrainingSetup of sentences
 
     def clause(self) -> tuple[str, str]:
         english, german = self.entry(words.CONJUNCTIONS)

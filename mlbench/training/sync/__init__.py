@@ -1,0 +1,1 @@
+"""How gradients are combined between workers: a module a strategy, found by its name."""

@@ -1,6 +1,7 @@
-"""How gradients are combined between workers: by name, around any model, timed bucket by bucket."""
+"""Gradients averaged by an all-reduce that overlaps with backward: torch's DistributedDataParallel."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -8,40 +9,64 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mlbench.experiment.config import Sync
-from mlbench.training.timer import Tracker
+from mlbench.experiment.config import Sync as Config
+from mlbench.training.timer import PhaseTimer
 
 
-def wrap(model: nn.Module, sync: Sync, tracker: Tracker) -> nn.Module:
-    """Return `model` so that backward averages gradients over the workers.
+def synchronise(model: nn.Module, config: Config, timer: PhaseTimer) -> "Local | Ddp":
+    """Return what averages gradients over the workers while `model` trains.
 
     One worker trains the bare model: the base of every speed-up carries no cost of distribution. Buffers
-    (running statistics) stay local while training; `average_buffers` makes them one before validation.
+    (running statistics) stay local while training and are averaged before a validation.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return model
-    assert sync.name == "ddp", sync.name
+        return Local(model)
     cuda = next(model.parameters()).is_cuda
     wrapped = DistributedDataParallel(
         model,
         device_ids=[torch.cuda.current_device()] if cuda else None,
-        bucket_cap_mb=cast(Any, sync.bucket_cap_mb),  # a float works; torch's annotation says int
+        bucket_cap_mb=cast(Any, config.bucket_cap_mb),  # a float works; torch's annotation says int
         gradient_as_bucket_view=True,  # the reduced bucket is the gradient: no copy back
         forward_sync_buffers=False,
     )
-    if tracker.instrument:
-        wrapped.register_comm_hook(tracker, _timed_all_reduce)
-    return wrapped
+    if timer.enabled:
+        wrapped.register_comm_hook(timer, _timed_all_reduce)
+    return Ddp(wrapped)
 
 
-def unwrap(model: nn.Module) -> nn.Module:
-    """Return the model below what `wrap` put around it."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+@dataclass(frozen=True)
+class Local:
+    """A single worker: nothing to combine."""
+
+    module: nn.Module
+
+    def accumulating(self) -> AbstractContextManager:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+    def after_step(self, step: int) -> None:
+        """Do nothing."""
+
+    def before_validation(self) -> None:
+        """Do nothing."""
 
 
-def without_sync(model: nn.Module) -> AbstractContextManager:
-    """Return a context in which backward only accumulates; for all but an update's last micro-batch."""
-    return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+@dataclass(frozen=True)
+class Ddp:
+    """Several workers: every gradient is the mean over them when backward ends."""
+
+    module: DistributedDataParallel
+
+    def accumulating(self) -> AbstractContextManager:
+        """Return a context in which backward only accumulates; for all but a step's last micro-batch."""
+        return self.module.no_sync()
+
+    def after_step(self, step: int) -> None:
+        """Do nothing: the gradients were averaged, so the weights are alike."""
+
+    def before_validation(self) -> None:
+        """Make the buffers one."""
+        average_buffers(self.module.module)
 
 
 def average_buffers(model: nn.Module) -> None:
@@ -57,16 +82,16 @@ def average_buffers(model: nn.Module) -> None:
 
 
 def _timed_all_reduce(
-    tracker: Tracker,
+    timer: PhaseTimer,
     bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
 ) -> torch.futures.Future[torch.Tensor]:
-    """Average one bucket, as DDP does without a hook, and stamp when it left and when it arrived."""
-    launch = tracker.launched()
+    """Average one bucket, as DDP does without a hook, and stamp when it left and when it was reduced."""
+    launch = timer.bucket_launched()
     work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
     assert work is not None
 
-    def arrived(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-        tracker.arrived(launch)
+    def reduced(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        timer.bucket_reduced(launch)
         return future.value()[0]
 
-    return work.get_future().then(arrived)
+    return work.get_future().then(reduced)

@@ -58,7 +58,7 @@ def small(config: Any) -> Plain:
         fused=True,
     )
 
-    def update(batches: Sequence[Any]) -> torch.Tensor:
+    def step(batches: Sequence[Any]) -> torch.Tensor:
         ((images, labels),) = batches
         loss = F.cross_entropy(model(images), labels)
         loss.backward()
@@ -66,7 +66,7 @@ def small(config: Any) -> Plain:
         optimizer.zero_grad()
         return loss.detach()
 
-    return Plain(model, optimizer, update)
+    return Plain(model, optimizer, step)
 
 
 def large(config: Any, *, classes: int) -> Plain:
@@ -79,7 +79,7 @@ def large(config: Any, *, classes: int) -> Plain:
     optimizer = torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum, fused=True)
     mean, std = (torch.tensor(each).view(3, 1, 1) * 255 for each in (MEAN, STD))
 
-    def update(batches: Sequence[Any]) -> torch.Tensor:
+    def step(batches: Sequence[Any]) -> torch.Tensor:
         images = sum(len(labels) for _, labels in batches)
         total = torch.zeros(())
         for pixels, labels in batches:
@@ -94,7 +94,7 @@ def large(config: Any, *, classes: int) -> Plain:
         optimizer.zero_grad()
         return total
 
-    return Plain(model, optimizer, update)
+    return Plain(model, optimizer, step)
 
 
 def resnet50(config: Any, *, classes: int) -> nn.Module:

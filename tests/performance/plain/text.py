@@ -64,7 +64,7 @@ def language_model(config: Any, *, vocabulary: int) -> Plain:
     )
     states: list[State] | None = None
 
-    def update(batches: Sequence[Any]) -> torch.Tensor:
+    def step(batches: Sequence[Any]) -> torch.Tensor:
         nonlocal states
         (piece,) = batches
         logits, raw, dropped, after = model(piece.inputs, states)
@@ -78,4 +78,4 @@ def language_model(config: Any, *, vocabulary: int) -> Plain:
         optimizer.zero_grad()
         return loss.detach()
 
-    return Plain(model, optimizer, update)
+    return Plain(model, optimizer, step)

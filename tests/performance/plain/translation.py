@@ -105,7 +105,7 @@ def translator(config: Any, *, vocabulary: int) -> Plain:
         model.parameters(), lr=config.rate, betas=config.betas, eps=config.epsilon, fused=True
     )
 
-    def update(batches: Sequence[Any]) -> torch.Tensor:
+    def step(batches: Sequence[Any]) -> torch.Tensor:
         total = torch.zeros(())
         for batch in batches:
             whole = batch.update_sentences if config.budget == "sentences" else batch.update_target_tokens
@@ -126,4 +126,4 @@ def translator(config: Any, *, vocabulary: int) -> Plain:
         optimizer.zero_grad()
         return total
 
-    return Plain(model, optimizer, update)
+    return Plain(model, optimizer, step)

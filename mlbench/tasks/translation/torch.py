@@ -2,20 +2,19 @@
 
 import math
 from collections.abc import Callable
-from functools import cache
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
 
-from mlbench.tasks.translation import beam, bleu, data
+from mlbench.tasks.translation import beam, bleu, data, moses
 from mlbench.tasks.translation.batches import BucketedUpdates, Budget, MicroBatch, TestBatch, test_batches
 from mlbench.tasks.translation.config import TranslationConfig
 from mlbench.tasks.translation.smoothing import smoothed_cross_entropy
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
 from mlbench.training import precision, schedules
 from mlbench.training.flops import training_flops
-from mlbench.training.loop import Outcome, Parts
+from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 # The largest micro-batch of a worker without a GPU (2026-11-21): a Transformer-big needs 17.7 GB for one
@@ -24,36 +23,30 @@ CPU_MICRO_BATCH = {"sentences": 128, "tokens": 2048}
 TEST_SENTENCES = 128  # translated at a time by one worker; bounds memory, changes no result (2026-11-21)
 
 
-def train_translator(
+class Text(NamedTuple):
+    """What the loop trains and validates on."""
+
+    plan: BucketedUpdates
+    test: data.Test
+
+
+def build_translator(
     config: TranslationConfig,
     worker: Worker,
     *,
     model: Callable[[int], nn.Module],
     factor: Callable[[int], schedules.Factor],
     counted: Callable[[int, int], int],
-) -> Outcome:
-    """Train until the goal or the last epoch.
+) -> TrainingSetup:
+    """Return what the loop trains.
 
-    model(vocabulary) makes the network, a `beam.Translator`; factor(updates) the schedule of its rate over
-    so many updates; counted(source, target) says how many of these tokens the task counts.
+    model(vocabulary) makes the network, a `beam.Translator`; factor(steps) the schedule of its lr over
+    so many steps; counted(source, target) says how many of these tokens the task counts.
     """
-    from mlbench.training.loop import train
-
-    found = data.open_dataset(data.prepare_dataset(config, worker.data_root))
-
-    @cache
-    def plan() -> BucketedUpdates:
-        """Sort and cut the pairs; the loop asks first."""
-        budget = update_budget(config, worker.device)
-        return BucketedUpdates(found.train, budget, longest=config.longest, worker=worker)
-
-    @cache
-    def rates() -> schedules.Factor:
-        return factor(config.epochs * len(plan()))
-
+    files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
-        network = model(found.vocabulary).to(worker.device)
+        network = model(files.vocabulary).to(worker.device)
     # Dropout differs from rank to rank, but not from run to run.
     torch.manual_seed(worker.generator(0, 1 + worker.rank).initial_seed())
     optimizer = torch.optim.Adam(
@@ -61,7 +54,17 @@ def train_translator(
     )
     mixed = mixed_precision(config, worker)
     clip = config.clip or math.inf
-    schedule = schedules.Schedule(optimizer, lambda update: rates()(update))
+    schedule = schedules.Schedule(
+        optimizer, lambda step: 1.0
+    )  # `load` counts the steps that the recipe needs
+    scores: list[bleu.Bleu] = []
+
+    def load() -> Text:
+        """Sort and cut the pairs, and read the test sentences and the vocabulary."""
+        budget = update_budget(config, worker.device)
+        plan = BucketedUpdates(files.train, budget, longest=config.longest, worker=worker)
+        schedule.factor = factor(config.epochs * len(plan))
+        return Text(plan, files.load_test())
 
     def forward(net: nn.Module, batch: MicroBatch) -> torch.Tensor:
         lengths = batch.source_lengths.to(worker.device, non_blocking=True)
@@ -76,43 +79,44 @@ def train_translator(
         else:
             optimizer.step()
 
-    scores: list[bleu.Bleu] = []
-
-    def validate(trained: nn.Module) -> dict[str, float]:
+    def validate(trained: nn.Module, text: Text) -> dict[str, float]:
         with torch.autocast(worker.device.type, mixed.autocast, enabled=mixed.autocast is not None):
-            scores.append(quality(cast(beam.Translator, trained), found, config=config, worker=worker))
-        metrics = {"bleu": scores[-1].score, "tokenised_bleu": scores[-1].tokenised}
+            score = quality(cast(beam.Translator, trained), text.test, config=config, worker=worker)
+        scores[:] = [score]
+        metrics = {"bleu": score.score, "tokenised_bleu": score.tokenised}
         if mixed.scaler is not None:
-            metrics["skipped_updates"] = float(mixed.scaler.skipped_updates())
+            metrics["skipped_steps"] = float(mixed.scaler.skipped_steps())
         return metrics
 
-    found.detokenise([])  # loads the language's rules before the clock runs
-    outcome = train(
-        Parts(
-            model=network,
-            optimizer=optimizer,
-            epochs=config.epochs,
-            updates=lambda epoch: plan()(epoch),
-            forward=forward,
-            loss=lambda logits, batch: update_loss(logits, batch, config=config, workers=worker.world_size),
-            validate=validate,
-            samples=lambda batch: counted(batch.source_tokens, batch.target_tokens),
-            load=plan,
-            before_update=schedule.before_update,
-            step=None if math.isinf(clip) else clipped_step,
-            validate_at=config.validate_at,
-            stateful={"schedule": schedule},
-            autocast=mixed.autocast,
-            scaler=mixed.scaler,
-        ),
-        worker,
+    def flops_per_sample(text: Text) -> float:
+        source, target = (round(length) for length in text.plan.lengths.mean(1).tolist())
+        return pair_flops(network, source, target) / counted(source, target)
+
+    def table(text: Text) -> list[dict[str, Any]]:
+        signed = [{"kind": "bleu", "signature": score.signature} for score in scores]
+        return [*signed, {"kind": "batches", "share_of_padding": text.plan.padding}]
+
+    moses.detokenise([], files.language)  # loads the language's rules, which are no data
+    return TrainingSetup(
+        model=network,
+        optimizer=optimizer,
+        epochs=config.epochs,
+        load=load,
+        steps=lambda text, epoch: text.plan(epoch),
+        forward=forward,
+        loss=lambda logits, batch: update_loss(logits, batch, config=config, workers=worker.world_size),
+        validate=validate,
+        samples=lambda batch: counted(batch.source_tokens, batch.target_tokens),
+        sample_unit="tokens",
+        before_step=schedule.before_step,
+        optimizer_step=None if math.isinf(clip) else clipped_step,
+        validate_at=config.validate_at,
+        stateful={"schedule": schedule},
+        autocast=mixed.autocast,
+        scaler=mixed.scaler,
+        flops_per_sample=flops_per_sample,
+        table=table,
     )
-    outcome.unit = "tokens"
-    signed = [{"kind": "bleu", "signature": score.signature} for score in scores[-1:]]
-    outcome.table = [*signed, {"kind": "batches", "share_of_padding": plan().padding}]
-    source, target = (round(length) for length in plan().lengths.mean(1).tolist())
-    outcome.flops_per_sample = pair_flops(network, source, target) / counted(source, target)
-    return outcome
 
 
 def update_budget(config: TranslationConfig, device: torch.device) -> Budget:
@@ -160,14 +164,14 @@ def mixed_precision(config: TranslationConfig, worker: Worker) -> precision.Prec
 
 
 def quality(
-    model: beam.Translator, found: data.Dataset, *, config: TranslationConfig, worker: Worker
+    model: beam.Translator, test: data.Test, *, config: TranslationConfig, worker: Worker
 ) -> bleu.Bleu:
     """Translate the test split, each worker its share, and return the BLEU of all of it."""
     translations, references = [], []
-    share = test_batches(found.test, sentences=TEST_SENTENCES, longest=config.longest_test, worker=worker)
+    share = test_batches(test.pairs, sentences=TEST_SENTENCES, longest=config.longest_test, worker=worker)
     for batch in share:
-        translations += [found.detokenise(words) for words in search(model, batch, config=config).tolist()]
-        references += [found.references[row] for row in batch.rows]
+        translations += [test.detokenise(words) for words in search(model, batch, config=config).tolist()]
+        references += [test.references[row] for row in batch.rows]
     return bleu.corpus_bleu(translations, references, worker)
 
 
