@@ -51,8 +51,8 @@ CUTS: dict[str, dict[str, Any]] = {
     "resnet20": {"dataset": "digits"},
     "resnet50": {"dataset": "shapes", "batch_size": 8},
     "awdlstm": {"dataset": "agreement", "batch_size": 8},
-    "gnmt": {"dataset": "phrasebook", "update_size": 16, "units": 1},
-    "transformer": {"dataset": "phrasebook", "update_size": 640, "units": 1},
+    "gnmt": {"dataset": "cipher", "update_size": 16, "units": 1},
+    "transformer": {"dataset": "cipher", "update_size": 640, "units": 1},
 }
 VOCABULARY = {"awdlstm": 33_278, "gnmt": 32_320, "transformer": 33_712}  # words of the official data sets
 

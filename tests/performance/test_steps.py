@@ -162,6 +162,5 @@ def test_a_measurement_is_a_row_with_a_paired_ratio(data_root: Path, capsys: pyt
 def test_what_an_official_row_cut_down_is_told() -> None:
     (told,) = steps.cuts(["gnmt"])
     assert told == (
-        "- gnmt: dataset phrasebook instead of wmt16_en_de, update_size 16 instead of 2048, "
-        "units 1 instead of 16"
+        "- gnmt: dataset cipher instead of wmt16_en_de, update_size 16 instead of 2048, units 1 instead of 16"
     )

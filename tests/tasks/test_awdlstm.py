@@ -18,7 +18,7 @@ from mlbench.datasets import arrow
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
-from mlbench.tasks.awdlstm import data, grammar, reading
+from mlbench.tasks.awdlstm import data, language, reading
 from mlbench.tasks.awdlstm.averaging import Averaging
 from mlbench.tasks.awdlstm.model import AwdLstm
 from mlbench.training import loop
@@ -283,8 +283,8 @@ def test_the_language_itself_measures_the_floor_that_its_manifest_states(data_ro
     """So a model below the floor could only have seen the validation text."""
     folder = data.prepare_dataset(config(), data_root)
     floor = arrow.read_manifest(folder)["perplexity"]["optimum_on_valid"]
-    source = grammar.agreement(**data.AGREEMENT["parameters"]["grammar"])
-    chance, follow = torch.tensor(source.chance), torch.tensor(source.follow)
+    agreement = language.agreement(**data.AGREEMENT["parameters"]["grammar"])
+    chance, follow = torch.tensor(agreement.probability), torch.tensor(agreement.next_state)
 
     def oracle(tokens: torch.Tensor, state: Any) -> Any:
         state, rows = state if state is not None else 0, []
@@ -415,7 +415,7 @@ def test_real_text_is_learnt(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_trained_model_beats_two_words_of_memory_but_never_the_language_itself(data_root: Path):
-    """Below the floor it would have seen the validation text; by luck, once in 10^9 (see grammar)."""
+    """Below the floor it would have seen the validation text; by chance once in 10^9."""
     worker = mini_worker(Worker(), data_root)
     task = compose(["task=awdlstm", "goal=none", "division=open", "task.epochs=2"]).task
     outcome = registry.run(task, worker)
@@ -423,4 +423,4 @@ def test_a_trained_model_beats_two_words_of_memory_but_never_the_language_itself
     floor = math.log(known["optimum_on_valid"]) - math.log(1e9) / 39_999
     for validation in outcome.validations:
         assert validation["metrics"]["loss"] > floor
-    assert outcome.validations[-1]["metrics"]["perplexity"] < known["trigram"]
+    assert outcome.validations[-1]["metrics"]["perplexity"] < 20.98  # of the best model that sees two words

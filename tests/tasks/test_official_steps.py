@@ -28,8 +28,8 @@ from mlbench.datasets import download
 from mlbench.experiment import config
 from mlbench.tasks import registry
 from mlbench.tasks.allreduce import collectives
+from mlbench.tasks.translation import cipher, wmt
 from mlbench.tasks.translation import data as translation
-from mlbench.tasks.translation import language, wmt
 from mlbench.training import loop
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
@@ -99,7 +99,7 @@ def wikitext2(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
 
 def newstest(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
     """WMT's archives, with short sentences."""
-    short = [pair for pair in language.corpus(3_000, seed=8) if max(map(len, map(str.split, pair))) <= 7]
+    short = [pair for pair in cipher.corpus(3_000, seed=8) if max(map(len, map(str.split, pair))) <= 7]
     parts = ((wmt.EUROPARL, short[:150]), (wmt.COMMONCRAWL, short[150:200]))
     news = ((wmt.NEWS_11, short[200:]), (wmt.NEWS_12, short[200:]))
     own = {

@@ -268,7 +268,7 @@ class Bag(nn.Module):
 def trained(worker: Worker, root: Path) -> list[tuple[list[float], int, int]]:
     """Train an epoch under each kind of budget; the loss is a sum over the update's target tokens."""
     mini_worker(worker, root, seed=3)
-    found = data.open_dataset(data.prepare_dataset(phrasebook(), root)).train
+    found = data.open_dataset(data.prepare_dataset(cipher(), root)).train
     some = data.Pairs(found.sources, found.source_offsets[:601], found.targets, found.target_offsets[:601])
     return [
         trained_with(worker, some, budget)
@@ -303,8 +303,8 @@ def trained_with(worker: Worker, pairs: data.Pairs, budget: Budget) -> tuple[lis
     return model.out.bias.tolist(), outcome.steps, samples
 
 
-def phrasebook() -> SimpleNamespace:
-    return SimpleNamespace(dataset="phrasebook", source="en", target="de", train_files=None, test_files=None)
+def cipher() -> SimpleNamespace:
+    return SimpleNamespace(dataset="cipher", source="en", target="de", train_files=None, test_files=None)
 
 
 def test_three_workers_train_what_one_trains(data_root: Path) -> None:

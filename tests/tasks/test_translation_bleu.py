@@ -8,14 +8,14 @@ import sacrebleu
 from ranks import run_ranks
 from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
 
-from mlbench.tasks.translation import bleu, language
+from mlbench.tasks.translation import bleu, cipher
 from mlbench.training.worker import Worker
 
 
 def translations(sentences: int) -> tuple[list[str], list[str]]:
     """References with words lost, doubled, exchanged and in capitals."""
     random = Random(sentences)
-    references = [german for _, german in language.corpus(sentences, seed=11)]
+    references = [german for _, german in cipher.corpus(sentences, seed=11)]
     found = []
     for reference in references:
         words = reference.split()

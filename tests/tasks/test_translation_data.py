@@ -1,4 +1,4 @@
-"""Prepared text: the phrasebook, and files of a user's own, through the same preparation."""
+"""Prepared text: the cipher, and files of a user's own, through the same preparation."""
 
 import os
 import sys
@@ -11,11 +11,11 @@ import pytest
 
 from mlbench.datasets import arrow
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.translation import corpus, data, language, moses
+from mlbench.tasks.translation import cipher, corpus, data, moses
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD, SPECIALS, UNK
 
 
-def wanting(dataset: str = "phrasebook", **changes: object) -> SimpleNamespace:
+def wanting(dataset: str = "cipher", **changes: object) -> SimpleNamespace:
     values = {"source": "en", "target": "de", "train_files": None, "test_files": None}
     return SimpleNamespace(dataset=dataset, **(values | changes))
 
@@ -36,8 +36,8 @@ def sentences(found: data.Dataset, values: np.ndarray, offsets: np.ndarray) -> l
     return [test.detokenise(values[begin:end]) for begin, end in bounds]
 
 
-def test_the_phrasebook_comes_back_as_it_was_said(found: data.Dataset) -> None:
-    said = language.corpus(15_400, seed=2016)
+def test_the_cipher_comes_back_as_it_was_said(found: data.Dataset) -> None:
+    said = cipher.corpus(15_400, seed=2016)
     test, train = said[:400], said[400:]
     assert found.references.to_pylist() == [german for _, german in test]
     assert sentences(found, found.test.targets, found.test.target_offsets) == found.references.to_pylist()
@@ -75,7 +75,7 @@ def test_preparing_again_elsewhere_gives_the_same_bytes(folder: Path, tmp_path: 
         "from pathlib import Path; from types import SimpleNamespace as N; import sys\n"
         "from mlbench.tasks.translation import data\n"
         "assert 'torch' not in sys.modules and 'tokenizers' not in sys.modules\n"
-        "data.prepare_dataset(N(dataset='phrasebook', source='en', target='de', train_files=None,"
+        "data.prepare_dataset(N(dataset='cipher', source='en', target='de', train_files=None,"
         f" test_files=None), Path({str(tmp_path)!r}))"
     )
     run(
@@ -83,17 +83,17 @@ def test_preparing_again_elsewhere_gives_the_same_bytes(folder: Path, tmp_path: 
         check=True,
         env={"PYTHONHASHSEED": "5", "PYTHONPATH": ":".join(sys.path)},
     )
-    assert arrow.manifest_hash(tmp_path / "phrasebook") == arrow.manifest_hash(folder)
+    assert arrow.manifest_hash(tmp_path / "cipher") == arrow.manifest_hash(folder)
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert data.prepare_dataset(wanting(), folder.parent) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
 def test_the_list_of_data_sets_promises_what_is_prepared(folder: Path) -> None:
-    offer = data.DATASETS["phrasebook"]
+    info = data.DATASETS["cipher"]
     manifest = arrow.read_manifest(folder)
-    assert offer.prepared == sum(split["bytes"] for split in manifest["splits"].values())
-    assert offer.manifest.items() <= manifest.items()
+    assert info.prepared == sum(split["bytes"] for split in manifest["splits"].values())
+    assert info.manifest.items() <= manifest.items()
     assert data.DATASETS["wmt16_en_de"].download == 657_632_379 + 918_311_367 + 75_178_032 + 38_654_961
     assert data.DATASETS["wmt17_en_de"].manifest["parameters"]["pieces"] == 33_712
 
@@ -135,7 +135,7 @@ from mlbench.tasks.translation import data, wmt
 
 root = Path(sys.argv[1])
 files = {"train_files": root / "train", "test_files": root / "test"}
-config = SimpleNamespace(dataset="phrasebook", source="en", target="fr", **files)
+config = SimpleNamespace(dataset="cipher", source="en", target="fr", **files)
 found = data.open_dataset(data.prepare_dataset(config, root))
 begin, end = found.train.target_offsets[7:9]
 print(ascii([found.detokenise(found.train.targets[begin:end]), *wmt.segments(root / "test.sgm")]))
@@ -195,6 +195,6 @@ def test_what_is_wrong_with_own_files_is_said_in_a_sentence(tmp_path: Path) -> N
 
 
 def test_the_data_sets_have_one_direction(tmp_path: Path) -> None:
-    for name in ("phrasebook", "wmt16_en_de", "wmt17_en_de"):
+    for name in ("cipher", "wmt16_en_de", "wmt17_en_de"):
         with pytest.raises(UserError, match=f"{name} is from en to de, not from de to en"):
             data.prepare_dataset(wanting(name, source="de", target="en"), tmp_path)

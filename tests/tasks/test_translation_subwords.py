@@ -9,10 +9,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.translation import language, subwords
+from mlbench.tasks.translation import cipher, subwords
 from mlbench.tasks.translation.subwords import SPECIALS, SUFFIX, UNK, Letters, Size
 
-LINES = [side.replace(".", " .").replace(",", " ,") for pair in language.corpus(300, seed=1) for side in pair]
+LINES = [side.replace(".", " .").replace(",", " ,") for pair in cipher.corpus(300, seed=1) for side in pair]
 
 
 def learnt(folder: Path, lines: list[str], size: Size) -> Tokenizer:

@@ -14,10 +14,10 @@ from mirror import Mirror, serve
 
 from mlbench.datasets import arrow, download
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.translation import batches, data, language, wmt
+from mlbench.tasks.translation import batches, cipher, data, wmt
 from mlbench.training.worker import Worker
 
-SAID = language.corpus(260, seed=7)
+SAID = cipher.corpus(260, seed=7)
 TRAIN, TEST = SAID[:240], SAID[240:]
 
 

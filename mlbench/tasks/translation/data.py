@@ -91,13 +91,13 @@ DATASETS = {
         prepared=WMT_BYTES,
     )
     for name, parts in wmt.TRAINED_ON.items()
-} | {"phrasebook": DatasetInfo(corpus.MANIFESTS["phrasebook"], download=0, prepared=2_401_094)}
+} | {"cipher": DatasetInfo(corpus.MANIFESTS["cipher"], download=0, prepared=2_060_846)}
 
 
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder.
 
-    `config` has `dataset` ("wmt16_en_de", "wmt17_en_de" or "phrasebook"), the languages `source` and
+    `config` has `dataset` ("wmt16_en_de", "wmt17_en_de" or "cipher"), the languages `source` and
     `target`, and `train_files` and `test_files`: with train_files=/text/train, /text/train.en and
     /text/train.de are read instead of the data set's own text, and prepared by its rules.
     """
