@@ -1,11 +1,12 @@
-"""More workers than were measured: `python -m mlbench.predict STUDY` says how long, how dear, how sure."""
+"""More workers than were measured: `python -m mlbench.predict STUDY` gives time, cost and their intervals."""
 
-import argparse
 import dataclasses
 import json
 import math
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,172 +22,101 @@ from mlbench.prediction import advice, explain, forecast, holdout, model, networ
 from mlbench.prediction.forecast import Forecast, Target
 from mlbench.prediction.holdout import LeftOut
 from mlbench.prediction.runs import Measurements, check, from_records
-from mlbench.terminal import command
+from mlbench.terminal import tables
+from mlbench.terminal.args import JSON, OK, Args, Command, Verb, paragraph, run_command
 
+WIDEST = 110  # columns of a sentence; longer lines are hard to read
 PUBLISHED = "published:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
 SETTINGS = {
-    "workers": (
-        "",
-        "fit these measured worker counts only, e.g. 1,2,4; the others show how far off the model is",
-    ),
+    "workers": ("", "fit only these measured worker counts, e.g. 1,2,4; the others show the model's error"),
     "max_workers": ("1024", "predict 1, 2, 4, ... up to this many"),
     "hardware": ("", "predict for another profile of conf/hardware: speed by stated peaks, and its price"),
     "network": ("", "predict for another network: 10gbit,50us, or the name of a run of task allreduce"),
-    "deadline": ("", "which workers reach the goal in time, at least cost, e.g. 8h, 90min"),
-    "budget": ("", "which workers reach the goal soonest for so many USD"),
+    "deadline": ("", "the cheapest number of workers that reaches the goal in time, e.g. 8h, 90min"),
+    "budget": ("", "the fastest number of workers for this many USD"),
     "task": ("", "of a study of several tasks, this one"),
     "backend": ("", "of a study of several backends, this one; published runs: nccl, gloo, mpi"),
     "on": ("", "of a study of several hardware profiles, this one"),
     "plot": ("", "write the curve with its band to this PNG file"),
-    "output_root": ("runs", "where the runs and studies lie"),
+    "output_root": ("runs", "the folder that has the runs and studies"),
 }
-HELP = f"""
-STUDY is the name of a study below output_root, the names of runs, or published:TASK with TASK one of
-{", ".join(published.SHAPES)}: the runs that MLBench published in 2021.
-
-A model is fitted to each phase of the measured runs: compute over the samples of a worker, an all-reduce of
-latency and bandwidth, what hides behind backward, epochs to the goal over the global batch, and the time
-outside the batches. docs/prediction.md explains it. Runs with more workers than CPUs, and runs with any other
-caveat, are never fitted. An interval holds 95 % of further runs; it is wide where the runs say little.
-
-Examples:
-  python -m mlbench.predict scaling task=resnet20 deadline=8h      one task of a study of your own
-  python -m mlbench.predict published:gnmt hardware=gcp_a2_highgpu_1g network=25gbit,30us
-  python -m mlbench.predict published:gnmt workers=1,2,4           what the model says of 8 and 16 workers
-"""
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """The command line, read."""
-
-    names: list[str]
-    settings: dict[str, str]
-    json: bool
-
-    @property
-    def output_root(self) -> Path:
-        return Path(self.settings["output_root"])
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; return its exit code."""
+    return run_command(COMMAND, argv)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
-
-    def body() -> int:
-        with command.readers_may_leave():
-            _answer(_parse(arguments))
-        return 0
-
-    return command.ended(body)
-
-
-def _parse(arguments: Sequence[str]) -> Asked:
-    parser = argparse.ArgumentParser(
-        prog="python -m mlbench.predict",
-        usage="python -m mlbench.predict STUDY [name=value ...] [--json]",
-        description="Predict time to accuracy, speed-up and cost from runs on a few workers.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Settings:\n"
-        + "\n".join(f"  {name + '=' + default:<18} {about}" for name, (default, about) in SETTINGS.items())
-        + "\n"
-        + HELP,
-    )
-    parser.add_argument("words", nargs="*", metavar="STUDY", help="what was measured")
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    read = parser.parse_intermixed_args(arguments)  # settings may follow --json
-    settings = {name: default for name, (default, _) in SETTINGS.items()}
-    names = []
-    for word in read.words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            names.append(word)
-        elif name in settings:
-            settings[name] = value
-        else:
-            raise UserError(f"{name} is unknown", hint=f"choose from {', '.join(settings)}")
-    if not names:
-        raise UserError("predict takes a study", hint="python -m mlbench.predict --help")
-    return Asked(names, settings, read.json)
-
-
-def _answer(asked: Asked) -> None:
+def _predict(args: Args) -> int:
     """Fit, predict and print."""
-    everything = _measurements(asked)
-    fitted = check(_chosen(everything, asked.settings["workers"]))
+    if not args.words:
+        raise UserError("predict takes a study", hint="python -m mlbench.predict --help")
+    everything = _measurements(args)
+    fitted = check(_chosen(everything, args.settings["workers"]))
     fit = model.fit(fitted)
-    target = _target(asked)
-    counts = _counts(fit, everything, _count("max_workers", asked.settings["max_workers"]))
+    target = _target(args)
+    counts = _counts(fit, everything, _count("max_workers", args.settings["max_workers"]))
     found = forecast.forecast(fit, counts, target)
     errors = holdout.leave_one_out(fitted)
     held_out = holdout.held_out(fit, everything)
-    deadline, budget = asked.settings["deadline"], asked.settings["budget"]
+    deadline, budget = args.settings["deadline"], args.settings["budget"]
     answers = advice.advise(
         found,
         deadline=advice.seconds(deadline) if deadline else None,
         budget=advice.dollars(budget) if budget else None,
     )
-    if asked.settings["plot"]:
+    if args.settings["plot"]:
         as_measured = target == Target()
         unseen = [k for k in everything.counts if k not in fitted.counts]
-        path = Path(asked.settings["plot"])
         chart = explain.chart(found, fitted=fitted, held_out=everything.only(unseen) if as_measured else None)
         from mlbench.report import render  # Altair is for the chart alone
 
-        try:
-            render.save([chart], path)
-        except OSError as error:
-            raise UserError(
-                f"cannot write {path}: {error.strerror}", hint="give another plot=PATH"
-            ) from error
+        render.save([chart], Path(args.settings["plot"]))
     sentences = [*explain.basis(fit), *explain.target(fit, target), explain.left_out(errors)]
     if held_out:
         sentences.append(explain.held_out(held_out))
-    if asked.json:
+    if args.json:
         print(_json(fit, found, errors=errors, held_out=held_out, answers=answers, sentences=sentences))
-        return
+        return OK
     print(f"{everything.title}\n\n{_table(found, _measured_times(everything, fitted, target))}\n")
-    print("\n".join([*(one.sentence for one in answers), "", *sentences]))
+    width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
+    for sentence in (*(one.sentence for one in answers), "", *sentences):
+        print(textwrap.fill(sentence, width, break_on_hyphens=False))
+    return OK
 
 
-def _measurements(asked: Asked) -> Measurements:
+def _measurements(args: Args) -> Measurements:
     """Return what was measured, under the names that the user gave."""
-    first = asked.names[0]
+    first = args.words[0]
     if first.startswith(PUBLISHED):
-        if len(asked.names) > 1:
-            raise UserError(f"{first} cannot be put together with {asked.names[1]}", hint="give one of them")
-        backend = asked.settings["backend"] or "nccl"
+        if len(args.words) > 1:
+            raise UserError(f"{first} cannot be put together with {args.words[1]}", hint="give one of them")
+        backend = args.settings["backend"] or "nccl"
         return published.measurements(
             first.removeprefix(PUBLISHED), backend=backend, profile=_hardware(PUBLISHED_ON)
         )
-    plan = study.load(study.folder(asked.output_root, first)) if len(asked.names) == 1 else None
+    plan = study.load(study.folder(args.output_root, first)) if len(args.words) == 1 else None
     found = (
-        attempts.results(study.records(plan, asked.output_root))
+        attempts.results(study.records(plan, args.output_root))
         if plan
-        else [_run(n, asked) for n in asked.names]
+        else [_run(n, args) for n in args.words]
     )
-    wanted = {group: asked.settings[name] for group, name in _FILTERS.items() if asked.settings[name]}
+    wanted = {group: args.settings[name] for group, name in _FILTERS.items() if args.settings[name]}
     kept = [one for one in found if all(one.experiment[g]["name"] == n for g, n in wanted.items())]
-    return from_records(kept, title=" ".join(asked.names))
+    return from_records(kept, title=" ".join(args.words))
 
 
 _FILTERS = {"task": "task", "backend": "backend", "hardware": "on"}  # group of the experiment: setting
 
 
-def _run(word: str, asked: Asked) -> Record:
+def _run(word: str, args: Args) -> Record:
     """Return the record of one run, by its name or by a part that no other run has."""
-    paths = sorted(asked.output_root.glob("*/record.json"))
-    found = [p for p in paths if p.parent.name == word] or [p for p in paths if word in p.parent.name]
-    if len(found) != 1:
-        what = f"{len(found)} runs are" if found else "no study and no finished run is"
-        raise UserError(
-            f"{what} called {word!r} below {asked.output_root}",
-            hint=run_folders.results_command("list", asked.output_root),
-        )
+    path = run_folders.folder(args.output_root, word) / "record.json"
     try:
-        return record.load(found[0])
+        return record.load(path)
     except ValueError as error:
-        raise UserError(f"{found[0]} is damaged or of another version of mlbench") from error
+        raise UserError(f"{path} is damaged or of another version of mlbench") from error
 
 
 def _chosen(everything: Measurements, counts: str) -> Measurements:
@@ -200,13 +130,13 @@ def _chosen(everything: Measurements, counts: str) -> Measurements:
     return everything.only(wanted)
 
 
-def _target(asked: Asked) -> Target:
-    name, over = asked.settings["hardware"], asked.settings["network"]
+def _target(args: Args) -> Target:
+    name, over = args.settings["hardware"], args.settings["network"]
     hardware = _hardware(name) if name else None
     if not over:
         return Target(hardware)
-    if any(asked.output_root.glob(f"*{over}*/record.json")):
-        return Target(hardware, network.of_table(over, _run(over, asked).table))
+    if any(args.output_root.glob(f"*{over}*/record.json")):
+        return Target(hardware, network.of_table(over, _run(over, args).table))
     return Target(hardware, network.stated(over))
 
 
@@ -246,11 +176,9 @@ def _measured_times(everything: Measurements, fitted: Measurements, target: Targ
 
 def _table(found: Sequence[Forecast], measured: dict[int, str]) -> str:
     rows = [_row(one, measured.get(one.workers, "")) for one in found]
-    kept = [name for name in rows[0] if any(row[name] for row in rows)]
-    lines = [kept, *([row[name] for name in kept] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
-    return table + ("\n* measured, but not fitted" if any("*" in said for said in measured.values()) else "")
+    shown = [name for name in rows[0] if any(row[name] for row in rows)]
+    table = tables.table(shown, [[row[name] for name in shown] for row in rows], right=[True] * len(shown))
+    return table + ("\n* measured, but not fitted" if any("*" in cell for cell in measured.values()) else "")
 
 
 def _row(one: Forecast, measured: str) -> dict[str, str]:
@@ -303,6 +231,49 @@ def _finite(value: Any) -> Any:
         return [_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
+
+def _sections() -> Iterator[tuple[str, str]]:
+    yield (
+        "STUDY",
+        paragraph(
+            "The name of a study in output_root, the names of runs, or published:TASK with TASK one of "
+            f"{', '.join(published.SHAPES)}: the runs that MLBench published in 2021.",
+            indent=2,
+        ),
+    )
+    yield (
+        "model",
+        paragraph(
+            "A model is fitted to each phase of the measured runs: compute over the samples per worker, an "
+            "all-reduce of latency and bandwidth, what overlaps with backward, epochs to the goal over the "
+            "global batch, and the time outside the batches. docs/prediction.md explains it. Runs with more "
+            "workers than CPUs, or with any other caveat, are never fitted. An interval is a 95 % prediction "
+            "interval; it is wide where the runs say little.",
+            indent=2,
+        ),
+    )
+
+
+PROGRAM = "python -m mlbench.predict"
+COMMAND = Command(
+    "predict",
+    "Predict time to accuracy, speedup and cost on more workers from runs on a few.",
+    {
+        "": Verb(
+            _predict,
+            "prediction",
+            words="STUDY",
+            settings=SETTINGS,
+            options=JSON,
+            examples=(
+                (f"{PROGRAM} scaling task=resnet20 deadline=8h", "One task of a study of your own."),
+                (f"{PROGRAM} published:gnmt hardware=gcp_a2_highgpu_1g \\\n      network=25gbit,30us", ""),
+                (f"{PROGRAM} published:gnmt workers=1,2,4", "What the model says of 8 and 16 workers."),
+            ),
+        )
+    },
+    sections=_sections,
+)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

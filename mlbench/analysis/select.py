@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from mlbench.experiment import run_folders
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.identity import flatten, role
 from mlbench.experiment.record import Record
@@ -42,8 +43,8 @@ def _narrowed(
     if word.startswith("study:"):
         members = {one.run_id for one in studies(word.removeprefix("study:"))}
         return [one for one in records if one.run_id in members]
-    exact = [one for one in records if one.run_id == word]
-    return exact or [one for one in records if word in one.run_id]
+    names = set(run_folders.matching([one.run_id for one in records], word))
+    return [one for one in records if one.run_id in names]
 
 
 def fields(record: Record) -> dict[str, Any]:

@@ -26,4 +26,5 @@ def suggest(name: str, allowed: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
     if close:
         return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if len(allowed) < FEW else "")
-    return f"; choose one of {', '.join(allowed)}"
+    short = allowed if len(allowed) < FEW else [one for one in allowed if "." not in one]
+    return f"; choose one of {', '.join(short)}" if short else ""

@@ -18,19 +18,13 @@ from mlbench.experiment import clock, format
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
-from mlbench.terminal import frame, help, next_steps, result_card
-from mlbench.terminal.command import readers_may_leave
+from mlbench.terminal import frame, next_steps, result_card
+from mlbench.terminal.args import ignore_broken_pipe
 from mlbench.terminal.run_state import TRAINING, Connected, Course
 
 REDRAW_S = 1.0  # s between two frames of the live screen; signs of life come no faster
 PIPE_WIDTH = 160  # columns of a table, where the output is not a terminal that has a width
 QUIET_S = 10  # s of silence after which plain lines show that the run is alive
-
-
-def print_help() -> None:
-    """Print what `--help` teaches."""
-    with readers_may_leave():
-        _print(Console(), help.text())
 
 
 def show_card(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:
@@ -50,7 +44,7 @@ def reused(record: Record, experiment: Experiment) -> None:
     )
 
 
-def show_stored(record: Record, *, folder: Path, tracking_uri: str) -> None:
+def show_stored(record: Record, *, folder: Path, tracking_uri: str, full: bool = False) -> None:
     """Print the card of a run of the past."""
     _show(record, next_steps.stored(record, folder=folder, tracking_uri=tracking_uri))
 
@@ -59,7 +53,7 @@ def _show(record: Record, below: next_steps.Lines) -> None:
     console = Console()
     _show_table(record, console)
     lines = [f"{label + ':' if label else '':16}{text}" for label, text in below]
-    with readers_may_leave():
+    with ignore_broken_pipe():
         if console.is_terminal and not console.options.ascii_only:
             console.print(result_card.panel(record, width=console.width))
         else:
@@ -73,7 +67,7 @@ def _show_table(record: Record, console: Console) -> None:
     if report and record.table:
         rate = record.experiment["hardware"]["network_gbit_per_s"]
         wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
-        with readers_may_leave():
+        with ignore_broken_pipe():
             wide.print(report.terminal(record.table, network_gbit_per_s=rate))
 
 

@@ -1,4 +1,4 @@
-"""Tables for the terminal and for pipes, and two selections of runs side by side."""
+"""The one table for terminal and pipes, and two selections of runs side by side."""
 
 import math
 from collections.abc import Sequence
@@ -10,19 +10,22 @@ from rich.table import Table
 from mlbench.analysis.compare import Comparison, Measure, Pair
 from mlbench.analysis.speedup import Point
 from mlbench.experiment import format
-from mlbench.experiment.record import Record
 
 PIPE_WIDTH = 240  # columns, where the output is not a terminal that has a width
 MOST_FIELDS = 12  # that two configurations differ in; more are counted
 NAMES = {"time_to_accuracy": "time to accuracy / s", "epochs": "epochs", "samples_per_s": "samples/s"}
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return columns as wide as their widest cell; a terminal too narrow for them folds cells."""
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[bool] = ()) -> str:
+    """Return columns as wide as their widest cell; a terminal too narrow for them folds cells.
+
+    `right` says for each column whether it is aligned to the right, as numbers are.
+    """
     console = Console()
-    grid = Table(box=None, pad_edge=False, header_style="")
-    for heading in headings:
-        grid.add_column(heading, overflow="fold")
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for number, heading in enumerate(headings):
+        justify = "right" if number < len(right) and right[number] else "left"
+        grid.add_column(heading, overflow="fold", justify=justify)
     for row in rows:
         grid.add_row(*(format.printable(cell) for cell in row))
     wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
@@ -137,26 +140,3 @@ def plain(found: Comparison) -> dict[str, Any]:
             }
         )
     return {"pairs": pairs, "only_a": list(map(side, found.only_a)), "only_b": list(map(side, found.only_b))}
-
-
-def summary(one: Record) -> dict[str, Any]:
-    """Return what tells one run from the next, in the order of the table's columns."""
-    return {
-        "run": one.run_id,
-        "task": one.experiment["task"]["name"],
-        "scale": one.experiment["scale"],
-        "workers": one.workers,
-        "backend": one.experiment["backend"]["name"],
-        "status": one.status,
-        "goal": one.goal,
-        "best": one.best,
-        "time_to_accuracy": one.time_to_accuracy,
-        "epochs": one.epochs,
-        "samples_per_s": one.samples_per_s,
-        "source": one.source,
-    }
-
-
-def heading(name: str) -> str:
-    """Return a column's heading, with its unit."""
-    return name.replace("_", " ") + (" / s" if name == "time_to_accuracy" else "")

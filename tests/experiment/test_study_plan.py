@@ -278,14 +278,6 @@ def test_a_plan_of_other_settings_is_not_continued(tmp_path: Path) -> None:
         session.measure(spec.read(["study=old", f"output_root={tmp_path}", f"data_root={tmp_path}"]))
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--help"]) == 0
-    text = capsys.readouterr().out
-    for word in ("workers=1,2,4,8", "repeats", "study=", "max_usd", "Ctrl-C", "Exit codes"):
-        assert word in text
-    assert max(map(len, text.splitlines())) <= 79
-
-
 def test_a_trial_is_the_command_with_its_seed() -> None:
     trial = Trial(Point(key="k", words=("task=logreg", "workers=2"), seeds=(255,)), 0, 255)
     assert trial.words == ("task=logreg", "workers=2", "seed=255") and trial.id == "k-ff"

@@ -203,7 +203,6 @@ def test_a_real_terminal_gets_the_panel_with_unbroken_lines_below():
 @pytest.mark.parametrize(
     "call",
     [
-        "print_help()",
         "show_card(record, folder=Path('/r'), where='4f2a', tracking_uri='http://mlflow:5000')",
     ],
 )
