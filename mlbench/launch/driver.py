@@ -7,11 +7,9 @@ appends them to the event log. Nothing else leaves a worker while the clock runs
 
 import logging
 import os
-import re
 import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,12 @@ from mlbench.clusters.monitor import NodeMonitor
 from mlbench.experiment import clock, events
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
+from mlbench.launch.failures import name_missing_rank, root_cause
 from mlbench.launch.heartbeat import HeartbeatClient
 from mlbench.tasks import registry
 from mlbench.training import timer
 
 POLL_S = 0.2  # s between two looks at the workers' signs of life
-MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,6 @@ class Assignment:
     token: str
 
 
-class WorkersFailed(Exception):
-    """The workers did not finish; the text says which rank failed with what."""
-
-
 def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[str, Any]:
     """Train and return what rank 0 returned; raise UserError or WorkersFailed in one sentence.
 
@@ -51,15 +45,18 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
     """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-    from mlbench.launch.ray_hooks import EventLogCallback, LeanTorchTrainer, TimedTorchConfig
+    from mlbench.launch.ray_hooks import EventLogCallback, LeanTorchTrainer, ProcessGroupConfig
 
     experiment = assignment.experiment
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
     trainer = LeanTorchTrainer(
         on_worker,
         train_loop_config={"assignment": assignment},
-        torch_config=TimedTorchConfig(
-            backend=experiment.backend.name, timeout_s=experiment.backend.timeout_s
+        torch_config=ProcessGroupConfig(
+            backend=experiment.backend.name,
+            timeout_s=experiment.backend.timeout_s,
+            module=getattr(experiment.backend, "module", None),
+            interface=getattr(experiment.backend, "interface", None),
         ),
         scaling_config=ScalingConfig(
             num_workers=experiment.workers,
@@ -71,7 +68,11 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
             name=folder.name,
             storage_path=str(folder.parent.absolute() / "ray"),
             # A run that loses a node is void unless the user allowed restarts, and then they are counted.
-            failure_config=FailureConfig(max_failures=experiment.max_failures, max_preemption_failures=0),
+            failure_config=FailureConfig(
+                max_failures=experiment.max_failures,
+                max_preemption_failures=0,
+                controller_failure_limit=experiment.max_failures,
+            ),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
             callbacks=[EventLogCallback(folder / events.NAME)],
         ),
@@ -82,7 +83,7 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
         trainer.stop()
         raise
     except Exception as error:
-        raise _explained(error) from error
+        raise root_cause(error) from error
     assert isinstance(returned, dict)
     return returned
 
@@ -110,7 +111,7 @@ def on_worker(told: dict[str, Any]) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:
-        raise _with_missing_rank(error, worker) from error
+        raise name_missing_rank(error, worker) from error
     measurements = _measurements(result, worker, entered=entered, threads=assignment.threads)
     folder = task.prepare(experiment.task, experiment.data_root)
     has_data = (folder / arrow.MANIFEST).exists()
@@ -185,26 +186,6 @@ def _resume() -> dict[str, Any] | None:
         return torch.load(Path(folder) / "state.pt", weights_only=True)
 
 
-def _with_missing_rank(error: Exception, worker: Any) -> Exception:
-    """Return the error with the ranks that no longer answer, if it came from a collective or a report."""
-    import torch.distributed as dist
-    from ray.exceptions import RayError
-
-    if worker.world_size == 1 or not isinstance(error, (RuntimeError, dist.DistError, RayError)):
-        return error
-    try:
-        dist.monitored_barrier(
-            group=worker.control, timeout=timedelta(seconds=MISSING_RANK_S), wait_all_ranks=True
-        )
-    except RuntimeError as told:
-        missing = re.search(r"Ranks? ([\d, ]+) failed to pass", str(told))
-        if missing:
-            return WorkersFailed(
-                f"a collective was stuck: rank {missing[1].strip()} takes no part in it any more"
-            )
-    return error
-
-
 def _measurements(result: Any, worker: Any, *, entered: float, threads: int) -> dict[str, Any]:
     """Gather what every rank measured, and describe and calibrate every node; the clock has stopped."""
     import ray
@@ -229,28 +210,3 @@ def _measurements(result: Any, worker: Any, *, entered: float, threads: int) -> 
         "started_at": worker.timer.started_at,
         "stamps": startup_stamps(),
     }
-
-
-def _explained(error: BaseException) -> Exception:
-    """Turn Ray's nested error into the sentence a person needs."""
-    failures = getattr(error, "worker_failures", None)
-    if not failures:
-        return WorkersFailed(str(error).strip() or type(error).__name__)
-    causes = {rank: getattr(failure, "cause", None) or failure for rank, failure in failures.items()}
-    for cause in causes.values():
-        if isinstance(cause, UserError):
-            return cause
-    died = [rank for rank, cause in sorted(causes.items()) if hasattr(cause, "health_check_failure")]
-    if died:  # what the others say, a broken connection, only follows from it
-        ranks = ", ".join(map(str, died))
-        return WorkersFailed(f"rank {ranks} died: killed, out of memory, or crashed")
-    missing = [cause for cause in causes.values() if isinstance(cause, WorkersFailed)]
-    if missing:
-        return missing[0]
-    lines = [f"rank {rank}: {_last_line(cause)}" for rank, cause in sorted(causes.items())]
-    return WorkersFailed("; ".join(lines))
-
-
-def _last_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return text[-1].strip() if text else type(error).__name__

@@ -16,7 +16,8 @@ from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.launch import signals
-from mlbench.launch.driver import POLL_S, Assignment, WorkersFailed, fit
+from mlbench.launch.driver import POLL_S, Assignment, fit
+from mlbench.launch.failures import WorkersFailed
 from mlbench.launch.heartbeat import HeartbeatServer
 from mlbench.tasks import registry
 from mlbench.terminal import live_view

@@ -1,17 +1,21 @@
-"""What runs inside Ray Train's own processes: stamps of the start-up, and the writer of validations."""
+"""What runs inside Ray Train's own processes: the set-up of the process group, and the event log's writer."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayTaskError
 from ray.train import UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
 from mlbench.experiment import clock, events
+from mlbench.launch.process_group import Rendezvous, choose_interface, import_backend, join, listen
 
+START_TIMEOUT_S = 300.0  # s; importing torch took 100 s on 2 CPUs with a load of 45
 STAMPS = ("backend_begin", "imports_end", "group_end")
 
 
@@ -59,25 +63,54 @@ class LeanTorchTrainer(TorchTrainer):
 
 
 @dataclass
-class TimedTorchConfig(TorchConfig):
-    """Ray's set-up of the process group, with the time of its parts kept on every worker."""
+class ProcessGroupConfig(TorchConfig):
+    """How the workers' process group is made; Ray's own TorchConfig with mlbench's set-up.
+
+    - module: a Python module that registers the backend, imported on every worker first.
+    - interface: the network interface of all workers; None: the one by which each reaches the head.
+    - start_timeout_s: how long the workers may take to import torch and to meet.
+    """
+
+    module: str | None = None
+    interface: str | None = None
+    start_timeout_s: float = START_TIMEOUT_S
 
     @property
     def backend_cls(self) -> type:
-        """Return Ray's own backend, wrapped."""
-        return type("TimedTorchBackend", (super().backend_cls,), {"on_start": _on_start})
+        """Return Ray's own backend, which also ends the group, with another start."""
+        return type("ProcessGroupBackend", (super().backend_cls,), {"on_start": _on_start})
 
 
-def _on_start(self: Any, worker_group: Any, backend_config: TorchConfig) -> None:
+def _on_start(self: Any, worker_group: Any, config: ProcessGroupConfig) -> None:
+    """Make the process group, from the controller; every step has a deadline, for a worker may be frozen."""
     begin = clock.wall()
-    worker_group.execute(_import)
+    limit = config.start_timeout_s
+    await_ranks(worker_group.execute_async(import_backend, config.module), "import torch", limit)
     imported = clock.wall()
-    TorchConfig().backend_cls.on_start(self, worker_group, backend_config)
+    head = ray.get_runtime_context().gcs_address.rpartition(":")[0].strip("[]")
+    choosing = worker_group.execute_async(choose_interface, head, config.interface)
+    addresses = await_ranks(choosing, "name its network interface", limit)
+    listening = [worker_group.execute_single_async(0, listen, addresses[0])]
+    (port,) = await_ranks(listening, "open a port", limit)
+    meeting = Rendezvous(addresses[0], port, limit)
+    size = len(worker_group)
+    group = {"backend": config.backend, "world_size": size, "timeout_s": config.timeout_s}
+    joining = [worker_group.execute_single_async(rank, join, meeting, rank, **group) for rank in range(size)]
+    await_ranks(joining, "join the process group", limit + 1)  # the ranks that wait tell what for
     worker_group.execute(_stamp, begin, imported, clock.wall())
 
 
-def _import() -> None:
-    import torch.distributed  # noqa: F401  (the import is the point)
+def await_ranks(results: Sequence[Any], what: str, timeout_s: float) -> list[Any]:
+    """Return every rank's result; RuntimeError names the ranks that have none after `timeout_s`."""
+    done, missing = ray.wait(list(results), num_returns=len(results), timeout=timeout_s)
+    if missing:
+        try:
+            ray.get(done)  # the cause, where another rank has failed
+        except RayTaskError as error:
+            raise error.as_instanceof_cause() from error
+        ranks = ", ".join(str(results.index(result)) for result in missing)
+        raise RuntimeError(f"rank {ranks} did not {what} within {timeout_s:g} s: frozen, or not reachable")
+    return ray.get(list(results))
 
 
 def _stamp(*stamps: float) -> None:
