@@ -19,7 +19,7 @@ os.environ.update(
     MPLBACKEND="Agg",
 )
 ROOT = Path(__file__).parent.parent
-SHARE_RAY = ("test_sweep.py", "test_faults.py", "test_run_command.py", "test_pipelines.py")
+SHARE_RAY = ("test_sockets.py", "test_sweep.py", "test_faults.py", "test_run_command.py", "test_pipelines.py")
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,11 +1,15 @@
 """Whether the workers fit on the nodes of a Ray cluster, and what each gets."""
 
 import math
+import time
 from dataclasses import dataclass
 
 from mlbench.clusters.connection import Connection
+from mlbench.experiment import clock
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
+
+POLL_S = 2.0  # s between two looks whether the autoscaler has added a node
 
 
 @dataclass(frozen=True)
@@ -19,16 +23,47 @@ class WorkerResources:
 
 
 def reserve(experiment: Experiment, *, host: str) -> Connection:
-    """Return what a worker reserves on the cluster that was joined; UserError where they do not fit."""
+    """Return what a worker reserves on the cluster that was joined; UserError where they do not fit.
+
+    A cluster with `wait_s` above 0 has an autoscaler, which is asked for nodes and has that long to add them.
+    """
     import ray
 
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    wait_s = getattr(experiment.cluster, "wait_s", 0.0)
+    begin = clock.monotonic()
+    while True:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        try:
+            resources = worker_resources(experiment, [node["Resources"] for node in nodes])
+            break
+        except UserError as error:
+            if not wait_s:
+                raise
+            if clock.monotonic() - begin >= wait_s:
+                sentence = f"{error.message}, after its autoscaler had {wait_s:g} s to add nodes"
+                raise UserError(sentence, hint=error.hint) from error
+        request_nodes(experiment)
+        time.sleep(min(POLL_S, wait_s))
     return Connection(
-        **vars(worker_resources(experiment, [node["Resources"] for node in nodes])),
+        **vars(resources),
         host=host,
         job_id=ray.get_runtime_context().get_job_id(),
         node_ids=[node["NodeID"] for node in nodes],
     )
+
+
+def request_nodes(experiment: Experiment | None) -> None:
+    """Ask Ray's autoscaler for room for the experiment's workers; None takes the request back."""
+    from ray.autoscaler.sdk import request_resources
+
+    bundles: list[dict[str, float]] = []
+    if experiment is not None:
+        hardware = experiment.hardware
+        # A worker's whole share of a node, or else the autoscaler would put many on one.
+        cpus = (hardware.cpus or 1) // hardware.workers_per_node if hardware.workers_per_node else 1
+        worker = {"CPU": float(max(1, cpus))} | ({"GPU": 1.0} if experiment.backend.device == "cuda" else {})
+        bundles = [worker] * experiment.workers
+    request_resources(bundles=bundles)
 
 
 def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> WorkerResources:

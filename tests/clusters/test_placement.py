@@ -1,9 +1,13 @@
 """What a worker reserves on nodes of any shape, and what is refused."""
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+import ray
+
+from mlbench.clusters import placement
 from mlbench.clusters.placement import WorkerResources, worker_resources
-from mlbench.experiment.config import compose
+from mlbench.experiment.config import Experiment, compose
 from mlbench.experiment.errors import UserError
 
 SMALL = {"CPU": 4.0}
@@ -67,3 +71,51 @@ def test_what_does_not_fit_is_refused_with_a_way_out(
 ) -> None:
     with pytest.raises(UserError, match=told):
         worker_resources(compose(words.split()), nodes)
+
+
+class Autoscaled:
+    """Stands for a Ray cluster that adds one node at each look, once it was asked for some."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, most: int) -> None:
+        self.most, self.count = most, 0
+        self.requests: list[list[dict[str, float]]] = []
+        monkeypatch.setattr(ray, "nodes", self.nodes)
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "1"))
+        monkeypatch.setattr(
+            "ray.autoscaler.sdk.request_resources", lambda bundles: self.requests.append(bundles)
+        )
+        monkeypatch.setattr(placement, "POLL_S", 0.01)
+
+    def nodes(self) -> list[dict[str, object]]:
+        self.count = min(self.most, self.count + bool(self.requests))
+        one = {"Alive": True, "NodeID": "n", "Resources": dict(SMALL)}
+        return [one] * self.count + [{"Alive": False, "NodeID": "dead", "Resources": {"CPU": 64.0}}]
+
+
+def waiting(experiment: Experiment, wait_s: float) -> Experiment:
+    cluster = SimpleNamespace(**vars(experiment.cluster), wait_s=wait_s)
+    return experiment.model_copy(update={"cluster": cluster})
+
+
+def test_an_autoscaler_is_asked_for_whole_nodes_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Autoscaled(monkeypatch, most=3)
+    experiment = waiting(compose(f"{STANDARD} workers=3".split()), 60)
+    found = placement.reserve(experiment, host="h")
+    assert found.node_ids == ["n"] * 3 and found.placement == "STRICT_SPREAD"
+    assert cluster.requests[0] == [{"CPU": 3.0}] * 3
+    placement.request_nodes(None)
+    assert cluster.requests[-1] == []
+
+
+def test_an_autoscaler_that_adds_too_little_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    Autoscaled(monkeypatch, most=2)
+    experiment = waiting(compose(["cluster=attached", "workers=9"]), 0.1)
+    with pytest.raises(UserError, match=r"room for 8 on 2 node\(s\), after its autoscaler had 0.1 s to add"):
+        placement.reserve(experiment, host="h")
+
+
+def test_without_an_autoscaler_what_does_not_fit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Autoscaled(monkeypatch, most=9)
+    with pytest.raises(UserError, match="room for 0 on 0"):
+        placement.reserve(compose(["cluster=attached", "workers=1"]), host="h")
+    assert cluster.requests == []
