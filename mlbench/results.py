@@ -134,6 +134,28 @@ def _plot(args: Args) -> int:
     return OK
 
 
+def _rcp(args: Args) -> int:
+    """Write the reference convergence points of a study, one file per benchmark."""
+    from mlbench.analysis.rcp import FEWEST
+    from mlbench.tasks import rcp
+
+    if len(args.words) != 1:
+        raise UserError(f"rcp takes one STUDY, got: {' '.join(args.words) or 'nothing'}")
+    files = rcp.files(run_folders.study(args.output_root, args.words[0]))
+    if not files:
+        raise UserError(
+            f"study {args.words[0]} has no point of which {FEWEST} runs reached the goal",
+            hint="measure more repeats",
+        )
+    folder = Path(args.settings["to"] or args.output_root / "studies" / args.words[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, points in files.items():
+        path = folder / f"rcps_{name}.json"
+        path.write_text(json.dumps(points, indent=2) + "\n")
+        print(path)
+    return OK
+
+
 def _delete(args: Args) -> int:
     """Delete runs after asking."""
     from mlbench.tracking import importer
@@ -357,6 +379,15 @@ COMMAND = Command(
                 (f"{PROGRAM} plot task=resnet20 to=figures", ""),
                 (f"{PROGRAM} plot study:scaling", ""),
             ),
+        ),
+        "rcp": Verb(
+            _rcp,
+            "reference convergence points of a study, in MLPerf's format",
+            "Write how many epochs the study's runs needed to reach their goal as MLPerf's reference "
+            "convergence points: one file rcps_BENCHMARK.json per benchmark.",
+            words="STUDY",
+            settings=OUTPUT_ROOT | {"to": ("", "a folder; default: that of the study")},
+            examples=((f"{PROGRAM} rcp scaling to=rcps", ""),),
         ),
         "delete": Verb(
             _delete,

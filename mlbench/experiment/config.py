@@ -63,6 +63,10 @@ class TrainingConfig(TaskConfig):
     batch_size: PositiveInt  # samples a worker and update
     epochs: PositiveInt  # the run ends here when the goal is not reached before
 
+    def global_batch(self, workers: int) -> int:
+        """Return the samples of one optimizer step over all workers."""
+        return self.batch_size * workers
+
 
 class Peak(Model):
     """The arithmetic peak of one GPU, or of one node's CPU where it has none, in FLOP/s."""

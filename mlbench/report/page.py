@@ -16,7 +16,7 @@ from mlbench.report.grouping import Group, groups
 from mlbench.report.page_input import StudyText
 from mlbench.report.provenance_section import facts, provenance
 from mlbench.report.summary import answer
-from mlbench.tasks import registry
+from mlbench.tasks import rcp, registry
 
 READING = (
     "A value is the median of a point's runs; below it stands its bootstrap 95 % interval.",
@@ -107,6 +107,8 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
     beside, unshown = tables.references([one for one in references if one.task == group.task])
     first = next((one for one in all_groups if one.task == group.task and not one.other_data), None)
     notes = {f"Note: {one.note}." for family in group.families for one in family.speedups if one.note}
+    points = [one.point for family in group.families for one in family.speedups]
+    notes |= {f"Implausible: {said}." for point in points if (said := rcp.warning(point.records))}
     data = f", {group.other_data}" if group.other_data else ""
     goal = f": {group.goal}" if group.goal else ""
     return _Section(

@@ -20,6 +20,7 @@ A task whose result is a table may have a module `report`; the tables of others 
 The module itself must import quickly (no torch), because the driver only needs `Config` and `prepare`.
 """
 
+import json
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,6 +83,18 @@ def require_data(task: Any, scale: str, root: Path) -> None:
             f"data set {task.dataset!r} is not prepared below {root}",
             hint=f"python -m mlbench.data prepare task={task.name} scale=official data_root={root}",
         )
+
+
+def mlperf(name: str) -> ModuleType | None:
+    """Return the module with MLPerf's names of hyper-parameters; None if MLPerf has no such task."""
+    module = f"mlbench.tasks.{name}.mlperf"
+    return import_module(module) if find_spec(module) else None
+
+
+def reference_convergence(name: str) -> dict[str, Any]:
+    """Return the task's reference convergence points in MLPerf's format (rcp.json); empty without any."""
+    path = Path(load(name).__file__ or "").parent / "rcp.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def report(name: str) -> ModuleType | None:

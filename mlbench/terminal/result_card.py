@@ -12,7 +12,7 @@ from rich.text import Text
 from mlbench.experiment import format
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
-from mlbench.tasks import registry
+from mlbench.tasks import rcp, registry
 from mlbench.terminal import time_breakdown
 
 WIDTH = 79  # columns of the plain card
@@ -27,7 +27,9 @@ STYLES = {
     "goal_not_reached": "yellow",
     "interrupted": "yellow",
 }
-MARKED: dict[str, str] = dict.fromkeys(("next", "worker failures", "deviation", "caveat", "noise"), "yellow")
+MARKED: dict[str, str] = dict.fromkeys(
+    ("next", "worker failures", "deviation", "caveat", "implausible", "noise"), "yellow"
+)
 
 Rows = list[tuple[str, str]]
 
@@ -83,6 +85,7 @@ def rows(record: Record) -> Rows:
         ("worker failures", _failures(record)),
         *(("deviation", _deviation(deviation)) for deviation in record.deviations),
         *(("caveat", caveat) for caveat in record.caveats),
+        ("implausible", rcp.warning([record])),
         *(("noise", warning) for warning in record.warnings),
         ("official", _official(record)),
     ]

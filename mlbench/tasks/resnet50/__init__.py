@@ -9,6 +9,7 @@ from mlbench.experiment.config import NonNegativeFloat, PositiveFloat, PositiveI
 from mlbench.tasks.resnet50 import data
 
 prepare = data.prepare_dataset
+RATE_SAMPLES = 256  # images that the recipe's rate is for (Goyal et al. 2017)
 
 
 class Config(TrainingConfig):
@@ -35,3 +36,7 @@ class Config(TrainingConfig):
     precision: Literal["fp16", "bf16", "fp32"]
     loss_scale: PositiveFloat
     loss_scale_window: PositiveInt
+
+    def global_batch(self, workers: int) -> int:
+        """Return the images of one optimizer step over all workers, at most `largest_global_batch`."""
+        return min(self.batch_size, self.largest_global_batch // workers) * workers

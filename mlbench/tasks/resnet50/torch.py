@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.resnet50 import Config, data, decode, model
+from mlbench.tasks.resnet50 import RATE_SAMPLES, Config, data, decode, model
 from mlbench.training import precision, sampling, schedules
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
@@ -17,7 +17,6 @@ from mlbench.training.worker import Worker
 # Mean and deviation of ImageNet's training pixels in 0..1, as torchvision 0.28 has them.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
-RATE_SAMPLES = 256  # images that the recipe's rate is for (Goyal et al. 2017)
 VALIDATION_BATCH = 250  # images; bounds memory, changes no result
 # Channels of the stem x pixels of a micro-batch above which a CPU computes the first stage twice; 256 whole
 # ImageNet crops are 8.2e8 (2026-11-21)
@@ -134,7 +133,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
 
 def batches(config: Config, workers: int) -> tuple[int, int]:
     """Return the images of a worker's step and of its micro-batch; UserError if they do not go together."""
-    batch = min(config.batch_size, config.largest_global_batch // workers)
+    batch = config.global_batch(workers) // workers
     if not batch:
         raise UserError(
             f"{workers} workers share a global batch of at most {config.largest_global_batch} images",

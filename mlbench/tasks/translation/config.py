@@ -46,3 +46,7 @@ class TranslationConfig(TrainingConfig):
     coverage: NonNegativeFloat
     most_words: PositiveInt
     more_words: PositiveInt | None
+
+    def global_batch(self, workers: int) -> int:
+        """Return the sentences or tokens of one optimizer step, whatever the number of workers."""
+        return self.update_size
