@@ -1,4 +1,4 @@
-"""Finished runs: `python -m mlbench.results list`, show, compare, export, import, plot, delete or sync."""
+"""Finished runs: `python -m mlbench.results list`, show, compare, export, import, plot, rcp, ..."""
 
 import json
 import sys

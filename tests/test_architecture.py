@@ -76,6 +76,6 @@ def test_every_direct_dependency_is_imported_and_pinned() -> None:
                 imported |= {word.value for word in node.args if isinstance(word, ast.Constant)}
     modules = {"hydra-core": "hydra", "scikit-learn": "sklearn", "nvidia-ml-py": "pynvml"}
     modules |= {"PyYAML": "yaml", "pillow": "PIL", "Jinja2": "jinja2", "pytest-xdist": "xdist"}
-    modules |= {"vl-convert-python": "vl_convert"}
+    modules |= {"vl-convert-python": "vl_convert", "mlperf-logging": "mlperf_logging"}
     tools = {"ruff", "basedpyright", "import-linter", "ipykernel"}
     assert {n for n in names - tools if modules.get(n, n) not in imported} == set()

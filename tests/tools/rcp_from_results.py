@@ -3,7 +3,7 @@
     PYTHONPATH=. python tests/tools/rcp_from_results.py TASK ...
 
 Name the tasks whose tables were measured with the recipe and data of today: a table does not tell. The tables
-are those of the mini scale. tests/tasks/test_rcp.py fails while a shipped rcp.json is not what its table makes.
+have mini scale. tests/tasks/test_rcp.py fails where a shipped rcp.json is not what its table makes.
 """
 
 import json
