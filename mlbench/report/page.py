@@ -96,7 +96,7 @@ def _library() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script."""
     import vl_convert
 
-    return vl_convert.javascript_bundle(None).replace("</script", "<\\/script")
+    return vl_convert.javascript_bundle(None).replace("</script", "<\\/script")  # pyright: ignore[reportArgumentType]
 
 
 def _packaged(name: str) -> str:
