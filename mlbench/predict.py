@@ -1,12 +1,11 @@
 """More workers than were measured: `python -m mlbench.predict STUDY` gives time, cost and their intervals."""
 
 import dataclasses
-import json
 import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,10 +17,16 @@ from mlbench.experiment import attempts, format, record, run_folders, study
 from mlbench.experiment.config import CONF, Hardware, choices
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.prediction import advice, explain, forecast, holdout, model, network, published
-from mlbench.prediction.forecast import Forecast, Target
-from mlbench.prediction.holdout import LeftOut
-from mlbench.prediction.runs import Measurements, check, from_records
+from mlbench.prediction import explain, forecast, model
+from mlbench.prediction.forecast import FURTHEST, Forecast, HoldoutError, Target
+from mlbench.prediction.model import Network
+from mlbench.prediction.runs import (
+    PUBLISHED_TASKS,
+    Measurements,
+    check,
+    from_records,
+    published_runs,
+)
 from mlbench.terminal import tables
 from mlbench.terminal.args import JSON, OK, Args, Command, Verb, paragraph, run_command
 
@@ -30,7 +35,10 @@ PUBLISHED = "published:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
 SETTINGS = {
     "workers": ("", "fit only these measured worker counts, e.g. 1,2,4; the others show the model's error"),
-    "max_workers": ("1024", "predict 1, 2, 4, ... up to this many"),
+    "max_workers": (
+        "",
+        f"predict 1, 2, 4, ... up to this many; without it {FURTHEST} x the most measured",
+    ),
     "hardware": ("", "predict for another profile of conf/hardware: speed by stated peaks, and its price"),
     "network": ("", "predict for another network: 10gbit,50us, or the name of a run of task allreduce"),
     "deadline": ("", "the cheapest number of workers that reaches the goal in time, e.g. 8h, 90min"),
@@ -56,15 +64,17 @@ def _predict(args: Args) -> int:
     fitted = check(_chosen(everything, args.settings["workers"]))
     fit = model.fit(fitted)
     target = _target(args)
-    counts = _counts(fit, everything, _count("max_workers", args.settings["max_workers"]))
+    most = args.settings["max_workers"]
+    furthest = _count("max_workers", most) if most else FURTHEST * fitted.counts[-1]
+    counts = _counts(fit, everything, furthest)
     found = forecast.forecast(fit, counts, target)
-    errors = holdout.leave_one_out(fitted)
-    held_out = holdout.held_out(fit, everything)
+    errors = forecast.leave_one_out(fitted)
+    held_out = forecast.held_out(fit, everything)
     deadline, budget = args.settings["deadline"], args.settings["budget"]
-    answers = advice.advise(
+    answers = forecast.advise(
         found,
-        deadline=advice.seconds(deadline) if deadline else None,
-        budget=advice.dollars(budget) if budget else None,
+        deadline=forecast.parse_deadline(deadline) if deadline else None,
+        budget=forecast.parse_budget(budget) if budget else None,
     )
     if args.settings["plot"]:
         as_measured = target == Target()
@@ -93,9 +103,8 @@ def _measurements(args: Args) -> Measurements:
         if len(args.words) > 1:
             raise UserError(f"{first} cannot be put together with {args.words[1]}", hint="give one of them")
         backend = args.settings["backend"] or "nccl"
-        return published.measurements(
-            first.removeprefix(PUBLISHED), backend=backend, profile=_hardware(PUBLISHED_ON)
-        )
+        task = first.removeprefix(PUBLISHED)
+        return published_runs(task, backend=backend, profile=_hardware(PUBLISHED_ON))
     plan = study.load(study.folder(args.output_root, first)) if len(args.words) == 1 else None
     found = (
         attempts.results(study.records(plan, args.output_root))
@@ -136,8 +145,8 @@ def _target(args: Args) -> Target:
     if not over:
         return Target(hardware)
     if any(args.output_root.glob(f"*{over}*/record.json")):
-        return Target(hardware, network.of_table(over, _run(over, args).table))
-    return Target(hardware, network.stated(over))
+        return Target(hardware, Network.of_table(over, _run(over, args).table))
+    return Target(hardware, Network.stated(over))
 
 
 def _hardware(name: str) -> Hardware:
@@ -189,25 +198,25 @@ def _row(one: Forecast, measured: str) -> dict[str, str]:
         "measured": measured,
         "predicted": format.duration(one.time_s.value),
         "95 % of runs": _ends(one.time_s, format.duration),
-        "speed-up": f"{one.speed_up.value:.2f}",
-        "95 %": _ends(one.speed_up, lambda value: f"{value:.2f}"),
+        "speed-up": f"{one.speedup.value:.2f}",
+        "95 %": _ends(one.speedup, lambda value: f"{value:.2f}"),
         "cost": format.usd(cost.value) if cost else "",
         "communication": format.percent(one.communication_share),
     }
 
 
-def _ends(estimate: forecast.Estimate, said: Any) -> str:
+def _ends(estimate: forecast.Interval, text: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
-    return f"{said(estimate.low)} to {said(estimate.high)}"
+    return f"{text(estimate.low)} to {text(estimate.high)}"
 
 
 def _json(
     fit: model.Model,
     found: Sequence[Forecast],
     *,
-    errors: list[LeftOut],
-    held_out: list[LeftOut],
+    errors: list[HoldoutError],
+    held_out: list[HoldoutError],
     **said: Any,
 ) -> str:
     values = {
@@ -217,19 +226,9 @@ def _json(
         "leave_one_out": [dataclasses.asdict(one) for one in errors],
         "held_out": [dataclasses.asdict(one) for one in held_out],
         "advice": [dataclasses.asdict(one) for one in said["answers"]],
-        "noise": {"seconds": fit.sigma, "epochs": fit.epochs_sigma},
         "sentences": said["sentences"],
     }
-    return json.dumps(_finite(values), indent=2, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """Return JSON types, null for the infinite time of a missed goal, for which JSON has no word."""
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return format.json_text(values)
 
 
 def _sections() -> Iterator[tuple[str, str]]:
@@ -237,7 +236,7 @@ def _sections() -> Iterator[tuple[str, str]]:
         "STUDY",
         paragraph(
             "The name of a study in output_root, the names of runs, or published:TASK with TASK one of "
-            f"{', '.join(published.SHAPES)}: the runs that MLBench published in 2021.",
+            f"{', '.join(PUBLISHED_TASKS)}: the runs that MLBench published in 2021.",
             indent=2,
         ),
     )

@@ -72,7 +72,7 @@ def _compare(args: Args) -> int:
     sides = [_selected(args, [*side.split(), *narrow]) for side in (a, b)]
     compared = compare.compare(*sides, limit=limit)
     if args.json:
-        print(json.dumps(tables.plain(compared), indent=2, allow_nan=False))
+        print(format.json_text(tables.plain(compared)))
     else:
         print(tables.compared(compared, limit=limit))
     return FAILED if any(pair.slower_than for pair in compared.pairs) else OK

@@ -13,7 +13,7 @@ from mlbench.analysis import compare, select, speedup
 from mlbench.experiment import format, record, study
 from mlbench.experiment.errors import UserError
 from mlbench.launch import signals
-from mlbench.report import writer
+from mlbench.report import render, writer
 from mlbench.studies import session, spec
 from mlbench.studies.session import Outcome
 from mlbench.tasks import registry
@@ -73,9 +73,9 @@ def join_tables(name: str, task: str, *, files: str) -> list[str]:
     folder.mkdir(exist_ok=True)
     parquet, png = folder / f"{files}.parquet", folder / f"{files}.png"
     pq.write_table(pa.Table.from_pylist(table), parquet)
-    drawer = registry.report(task)
-    assert drawer is not None
-    drawer.figure(table).savefig(png)
+    report = registry.report(task)
+    assert report is not None
+    render.save(report.charts({"": table}, about=name), png, columns=2)
     return [str(parquet), str(png)]
 
 

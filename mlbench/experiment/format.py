@@ -1,7 +1,9 @@
 """What a person reads: numbers of few digits with their unit, in ASCII, and text without control codes."""
 
+import json
 import math
 import re
+from typing import Any
 
 from mlbench.experiment.goal import Goal
 
@@ -106,3 +108,18 @@ def failures(errors: dict[str, str]) -> list[str]:
         f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} failed: {reason}"
         for reason, same in ranks.items()
     ]
+
+
+def json_text(values: Any) -> str:
+    """Return JSON; an infinite number, e.g. the time of a missed goal, is "infinite", NaN is null."""
+    return json.dumps(_plain(values), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "infinite"
+    return value

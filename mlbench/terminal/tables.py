@@ -104,10 +104,7 @@ def _short(value: Any) -> str:
 
 
 def plain(found: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON types; an infinite number is "infinite"."""
-
-    def number(value: float | None) -> float | str | None:
-        return "infinite" if value is not None and math.isinf(value) else value
+    """Return a comparison as plain types, for JSON."""
 
     def side(point: Any) -> dict[str, Any]:
         return {"key": point.key, "runs": [run.run_id for run in point.records]}
@@ -116,12 +113,12 @@ def plain(found: Comparison) -> dict[str, Any]:
     for pair in found.pairs:
         measures = {
             one.name: {
-                "a": number(one.a),
-                "b": number(one.b),
+                "a": one.a,
+                "b": one.b,
                 "paired": one.paired,
-                "ratio": number(one.ratio.value),
-                "low": number(one.ratio.low),
-                "high": number(one.ratio.high),
+                "ratio": one.ratio.value,
+                "low": one.ratio.low,
+                "high": one.ratio.high,
             }
             for one in pair.measures
             if one.ratio
