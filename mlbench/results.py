@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.analysis import compare, select
-from mlbench.experiment import format, record, run_folders
+from mlbench.experiment import format, run_folders
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.terminal import live_view, run_table, tables
@@ -53,7 +53,7 @@ def _show(args: Args) -> int:
     if len(args.words) != 1:
         raise UserError(f"show takes one RUN, got: {' '.join(args.words) or 'nothing'}", hint="show last")
     folder = run_folders.folder(args.output_root, args.words[0])
-    one = record.load(folder / "record.json")
+    one = run_folders.load(folder)
     if args.json:
         print(one.model_dump_json(indent=2))
     else:
@@ -160,11 +160,16 @@ def _delete(args: Args) -> int:
     """Delete runs after asking."""
     from mlbench.tracking import importer
 
-    records = _some(args)
+    broken = run_folders.damaged(args.output_root, args.words[0]) if len(args.words) == 1 else None
+    if broken is not None:
+        uri = args.settings["tracking_uri"] or uploader.default_uri(args.output_root)
+        found = [(broken.name, uri)]
+    else:
+        found = [(one.run_id, _uri(args, one)) for one in _some(args)]
     if not args.options.yes:
-        runs = format.counted(len(records), "run")
-        for one in records:
-            print(one.run_id, file=sys.stderr)
+        runs = format.counted(len(found), "run")
+        for name, _ in found:
+            print(name, file=sys.stderr)
         if not sys.stdin.isatty():
             raise UserError(f"delete asks before it deletes {runs}", hint="--yes answers yes")
         print(f"delete {runs} from {args.output_root} and MLflow? [y/N] ", end="", flush=True)
@@ -172,11 +177,11 @@ def _delete(args: Args) -> int:
             print("nothing was deleted")
             return OK
     outcomes = []
-    for one in records:
-        known = importer.delete(args.output_root / one.run_id, _uri(args, one))
-        outcomes.append({"run": one.run_id, "outcome": "deleted", "mlflow": known})
+    for name, uri in found:
+        known = importer.delete(args.output_root / name, uri)
+        outcomes.append({"run": name, "outcome": "deleted", "mlflow": known})
         if not args.json:
-            print(f"{one.run_id}: deleted" + ("" if known else "; it was not in MLflow"), flush=True)
+            print(f"{name}: deleted" + ("" if known else "; it was not in MLflow"), flush=True)
     _total(args, outcomes, ("deleted",))
     return OK
 

@@ -133,10 +133,23 @@ def sources() -> str:
 def environment() -> dict[str, str]:
     """Return the environment variables that change speed or results, without credentials."""
     return {
-        name: without_credentials(value)
+        name: _without_secret(name, value)
         for name, value in sorted(os.environ.items())
         if any(fnmatchcase(name, pattern) for pattern in ENVIRONMENT)
     }
+
+
+# What settings look like: numbers, words, lists and name:value pairs; GPU-8932f937-d72c-... is one, too.
+_SETTING = re.compile(r"[\w^.,:;=+{}() -]{0,200}")
+_RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")  # letters and digits, as keys have
+_SECRET_NAME = re.compile(r"(?i)token|secret|passw|pwd|credential|api_?key|auth")
+
+
+def _without_secret(name: str, value: str) -> str:
+    """Return a variable's value, paths by their last part; *** for what is no setting or may be a secret."""
+    plain = re.sub(r"[^\s:,;=]*/(?=[^/\s:,;=]+)", "", value)
+    is_secret = _SECRET_NAME.search(name) or _SECRET_NAME.search(plain) or _RANDOM.search(plain)
+    return "***" if is_secret or "://" in value or not _SETTING.fullmatch(plain) else plain
 
 
 def git(checkout: Path) -> dict[str, Any] | None:
@@ -194,13 +207,22 @@ def warnings(*, before_run: bool) -> list[str]:
 # after that. A port, which is digits to the next slash, is no password.
 _USERINFO = re.compile(r"(?<=://)(?:[^\s/]*@|[^\s/@:]*:(?!\d+(?:/|$))[^\s@]*@)")
 _SECRET = re.compile(
-    r"(?i)([?&][\w.-]*(?:token|secret|passw|pwd|signature|credential|key|sig)[\w.-]*=)[^&\s#]+"
+    r"(?i)([?&;#][\w.-]*(?:token|secret|passw|pwd|signature|credential|key|sig)[\w.-]*=)[^&\s#]+"
 )
 
 
+# Addresses without a scheme (user:password@host), settings of a connection (password=...), and headers.
+_BARE_USERINFO = re.compile(r"(?<![\w:/@.-])[\w.+-]+:[^\s:@/]+@(?=[\w.-]+)")
+_PAIR = re.compile(
+    r"(?i)(\b(?:password|passwd|pwd|secret|api[_-]?key|access[_-]?token)\s*[=:]\s*)[^\s&;,'\"]+"
+)
+_BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}")
+
+
 def without_credentials(text: str) -> str:
-    """Return `text` with user names and passwords cut out of URLs, and secret parameters as ***."""
-    return _SECRET.sub(r"\1***", _USERINFO.sub("", text))
+    """Return `text` with user names and passwords cut out of addresses, and secret parameters as ***."""
+    text = _SECRET.sub(r"\1***", _USERINFO.sub("", text))
+    return _BEARER.sub(r"\1***", _PAIR.sub(r"\1***", _BARE_USERINFO.sub("", text)))
 
 
 def _version(package: str) -> str | None:

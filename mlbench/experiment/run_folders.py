@@ -29,6 +29,30 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
     return found, complaints
 
 
+def load(place: Path) -> Record:
+    """Return the record in a run's folder; UserError if it cannot be read."""
+    try:
+        return record.load(place / "record.json")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{place / 'record.json'} is damaged or of another version of mlbench",
+            hint=f"results sync makes it again from the event log once it is removed, results delete "
+            f"{place.name} deletes the run",
+        ) from error
+
+
+def damaged(output_root: Path, word: str) -> Path | None:
+    """Return the folder of this whole name if it is a run's whose record cannot be read."""
+    place = output_root / word
+    if place.parent != output_root or not (place / "record.json").is_file():
+        return None
+    try:
+        load(place)
+    except UserError:
+        return place
+    return None
+
+
 def matching(names: Sequence[str], word: str) -> list[str]:
     """Return the runs that a word names; `names` are oldest first.
 

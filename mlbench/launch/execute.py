@@ -1,5 +1,6 @@
 """One run from a validated experiment to its record: reuse a finished run, or train and conclude."""
 
+import itertools
 import secrets
 import shlex
 import threading
@@ -58,8 +59,8 @@ def execute(
     start |= {"key": identity.key(experiment), "run_id": folder.name}
     start |= {"deviations": [deviation.model_dump(mode="json") for deviation in experiment.deviations]}
     start |= {"warnings": provenance.warnings(before_run=True), "software": provenance.software()}
+    mirror = uploader.Mirror(folder, experiment.store)  # takes the run, before anybody can find it in its log
     events.append(log, "run_configuration", start)
-    mirror = uploader.Mirror(folder, experiment.store)
     mirror.start()
     measured = _measure(experiment, seed=seed, begun=begun, folder=folder)
     result = conclude(experiment, start=start, measured=measured, log=events.read(log))
@@ -108,13 +109,23 @@ def check_data(experiment: Experiment) -> str | None:
 
 
 def _folder(experiment: Experiment, seed: int, begun: float) -> Path:
-    """Make the run's own folder; its name is the run's id and sorts by time."""
+    """Make the run's own folder; its name is the run's id, sorts by time and ends in the seed.
+
+    A second run of the same millisecond and seed gets a number.
+    """
     stamp = clock.iso(begun)[:23].replace(":", "").replace(".", "-")
-    folder = experiment.output_root / f"{stamp}-{experiment.task.name}-w{experiment.workers}-{seed:x}"
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot make {folder}: {error.strerror}", hint="give another output_root") from error
+    name = f"{stamp}-{experiment.task.name}-w{experiment.workers}"
+    for number in itertools.count(1):
+        folder = experiment.output_root / f"{name}{f'-{number}' if number > 1 else ''}-{seed:x}"
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(
+                f"cannot make {folder}: {error.strerror}", hint="give another output_root"
+            ) from error
     return folder
 
 

@@ -77,11 +77,16 @@ def delete(folder: Path, uri: str) -> bool:
         raise UserError(f"{folder.name} is still going on", hint="end it first, with Ctrl-C") from error
     try:
         with uploader.answering(uri):
-            ledger = open_ledger(uri, artifacts=None)
-            known = ledger.delete(folder.name) if ledger else False
+            known = uploader.within(uploader.ANSWER_S, lambda: _forget(folder.name, uri))
         shutil.rmtree(folder)  # removes links below it, never what they point to
     except OSError as error:
         raise UserError(f"cannot delete {folder}: {error.strerror}") from error
     finally:
         os.close(lock)
     return known
+
+
+def _forget(run_id: str, uri: str) -> bool:
+    """Delete a run in MLflow; return whether it had one."""
+    ledger = open_ledger(uri, artifacts=None)
+    return ledger.delete(run_id) if ledger else False

@@ -8,6 +8,7 @@ extended, a new parent takes over the children and the old one is deleted.
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from mlbench.experiment import study
@@ -75,7 +76,8 @@ def sync(output_root: Path, uri: str | None) -> Iterator[str]:
         records = study.records(plan, output_root) if plan else []
         if plan and records:
             place = uri or records[0].experiment["tracking_uri"] or uploader.default_uri(output_root)
-            write(plan, records, output_root=output_root, uri=place, status="FINISHED")
+            write_it = partial(write, plan, records, output_root=output_root, uri=place, status="FINISHED")
+            uploader.within(uploader.UPLOAD_S, write_it)
             yield plan.name
 
 

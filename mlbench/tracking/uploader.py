@@ -10,12 +10,12 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 
@@ -36,6 +36,8 @@ POLL_S = 2.0  # s between two looks at the log
 RETRY_S = (1.0, 30.0)  # s, the first and the longest pause after the store refused
 LAST_ATTEMPTS = 3  # once the log is complete; what fails then is left to `sync`
 OUTCOMES = ("uploaded", "present", "running", "failed")  # of `sync`, for one run
+ANSWER_S = 60  # s that a store has for a question
+UPLOAD_S = 300  # s that it has to take one run
 LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
 
 
@@ -133,6 +135,9 @@ def default_uri(output_root: Path) -> str:
     return f"sqlite:///{(output_root / 'mlflow.db').absolute()}"
 
 
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True)
 class Synced:
     """What became of one run folder."""
@@ -165,9 +170,37 @@ def sync(output_root: Path, uri: str | None) -> Iterator[Synced]:
 
 def complete_in(uri: str) -> set[str]:
     """Return the ids of the runs that a store has in full, or had until a person deleted them there."""
-    with answering(uri):
+
+    def ask() -> set[str]:
         ledger = open_ledger(uri, artifacts=None)
         return ledger.complete() if ledger else set()
+
+    with answering(uri):
+        return within(ANSWER_S, ask)
+
+
+def within(seconds: float, call: Callable[[], Result]) -> Result:
+    """Return what the call returns; TimeoutError where it takes longer, e.g. for a server that drips bytes.
+
+    The call's thread is left behind then: nothing ends a read that always gets one more byte.
+    """
+    outcome: list[Result] = []
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(call())
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, name="mlflow-call", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    if not outcome:
+        raise TimeoutError(f"no complete answer within {seconds:g} s")
+    return outcome[0]
 
 
 @contextmanager
@@ -196,7 +229,7 @@ def bring(folder: Path, run_id: str, uri: str) -> Synced:
             return Synced(run_id, "present")  # with the record that is lost here
         if lost or not stopped:
             recover(folder)
-        _Transfer(folder, uri).advance()
+        within(UPLOAD_S, _Transfer(folder, uri).advance)
     except Exception as error:  # one bad folder must not keep the others out
         return Synced(run_id, "failed", without_credentials(str(error)).splitlines()[0])
     finally:
