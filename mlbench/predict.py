@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mlbench.experiment import attempts, format, record, run_folders, study
-from mlbench.experiment.config import CONF, Hardware, choices
+from mlbench.experiment import attempts, format, plugins, record, run_folders, study
+from mlbench.experiment.config import Hardware, choices
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.prediction import explain, forecast, model
@@ -154,7 +154,7 @@ def _hardware(name: str) -> Hardware:
     if name not in known:
         raise UserError(f"hardware={name} is unknown", hint=f"choose from {', '.join(known)}")
     try:
-        return Hardware.model_validate(yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text()))
+        return Hardware.model_validate(yaml.safe_load(plugins.files("hardware")[name].read_text()))
     except (yaml.YAMLError, ValidationError) as error:
         raise UserError(f"conf/hardware/{name}.yaml is not a hardware profile") from error
 

@@ -4,23 +4,19 @@ Hydra composes the YAML files; nothing past `compose` sees Hydra or OmegaConf. T
 defaults: every value stands in conf/, so a missing key is an error and there is one place to look.
 """
 
-import json
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from mlbench.experiment import overrides, plugins
 from mlbench.experiment.division import Deviation, deviations
-from mlbench.experiment.errors import UserError, suggest
+from mlbench.experiment.errors import UserError
 from mlbench.experiment.goal import Direction, Goal
-from mlbench.experiment.identity import flatten
 from mlbench.experiment.provenance import without_credentials
-from mlbench.tasks import registry
 
-CONF = Path(__file__).parents[2] / "conf"
-GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division")
+GROUPS = overrides.GROUPS
 
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -119,11 +115,12 @@ class Backend(Model):
 
     name: str
     device: Literal["cpu", "cuda"]
+    module: str | None  # imported on every worker before the process group, to register the backend
     timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
 
 
 class Cluster(Model):
-    """Where Ray runs: `local` starts or reuses one here, `attached` is the one this process is in."""
+    """Where Ray runs. A cluster's module may have a `Config` with fields of its own."""
 
     name: str
     oversubscribe: bool  # more workers than CPUs are allowed, and marked
@@ -148,6 +145,9 @@ class Division(Model):
     free: tuple[str, ...]
     declared: tuple[str, ...]
     fixed: tuple[str, ...]
+
+
+PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "cluster": Cluster}
 
 
 class Experiment(Model):
@@ -177,7 +177,7 @@ class Experiment(Model):
     @property
     def hardware_overrides(self) -> tuple[Deviation, ...]:
         """The fields of the hardware profile that were overridden, price and threads aside."""
-        return tuple(one for one in self.deviations if one.field.startswith("hardware."))
+        return tuple(one for one in self.deviations if one.field.split(".")[0] == "hardware")
 
     @property
     def target(self) -> Goal | None:
@@ -208,25 +208,36 @@ class Experiment(Model):
 
 def choices(group: str) -> list[str]:
     """Return the names one may give to a configuration group, e.g. every task."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return list(plugins.files(group))
 
 
-def compose(overrides: Sequence[str] = ()) -> Experiment:
-    """Turn `key=value` words into an Experiment, or raise a UserError that lists every fault.
+def compose(words: Sequence[str] = ()) -> Experiment:
+    """Turn `name=value` words into an Experiment with its deviations from the closed reference.
 
-    Raises UserError for unknown names, wrong types, values out of range, and values that the chosen
-    division does not allow.
+    Raises a UserError that lists every mistake: unknown names, wrong types, values out of range, and values
+    that the chosen division does not allow.
     """
-    chosen, values, faults = _parse(overrides)
-    faults += _without_origin(values)
-    composed = _layered(chosen, values, faults)
-    reference = json.loads(json.dumps(composed)) | {"sync": json.loads(_hydra())["sync"]}
-    for name, value in values.items():
-        _assign(composed, name, value, faults)
-    experiment = _validated(composed, faults)
-    if faults or experiment is None:
-        raise UserError("; ".join(faults), hint="`python -m mlbench.run --help` shows what there is")
-    return experiment.model_copy(update={"deviations": _deviations(experiment, reference)})
+    parsed = overrides.parse(words)
+    composed, reference = overrides.values(parsed)
+    experiment = _validated(composed, parsed.errors)
+    if parsed.errors or experiment is None:
+        raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
+    found = (*_foreign(parsed), *_deviations(experiment, reference))
+    return experiment.model_copy(update={"deviations": found})
+
+
+def _foreign(parsed: overrides.Overrides) -> Iterator[Deviation]:
+    """Yield the choices whose files are not mlbench's own: allowed, but no result of them is official."""
+    for group, choice in parsed.choices.items():
+        if not plugins.files(group, parsed.searchpath)[choice].is_relative_to(plugins.own_conf()):
+            yield Deviation(
+                field=group,
+                given=choice,
+                reference="a choice that mlbench ships",
+                rule="R14" if group == "hardware" else "R4",
+                fixed=False,
+                declared=True,
+            )
 
 
 def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Deviation, ...]:
@@ -248,109 +259,17 @@ def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Devia
     return found
 
 
-@cache
-def _hydra(*overrides: str) -> str:
-    """Return the composed groups as JSON; cached, because the points of a study share most choices."""
-    # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from omegaconf import OmegaConf
-
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return json.dumps(
-            OmegaConf.to_container(hydra_compose("config", overrides=list(overrides)), resolve=True)
-        )
-
-
-def _parse(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], list[str]]:
-    """Split the words into group choices and values, with a sentence for each that is neither."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    chosen: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    faults: list[str] = []
-    parser = OverridesParser.create()
-    for word in overrides:
-        try:
-            override = parser.parse_override(word)
-        except HydraException:
-            faults.append(f"{word!r} is not of the form name=value")
-            continue
-        name = override.key_or_group
-        if override.is_sweep_override():
-            faults.append(f"{word!r} names several values; one run takes one: use python -m mlbench.sweep")
-        elif override.is_add() or override.is_force_add() or override.is_delete():
-            faults.append(f"{word!r}: keys cannot be added or removed, write name=value")
-        elif name in GROUPS:
-            value = str(override.value())
-            if value in choices(name):
-                chosen[name] = value
-            else:
-                faults.append(f"{name}={value} is unknown{suggest(value, choices(name))}")
-        else:
-            values[name] = override.value()
-    return chosen, values, faults
-
-
-def _without_origin(values: dict[str, Any]) -> list[str]:
-    """Return a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
-    needed = {"hardware.price": ("date", "source"), "hardware.peak": ("source",)}
-    faults = []
-    for group, fields in needed.items():
-        given = [name for name in values if name.startswith(f"{group}.")]
-        lacking = [f"{group}.{field}=..." for field in fields if f"{group}.{field}" not in values]
-        if given and lacking:
-            faults.append(f"{given[0]} needs its origin (rule R13): add {' '.join(lacking)}")
-    return faults
-
-
-def _layered(chosen: dict[str, str], values: dict[str, Any], faults: list[str]) -> dict[str, Any]:
-    """Compose the groups, then lay the task's recipe and scale over its default values."""
-    composed = json.loads(_hydra(*(f"{group}={choice}" for group, choice in chosen.items())))
-    task = composed["task"]
-    layers = {"task.recipe": task.pop("recipes"), "scale": task.pop("scales")}
-    for name, layer in layers.items():
-        given = values.get(name, task["recipe"] if name == "task.recipe" else composed["scale"])
-        if given not in layer:
-            faults.append(f"{name}={given} is unknown{suggest(str(given), list(layer))}")
-            values.pop(name, None)
-            continue
-        task.update(layer[given])
-        if name == "task.recipe":
-            task["recipe"] = given
-        else:
-            composed["scale"] = given
-    return composed
-
-
-def _assign(composed: dict[str, Any], name: str, value: Any, faults: list[str]) -> None:
-    """Put one value at its dotted place; a place that does not exist is a fault."""
-    *parents, last = name.split(".")
-    node: Any = composed
-    for parent in parents:
-        node = node.get(parent) if isinstance(node, dict) else None
-    if not isinstance(node, dict) or last not in node:
-        known = {*flatten(composed), *composed}
-        faults.append(f"{name} is unknown{suggest(name, sorted(known))}")
-    elif parents and last == "name":
-        faults.append(f"{name} cannot be set: {parents[0]}=NAME chooses all values of that name")
-    elif isinstance(node[last], dict):
-        inner = ", ".join(f"{name}.{field}" for field in node[last])
-        faults.append(f"{name} is a group of values; set one of {inner}")
-    else:
-        node[last] = value
-
-
-def _validated(composed: dict[str, Any], faults: list[str]) -> Experiment | None:
-    """Validate with the chosen task's own Config; add one sentence a fault."""
+def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None:
+    """Validate with the Config of the chosen task, sync strategy and cluster; add one sentence an error."""
     parts: dict[str, Any] = dict(composed)
     found: list[tuple[str, ValidationError]] = []
-    try:
-        parts["task"] = registry.load(composed["task"]["name"]).Config.model_validate(composed["task"])
-    except ValidationError as error:
-        found.append(("task.", error))
-        parts["task"] = {**composed["task"]}
+    for group, base in PLUGIN_GROUPS.items():
+        module = plugins.load(group, composed[group]["name"])
+        try:
+            parts[group] = getattr(module, "Config", base).model_validate(composed[group])
+        except ValidationError as error:
+            found.append((f"{group}.", error))
+    broken = tuple(prefix for prefix, _ in found)
     try:
         experiment = Experiment.model_validate(parts)
     except ValidationError as error:
@@ -359,11 +278,11 @@ def _validated(composed: dict[str, Any], faults: list[str]) -> Experiment | None
     for prefix, error in found:
         for problem in error.errors():
             place = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
-            if not prefix and place.startswith("task") and len(found) > 1:
-                continue  # already told by the task's own Config
+            if not prefix and place.startswith(broken):
+                continue  # the group's own Config has said it
             sentence = f"{place}={problem['input']!r}: {problem['msg'].lower()}"
-            if sentence not in faults:
-                faults.append(sentence)
+            if sentence not in errors:
+                errors.append(sentence)
     return experiment if not found else None
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import mlbench
+from mlbench.experiment import plugins
 
 CHECKOUT = Path(mlbench.__file__).resolve().parent.parent
 ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
@@ -121,9 +122,7 @@ def software() -> dict[str, Any]:
 def sources() -> str:
     """Return the SHA-256 of mlbench's Python files and configuration as they lie on disk."""
     digest = hashlib.sha256()
-    package = Path(mlbench.__file__).parent
-    conf = CHECKOUT / "conf"
-    for root, pattern in ((package, "*.py"), (conf if conf.is_dir() else package / "conf", "*.yaml")):
+    for root, pattern in ((Path(mlbench.__file__).parent, "*.py"), (plugins.own_conf(), "*.yaml")):
         for path in sorted(root.rglob(pattern)):
             digest.update(f"{root.name}/{path.relative_to(root)}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import yaml
 
-from mlbench.experiment import clock, config, study
+from mlbench.experiment import clock, config, plugins, study
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.study import Asked
 from mlbench.studies import grid
 
-STUDIES = config.CONF / "study"
 OWN = ("repeats", "max_usd", "question")  # words of the sweep itself; study= it shares with run
 REPEATS = 5  # the fewest runs whose range holds the median in 94 % of studies (docs/statistics.md)
 
@@ -52,8 +51,8 @@ def read(words: Sequence[str]) -> Request:
 
 def named(name: str, *, place: Mapping[str, str], own: Mapping[str, str] | None = None) -> Request:
     """Return the request of a study in conf/study, or else of one that has been begun."""
-    own, path = dict(own or {}), STUDIES / f"{name}.yaml"
-    if not path.exists():
+    own, path = dict(own or {}), plugins.files("study").get(name)
+    if path is None:
         output_root = config.compose(list(place.values())).output_root
         plan = study.load(study.folder(output_root, name))
         if plan is None:

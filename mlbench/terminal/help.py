@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from mlbench.experiment import config
+from mlbench.experiment import config, plugins
 from mlbench.terminal.args import entry
 
 GROUPS = {
@@ -54,7 +54,7 @@ def sections() -> Iterator[tuple[str, str]]:
 def defaults() -> dict[str, str]:
     """Return the default choice of every group."""
     found: dict[str, str] = {}
-    for line in _yaml(config.CONF / "config.yaml")["defaults"]:
+    for line in _yaml(plugins.own_conf() / "config.yaml")["defaults"]:
         if isinstance(line, dict):
             found |= line
     return found
@@ -62,7 +62,7 @@ def defaults() -> dict[str, str]:
 
 def scalars() -> list[tuple[str, str, str]]:
     """Return name, default and comment of every single value in conf/config.yaml."""
-    source = (config.CONF / "config.yaml").read_text()
+    source = (plugins.own_conf() / "config.yaml").read_text()
     lines = source.splitlines()
     root: Any = yaml.compose(source, yaml.SafeLoader)
     return [
@@ -98,7 +98,7 @@ def _groups() -> Iterator[str]:
     for group in config.GROUPS:
         yield f"  {group}: {GROUPS[group]}"
         for name in config.choices(group):
-            path = config.CONF / group / f"{name}.yaml"
+            path = plugins.files(group)[name]
             meaning = description(path)
             if group == "task":
                 meaning += f" Recipes: {', '.join(recipes(path))}."

@@ -5,7 +5,8 @@ import re
 import pytest
 import yaml
 
-from mlbench.experiment.config import CONF, GROUPS, Experiment, choices, compose
+from mlbench.experiment import plugins
+from mlbench.experiment.config import GROUPS, Experiment, choices, compose
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
 
@@ -15,7 +16,7 @@ TASKS = choices("task")
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("scale", ["official", "mini"])
 def test_every_task_recipe_and_scale_composes(task: str, scale: str) -> None:
-    recipes = yaml.safe_load((CONF / "task" / f"{task}.yaml").read_text())["recipes"]
+    recipes = yaml.safe_load(plugins.files("task")[task].read_text())["recipes"]
     for recipe in recipes:
         experiment = compose([f"task={task}", f"scale={scale}", f"task.recipe={recipe}"])
         assert isinstance(experiment.task, registry.load(task).Config)
@@ -36,7 +37,7 @@ PLAIN |= {"batch_size", "layers", "hidden", "dropout", "heads", "inner", "beam",
 
 def test_every_number_in_conf_says_what_it_is() -> None:
     bare = []
-    for path in CONF.rglob("*.yaml"):
+    for path in plugins.own_conf().rglob("*.yaml"):
         for line in path.read_text().splitlines():
             name, _, value = line.partition(":")
             number = re.fullmatch(r"-?[\d.]+(e-?\d+)?", value.strip())
