@@ -3,8 +3,6 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
@@ -95,8 +93,7 @@ def _description(experiment: config.Experiment) -> list[str]:
 
 def _datasets(task: str) -> dict[str, arrow.DatasetInfo] | None:
     """Return what the task's data module says of its data sets; None for a task without data."""
-    name = f"mlbench.tasks.{task}.data"
-    return getattr(import_module(name), "DATASETS", {}) if find_spec(name) else None
+    return registry.datasets(task)
 
 
 def _summary(folder: Path, manifest: dict) -> str:

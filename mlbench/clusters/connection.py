@@ -15,6 +15,7 @@ from importlib import import_module
 from types import ModuleType
 
 from mlbench.clusters import ray_env
+from mlbench.experiment import plugins
 from mlbench.experiment.config import Experiment
 
 
@@ -40,7 +41,7 @@ class Connection:
 
 def load(name: str) -> ModuleType:
     """Return the module of the cluster `name`."""
-    return import_module(f"mlbench.clusters.{name}")
+    return plugins.load("cluster", name)
 
 
 def shares_files(experiment: Experiment) -> bool:

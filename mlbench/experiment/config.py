@@ -116,21 +116,21 @@ class Backend(Model):
     name: str
     device: Literal["cpu", "cuda"]
     module: str | None  # imported on every worker before the process group, to register the backend
+    interface: str | None  # network interface of all workers; None: the one by which each reaches the head
     timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
 
 
 class Cluster(Model):
-    """Where Ray runs. A cluster's module may have a `Config` with fields of its own."""
+    """Where Ray runs; a cluster's module may have a `Config` that adds its fields."""
 
     name: str
     oversubscribe: bool  # more workers than CPUs are allowed, and marked
 
 
 class Sync(Model):
-    """How gradients are combined between workers."""
+    """How gradients are combined between workers; a strategy's own `Config` adds its fields."""
 
     name: str
-    bucket_cap_mb: PositiveFloat  # DDP's bucket size in MiB
 
 
 class Division(Model):
@@ -147,7 +147,7 @@ class Division(Model):
     fixed: tuple[str, ...]
 
 
-PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "cluster": Cluster}
+PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "sync": Sync, "cluster": Cluster}
 
 
 class Experiment(Model):

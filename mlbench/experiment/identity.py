@@ -26,6 +26,7 @@ IDENTITY = (
     "backend.name",
     "backend.device",
     "backend.module",
+    "backend.interface",
     "sync.*",
     "cluster.name",
     "network.*",

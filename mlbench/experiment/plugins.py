@@ -26,9 +26,10 @@ OWN = {"task": "mlbench.tasks", "sync": "mlbench.training.sync", "cluster": "mlb
 ENTRY_POINTS = {"task": "mlbench.tasks", "sync": "mlbench.syncs", "cluster": "mlbench.clusters"}
 CONTRACT = {
     "task": ("Config", "prepare"),
-    "sync": ("Config", "synchronise"),
+    "sync": ("Config",),
     "cluster": ("connect", "shares_files"),
 }
+IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one of these, in `torch`
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
 
 
@@ -50,6 +51,15 @@ def load(group: str, name: str) -> ModuleType:
     missing = [part for part in CONTRACT[group] if not hasattr(module, part)]
     if missing:
         raise UserError(f"{group} {name!r} lacks {', '.join(missing)}", hint=page)
+    return module
+
+
+def implementation(group: str, name: str) -> ModuleType:
+    """Import the part of a task or sync strategy that needs torch: the module `torch` in its folder."""
+    module = import_module(f"{load(group, name).__name__}.torch")
+    if not any(hasattr(module, part) for part in IMPLEMENTATION[group]):
+        parts = " or ".join(IMPLEMENTATION[group])
+        raise UserError(f"{module.__name__} lacks {parts}", hint=f"see docs/adding-a-{group}.md")
     return module
 
 

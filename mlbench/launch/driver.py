@@ -55,8 +55,8 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
         torch_config=ProcessGroupConfig(
             backend=experiment.backend.name,
             timeout_s=experiment.backend.timeout_s,
-            module=getattr(experiment.backend, "module", None),
-            interface=getattr(experiment.backend, "interface", None),
+            module=experiment.backend.module,
+            interface=experiment.backend.interface,
         ),
         scaling_config=ScalingConfig(
             num_workers=experiment.workers,

@@ -1,4 +1,4 @@
-"""Tasks are folders here, found by name: `task=NAME` imports `mlbench.tasks.NAME`.
+"""Tasks, found by name: `task=NAME` imports `mlbench.tasks.NAME`, or what an installed package calls NAME.
 
 A task is a module with three names, and `conf/task/NAME.yaml` with the values of its closed division:
 
@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from mlbench.experiment import plugins
 from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,36 +38,23 @@ NO_DATASET = "none"  # of tasks that generate what they need
 
 
 def load(name: str) -> ModuleType:
-    """Import the task `name`; raise UserError if there is no such folder or it breaks the contract."""
-    try:
-        module = import_module(f"mlbench.tasks.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"mlbench.tasks.{name}":
-            raise
-        raise UserError(f"there is no task {name!r}", hint="`python -m mlbench.data list`") from error
-    missing = [part for part in ("Config", "prepare") if not hasattr(module, part)]
-    if missing:
-        raise UserError(f"task {name!r} lacks {', '.join(missing)}", hint="see docs/adding-a-task.md")
-    return module
+    """Import the task `name`; raise UserError if there is none or it breaks the contract."""
+    return plugins.load("task", name)
 
 
 def build(config: Any, worker: "Worker") -> "TrainingSetup":
     """Return what the loop trains for the task that `config` configures."""
-    return _implementation(config.name).build(config, worker)
+    return plugins.implementation("task", config.name).build(config, worker)
 
 
 def run(config: Any, worker: "Worker") -> "TaskResult":
     """Train or measure the task that `config` configures on this worker."""
     from mlbench.training import loop
 
-    implementation = _implementation(config.name)
+    implementation = plugins.implementation("task", config.name)
     if hasattr(implementation, "measure"):
         return implementation.measure(config, worker)
     return loop.train(implementation.build(config, worker), worker)
-
-
-def _implementation(name: str) -> ModuleType:
-    return import_module(f"{load(name).__name__}.torch")
 
 
 def own_data(task: Any) -> bool:
@@ -99,5 +87,16 @@ def reference_convergence(name: str) -> dict[str, Any]:
 
 def report(name: str) -> ModuleType | None:
     """Return the module that presents the task's table, or None if the task has none."""
-    module = f"mlbench.tasks.{name}.report"
-    return import_module(module) if find_spec(module) else None
+    return part(name, "report")
+
+
+def datasets(name: str) -> dict[str, Any] | None:
+    """Return what the task's module `data` says of its data sets by name; None for a task without data."""
+    data = part(name, "data")
+    return getattr(data, "DATASETS", {}) if data else None
+
+
+def part(name: str, module: str) -> ModuleType | None:
+    """Import a further module of the task, or return None where it has none of that name."""
+    path = f"{load(name).__name__}.{module}"
+    return import_module(path) if find_spec(path) else None

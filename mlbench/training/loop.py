@@ -17,7 +17,7 @@ from mlbench.experiment.goal import better
 from mlbench.experiment.phases import PhaseTimes
 from mlbench.training import checkpoint
 from mlbench.training.setup import Scaler, TaskResult, TrainingSetup
-from mlbench.training.sync import ddp
+from mlbench.training.sync import strategy
 from mlbench.training.worker import Worker
 
 CHECK_EVERY = 500  # steps between two looks at a loss that is no longer finite
@@ -50,7 +50,7 @@ class Run:
     def __init__(self, setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -> None:
         self.setup, self.worker, self.timer = setup, worker, worker.timer
         self.report_s = report_s
-        self.sync = ddp.synchronise(setup.model, worker.sync, worker.timer)
+        self.sync = strategy.synchronise(setup.model, worker.sync, worker.timer)
         self.model = self.sync.module
         self.precision: Any = nullcontext()  # the recipe's autocast, or none; entered again in every batch
         if setup.autocast is not None:

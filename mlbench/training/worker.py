@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from mlbench.experiment.config import Sync
 from mlbench.experiment.goal import Goal
+from mlbench.training.sync import ddp
 from mlbench.training.timer import PhaseTimer
 
 Report = Callable[[dict[str, Any], dict[str, Any] | None], None]
@@ -39,7 +40,7 @@ class Worker:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     seed: int = 0
     data_root: Path = Path("data")
-    sync: Sync = field(default_factory=lambda: Sync(name="ddp", bucket_cap_mb=25))
+    sync: Sync = field(default_factory=lambda: ddp.Config(name="ddp", bucket_cap_mb=25))
     timer: PhaseTimer = field(default_factory=PhaseTimer)
     goal: Goal | None = None
     report_validation: Report = _discard

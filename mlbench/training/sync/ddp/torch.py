@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mlbench.experiment.config import Sync as Config
+from mlbench.training.sync.ddp import Config
 from mlbench.training.timer import PhaseTimer
 
 
