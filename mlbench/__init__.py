@@ -12,7 +12,7 @@ import mlbench.experiment.clock  # noqa: F401  # so that it sees when a command 
 _NOTEBOOK = ("answers", "compare", "draw", "load_runs", "summarize")
 
 # Results of one Major.Minor are comparable with each other (RULES.md, rule R9).
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from conftest import ROOT
 SOURCES = sorted((ROOT / "mlbench").rglob("*.py"))
 CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "process_time", "now", "utcnow"}
 COMMANDS = {"run", "sweep", "data", "results", "cluster", "predict"}
-PRINTING = COMMANDS | {"args"}  # which prints how each of them ends
+PRINTING = COMMANDS | {"mlbench"} | {"args"}  # which prints how each of them ends
 
 
 def tool(*command: str) -> None:
