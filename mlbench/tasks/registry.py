@@ -4,7 +4,7 @@ A task is a module with three names, and `conf/task/NAME.yaml` with the values o
 
 - `Config`: a frozen `TaskConfig` with the task's own fields. It has no defaults; the YAML has them all.
 - `prepare(config, root, *, progress=None) -> Path`: makes the data set below `root` once and returns its
-  folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (common/arrow.py).
+  folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (datasets/arrow.py).
 
 A module beside it, `torch`, has one more, which may import torch:
 

@@ -62,7 +62,7 @@ def advice(record: Record) -> str | None:
             "goal=light or a number of your own asks for less."
         )
     if record.status == "diverged":
-        return "Another seed or fewer workers may do; a lower task.rate needs division=open."
+        return "Another seed or fewer workers may do; a lower task.lr needs division=open."
     if record.status == "failed":
         return (
             "Run it with verbose=true to see what Ray and the workers say. max_failures=N allows N restarts "

@@ -54,7 +54,7 @@ def test_every_number_in_conf_says_what_it_is() -> None:
         (["task=resnet2"], "task=resnet2 is unknown: did you mean resnet20?"),
         (["backend=smoke"], "backend=smoke is unknown; choose one of gloo"),
         (["workers=0"], "workers=0: input should be greater than 0"),
-        (["task.rate=fast"], "task.rate='fast': input should be a valid number"),
+        (["task.lr=fast"], "task.lr='fast': input should be a valid number"),
         (["scale=big"], "scale=big is unknown; choose one of official, mini"),
         (["task.recipe=mine"], "task.recipe=mine is unknown; choose one of mlbench2020"),
         (["goal=fast"], "goal='fast': input should be 'official', 'light' or 'none'"),
@@ -79,8 +79,8 @@ def test_a_mistake_is_told_in_one_sentence(words: list[str], told: str) -> None:
 
 def test_two_mistakes_are_both_told() -> None:
     with pytest.raises(UserError) as caught:
-        compose(["wrokers=3", "task.rate=fast", "workers=0", "task=gnm", "seed=x"])
-    for name in ("wrokers", "task.rate", "workers=0", "task=gnm", "seed"):
+        compose(["wrokers=3", "task.lr=fast", "workers=0", "task=gnm", "seed=x"])
+    for name in ("wrokers", "task.lr", "workers=0", "task=gnm", "seed"):
         assert name in str(caught.value)
 
 

@@ -15,7 +15,7 @@ class Lists(NamedTuple):
 
 
 REFERENCE = {
-    "task": {"rate": 0.1, "dataset": "a", "metric": "m", "goals": {"light": 1}},
+    "task": {"lr": 0.1, "dataset": "a", "metric": "m", "goals": {"light": 1}},
     "sync": {"name": "ddp"},
     "workers": 1,
     "hardware": {"gpus": 0, "price": 1},
@@ -26,7 +26,7 @@ REFERENCE = {
 @pytest.mark.parametrize(
     ("change", "field", "rule", "fixed"),
     [
-        ({"task": {**REFERENCE["task"], "rate": 1}}, "task.rate", "R1", False),
+        ({"task": {**REFERENCE["task"], "lr": 1}}, "task.lr", "R1", False),
         ({"task": {**REFERENCE["task"], "dataset": "b"}}, "task.dataset", "R2", True),
         ({"task": {**REFERENCE["task"], "metric": "n"}}, "task.metric", "R2", False),
         ({"task": {**REFERENCE["task"], "goals": {"light": 2}}}, "task.goals.light", "R2", False),

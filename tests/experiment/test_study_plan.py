@@ -255,7 +255,7 @@ def test_the_tally_says_what_is_done_left_and_spent() -> None:
         (("task=nothing,logreg", "workers=1,2"), "task=nothing is unknown"),
         (("task=logreg", "wrokers=1,2"), "did you mean workers?"),
         (("task=logreg", "workers=0,1"), "workers=0"),
-        (("task=logreg", "task.rate=1,2"), "rule R1"),
+        (("task=logreg", "task.lr=1,2"), "rule R1"),
         (("workers=1", "force=true"), "measures a seed once"),
         (("workers=1", "study=a/b"), "study="),
     ],

@@ -104,7 +104,7 @@ def test_a_stuck_collective_ends_by_a_timeout_that_names_the_missing_rank(start)
 
 
 def test_a_loss_that_is_not_finite_ends_as_diverged(start) -> None:
-    run = start("task=logreg", "division=open", "task.rate=1e38", "task.l2=1.0")
+    run = start("task=logreg", "division=open", "task.lr=1e38", "task.l2=1.0")
     code, output = run.finish()
     assert code == 1, output
     assert run.record().status == "diverged"

@@ -51,8 +51,8 @@ CUTS: dict[str, dict[str, Any]] = {
     "resnet20": {"dataset": "digits"},
     "resnet50": {"dataset": "shapes", "batch_size": 8},
     "awdlstm": {"dataset": "agreement", "batch_size": 8},
-    "gnmt": {"dataset": "cipher", "update_size": 16, "units": 1},
-    "transformer": {"dataset": "cipher", "update_size": 640, "units": 1},
+    "gnmt": {"dataset": "cipher", "global_batch_size": 16, "chunks": 1},
+    "transformer": {"dataset": "cipher", "global_batch_size": 640, "chunks": 1},
 }
 VOCABULARY = {"awdlstm": 33_278, "gnmt": 32_320, "transformer": 33_712}  # words of the official data sets
 
@@ -191,7 +191,7 @@ def _long_sentences(found: Any, pieces: int) -> Any:
         source_offsets=found.train.source_offsets[::2],
         target_offsets=found.train.target_offsets[::2],
     )
-    padding = pa.array([""] * (pieces - len(found.pieces)), pa.string())
+    padding = pa.array([""] * (pieces - len(found.pieces)), found.pieces.type)
     return replace(found, train=train, pieces=pa.chunked_array([*found.pieces.chunks, padding]))
 
 

@@ -50,9 +50,9 @@ def copy(source: nn.Module, target: nn.Module) -> None:
 
 
 def copy_gnmt(ours: Any, theirs: Any) -> None:
-    for name, weight in ours.encoder.forwards.named_parameters():
+    for name, weight in ours.encoder.forward_lstm.named_parameters():
         theirs.both_ways.get_parameter(name).data.copy_(weight)
-    for name, weight in ours.encoder.backwards.named_parameters():
+    for name, weight in ours.encoder.backward_lstm.named_parameters():
         theirs.both_ways.get_parameter(f"{name}_reverse").data.copy_(weight)
     asked = ours.decoder.attention
     theirs.direction.data.copy_(asked.direction)
@@ -80,14 +80,14 @@ def copy_transformer(ours: Any, theirs: Any) -> None:
     copy(ours.decoder_norm, theirs.decoder.norm)
     for side in ("encoder", "decoder"):
         for mine, other in zip(getattr(ours, side), getattr(theirs, side).layers, strict=True):
-            copy_attention(other.self_attn, [mine.itself.inputs.weight], mine.itself.output)
+            copy_attention(other.self_attn, [mine.self_attn.inputs.weight], mine.self_attn.output)
             if side == "decoder":
-                across = mine.across
+                across = mine.cross_attn
                 copy_attention(
                     other.multihead_attn, [across.query.weight, across.memory.weight], across.output
                 )
-            copy(mine.inner[0], other.linear1)
-            copy(mine.inner[3], other.linear2)
+            copy(mine.ffn[0], other.linear1)
+            copy(mine.ffn[3], other.linear2)
             for number, norm in enumerate(mine.norms, start=1):
                 copy(norm, getattr(other, f"norm{number}"))
 
@@ -162,5 +162,6 @@ def test_a_measurement_is_a_row_with_a_paired_ratio(data_root: Path, capsys: pyt
 def test_what_an_official_row_cut_down_is_told() -> None:
     (told,) = steps.cuts(["gnmt"])
     assert told == (
-        "- gnmt: dataset cipher instead of wmt16_en_de, update_size 16 instead of 2048, units 1 instead of 16"
+        "- gnmt: dataset cipher instead of wmt16_en_de, global_batch_size 16 instead of 2048, "
+        "chunks 1 instead of 16"
     )

@@ -43,7 +43,13 @@ def test_flops_are_those_of_the_closed_form(source, target):
 
 def test_the_recipe_counts_both_sides_and_has_the_originals_rates(data_root):
     """Rates of 8 epochs of 10 updates: 200 updates of warm-up never end, so they are cut to 4."""
-    words = ["task.epochs=8", "task.rate=2e-3", "task.warmup=4", "task.update_size=1500", "task.units=15"]
+    words = [
+        "task.epochs=8",
+        "task.lr=2e-3",
+        "task.warmup_steps=4",
+        "task.global_batch_size=1500",
+        "task.chunks=15",
+    ]
     config: Any = compose(["task=gnmt", "division=open", *words, "task.batch_size=100"]).task
     setup = registry.build(config, Worker(data_root=data_root))
     steps = setup.steps(setup.load(), 0)

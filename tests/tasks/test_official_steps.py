@@ -114,8 +114,8 @@ CASES: dict[str, Case] = {
     "resnet20": Case(cifar10, 272_474, 10),
     "resnet50": Case(imagenet, 25_557_032, 1_000, {"batch_size": 4}),
     "awdlstm": Case(wikitext2, 33_556_078, 33_278, {"batch_size": 2}),
-    "gnmt": Case(newstest, 160_671_297, 32_320, {"update_size": 8, "units": 1}),
-    "transformer": Case(newstest, 210_808_832, 33_712, {"update_size": 128, "units": 1}),
+    "gnmt": Case(newstest, 160_671_297, 32_320, {"global_batch_size": 8, "chunks": 1}),
+    "transformer": Case(newstest, 210_808_832, 33_712, {"global_batch_size": 128, "chunks": 1}),
 }
 
 
@@ -188,7 +188,7 @@ def _pad_vocabulary(patch: pytest.MonkeyPatch, pieces: int) -> None:
 
     def padded(folder: Path) -> translation.Dataset:
         found = opened(folder)
-        padding = pa.array([""] * (pieces - len(found.pieces)), pa.string())
+        padding = pa.array([""] * (pieces - len(found.pieces)), found.pieces.type)
         return replace(found, pieces=pa.chunked_array([*found.pieces.chunks, padding]))
 
     patch.setattr(translation, "open_dataset", padded)
@@ -218,7 +218,7 @@ class Enough(Exception):
 def first_exchanges(worker: Worker) -> list[int]:
     """Run the all-reduce task up to its 20th size; return the elements that were exchanged."""
     task: Any = config.compose(["task=allreduce", "scale=official", "division=closed", "workers=2"]).task
-    exchange, elements = collectives.Exchange.seconds, []
+    exchange, elements = collectives.CollectiveCase.seconds, []
 
     def counted(self: Any, repeats: int, worker: Worker) -> list[float]:
         if repeats == task.repeats:
@@ -228,7 +228,7 @@ def first_exchanges(worker: Worker) -> list[int]:
         return exchange(self, repeats, worker)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collectives.Exchange, "seconds", counted)
+        patch.setattr(collectives.CollectiveCase, "seconds", counted)
         with pytest.raises(Enough):
             registry.run(task, worker)
     return elements

@@ -19,8 +19,8 @@ from mlbench.training.setup import TrainingSetup
 from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
-TINY = ["task=resnet50", "division=open", "goal=none", "task.blocks=[1,1,1,1]", "task.width=4",
-        "task.crop=32", "task.resize=36", "task.epochs=2", "task.warmup=1"]  # fmt: skip
+TINY = ["task=resnet50", "division=open", "goal=none", "task.stage_blocks=[1,1,1,1]", "task.width=4",
+        "task.crop=32", "task.resize=36", "task.epochs=2", "task.warmup_epochs=1"]  # fmt: skip
 
 
 def train_on(worker: Worker, root: Path, words: list[str]) -> Any:
@@ -122,7 +122,7 @@ def test_more_workers_than_the_images_feed_are_refused(imagenet: Path) -> None:
 def test_the_full_model_trains_its_first_steps_on_official_data(imagenet: Path) -> None:
     """All of the official model and its 224 x 224 crops, in batches that a small machine holds."""
     words = ["task=resnet50", "scale=official", "division=open", "goal=none"]
-    words += ["task.batch_size=2", "task.epochs=2", "task.warmup=1"]
+    words += ["task.batch_size=2", "task.epochs=2", "task.warmup_epochs=1"]
     outcome = train_on(Worker(), imagenet, words)
     assert outcome.steps == 18 and outcome.status == "completed"
     losses = [validation["train_loss"] for validation in outcome.validations]
@@ -136,7 +136,13 @@ def test_the_full_model_trains_its_first_steps_on_official_data(imagenet: Path) 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_it_trains_on_a_gpu_in_every_precision(imagenet: Path, precision: str) -> None:
     worker = Worker(device=torch.device("cuda", 0), timer=PhaseTimer("cuda"))
-    words = [*TINY, "scale=official", "task.batch_size=8", f"task.precision={precision}", "task.loaders=2"]
+    words = [
+        *TINY,
+        "scale=official",
+        "task.batch_size=8",
+        f"task.precision={precision}",
+        "task.dataloader_workers=2",
+    ]
     outcome = train_on(worker, imagenet, words)
     assert outcome.steps == 4 and outcome.status == "completed"
     assert all(validation["train_loss"] > 0 for validation in outcome.validations)

@@ -14,7 +14,7 @@ VOCABULARY = 33_712  # of the original's data set
 
 def official() -> tuple[Any, Transformer]:
     config: Any = compose(["task=transformer", "scale=official"]).task
-    names = ("width", "inner", "heads", "layers", "dropout")
+    names = ("d_model", "ffn", "heads", "layers", "dropout")
     with torch.device("meta"):
         model = Transformer(VOCABULARY, **{name: getattr(config, name) for name in names})
     return config, model
@@ -28,8 +28,8 @@ def test_the_official_configuration_makes_the_originals_model():
 @pytest.mark.parametrize(("source", "target"), [(28, 28), (5, 9)])
 def test_flops_are_those_of_the_closed_form(source, target):
     config, model = official()
-    d, inner, layers = config.width, config.inner, config.layers
-    each = 4 * d * d + 2 * d * inner  # multiplications a word of a layer without cross-attention
+    d, ffn, layers = config.d_model, config.ffn, config.layers
+    each = 4 * d * d + 2 * d * ffn  # multiplications a word of a layer without cross-attention
     layer = (source + target) * each + target * 2 * d * d + source * 2 * d * d
     meetings = 2 * d * (source**2 + target**2 + source * target)  # a causal mask halves nothing
     expected = 6 * (layers * (layer + meetings) + target * d * VOCABULARY)
@@ -39,7 +39,7 @@ def test_flops_are_those_of_the_closed_form(source, target):
 
 
 def test_the_recipe_counts_target_tokens_and_has_the_originals_rates(data_root):
-    words = ["division=open", "task.rate=1.976e-3", "task.warmup=1000"]
+    words = ["division=open", "task.lr=1.976e-3", "task.warmup_steps=1000"]
     config: Any = compose(["task=transformer", *words]).task
     setup = registry.build(config, Worker(data_root=data_root))
     batch = next(iter(setup.steps(setup.load(), 0)))[0]

@@ -24,13 +24,25 @@ from mlbench.training.worker import Worker
 
 UPDATES = 3
 SMALL = {
-    "gnmt": ["task.hidden=16", "task.layers=3", "task.update_size=48", "task.units=4", "task.batch_size=12"],
-    "transformer": ["task.width=16", "task.inner=16", "task.update_size=2048", "task.units=4"],
+    "gnmt": [
+        "task.hidden=16",
+        "task.layers=3",
+        "task.global_batch_size=48",
+        "task.chunks=4",
+        "task.batch_size=12",
+    ],
+    "transformer": ["task.d_model=16", "task.ffn=16", "task.global_batch_size=2048", "task.chunks=4"],
 }
 
 
 def small(name: str, *words: str) -> Any:
-    common = ["division=open", "goal=none", "task.dropout=0", "task.warmup=1", "task.most_words=30"]
+    common = [
+        "division=open",
+        "goal=none",
+        "task.dropout=0",
+        "task.warmup_steps=1",
+        "task.max_target_length=30",
+    ]
     return compose([f"task={name}", *common, *SMALL[name], *words]).task
 
 
@@ -89,17 +101,17 @@ def batch(*, sentences=4, source=7, target=6):
         target=said,
         source_tokens=21,
         target_tokens=21,
-        update_sentences=16,
-        update_target_tokens=90,
+        step_sentences=16,
+        step_target_tokens=90,
     )
 
 
 @pytest.mark.parametrize(("name", "kind"), [("gnmt", "sentences"), ("transformer", "tokens")])
 def test_a_cpu_cuts_micro_batches_smaller_but_not_updates(name, kind):
     config: Any = compose([f"task={name}", "scale=official"]).task
-    gpu, cpu = (translating.update_budget(config, torch.device(kind)) for kind in ("cuda", "cpu"))
-    assert (gpu.kind, gpu.update, gpu.units) == (cpu.kind, cpu.update, cpu.units)
-    assert (gpu.kind, gpu.units, gpu.update / gpu.units) == (kind, 16, gpu.micro_batch)
+    gpu, cpu = (translating.batch_budget(config, torch.device(kind)) for kind in ("cuda", "cpu"))
+    assert (gpu.kind, gpu.global_batch, gpu.chunks) == (cpu.kind, cpu.global_batch, cpu.chunks)
+    assert (gpu.kind, gpu.chunks, gpu.global_batch / gpu.chunks) == (kind, 16, gpu.micro_batch)
     assert cpu.micro_batch == {"gnmt": 128, "transformer": 2048}[name]
 
 
@@ -135,7 +147,7 @@ def network(name: str) -> Any:
     torch.manual_seed(2)
     if name == "gnmt":
         return Gnmt(40, hidden=16, layers=3, dropout=0.0)
-    return Transformer(40, width=16, inner=16, heads=4, layers=2, dropout=0.0)
+    return Transformer(40, d_model=16, ffn=16, heads=4, layers=2, dropout=0.0)
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,8 @@ def test_archives_become_batches(mirror: Mirror, tmp_path: Path) -> None:
     assert list(dict.fromkeys(steps))[4:] == [
         "unpack", "tokenise and clean", "learn sub-words", "write train", "write test", "write vocabulary",
     ]  # fmt: skip
-    budget = batches.Budget("sentences", 64, 16)
-    updates = batches.BucketedUpdates(found.train, budget, longest=75, worker=Worker(seed=1))
+    budget = batches.BatchBudget("sentences", 64, 16)
+    updates = batches.BucketedSteps(found.train, budget, max_length=75, worker=Worker(seed=1))
     assert [[len(batch) for batch in update] for update in updates(0)] == [[16] * 4] * 3
 
 

@@ -156,7 +156,7 @@ def test_a_run_without_a_result_is_not_called_unofficial(status):
 
 
 def test_deviations_caveats_noise_and_failures_are_all_listed():
-    deviation = {"field": "task.rate", "given": 0.1, "reference": 0.02, "rule": "R1", "fixed": False}
+    deviation = {"field": "task.lr", "given": 0.1, "reference": 0.02, "rule": "R1", "fixed": False}
     text = said(
         record(
             deviations=[deviation],
@@ -165,7 +165,7 @@ def test_deviations_caveats_noise_and_failures_are_all_listed():
             restarts=[{"1": "Traceback\nActorDiedError: killed"}, {"0": "gone"}],
         )
     )
-    assert "deviation task.rate is 0.1, the reference is 0.02 (R1)" in text
+    assert "deviation task.lr is 0.1, the reference is 0.02 (R1)" in text
     assert "caveat 4 workers had fewer CPUs" in text
     assert "noise the CPU frequency may change" in text
     assert "worker failures 2; rank 1 failed: ActorDiedError: killed; rank 0 failed: gone" in text

@@ -197,7 +197,7 @@ def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> N
     files = exported(run, tmp_path)
     headless = files["events.jsonl"].split("\n", 1)[1]
     asked = run.experiment.plain()
-    task = {name: value for name, value in asked["task"].items() if name != "rate"}
+    task = {name: value for name, value in asked["task"].items() if name != "lr"}
     untimed = asked | {"backend": asked["backend"] | {"timeout_s": None}}
     unknown = {"experiment": asked | {"task": asked["task"] | {"name": "common.arrow"}}}
     cases = [
@@ -210,7 +210,7 @@ def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> N
         ("not known here \\(common.arrow\\)", relogged(rewritten(files, **unknown), 0, **unknown)),
         ("changed \\(experiment.hardware\\)", rewritten(files, experiment=asked | {"hardware": 7})),
         ("changed \\(experiment.workers\\)", rewritten(files, experiment=asked | {"workers": "2"})),
-        ("changed \\(experiment.task.rate\\)", rewritten(files, experiment=asked | {"task": task})),
+        ("changed \\(experiment.task.lr\\)", rewritten(files, experiment=asked | {"task": task})),
         ("changed \\(experiment.backend.timeout_s\\)", rewritten(files, experiment=untimed)),
         ("was changed", relogged(files, 1, metrics=None)),
         ("was changed", relogged(files, 0, begun="yesterday")),

@@ -83,7 +83,7 @@ def test_two_workers_with_half_the_batch_train_the_same_weights() -> None:
 def logreg_weights(worker: Worker, batch: int, root: Path) -> tuple[list[float], Any]:
     """Train the real task for some epochs and return its weights and validations."""
     experiment = compose(["task=logreg", "goal=none", "division=open", f"task.batch_size={batch}",
-                          "task.epochs=2", f"task.rate={4.0 / worker.world_size}"])  # fmt: skip
+                          "task.epochs=2", f"task.lr={4.0 / worker.world_size}"])  # fmt: skip
     setup = registry.build(experiment.task, mini_worker(worker, root))
     outcome = train(setup, worker)
     weight: Any = setup.model.weight

@@ -14,7 +14,7 @@ class Config(TaskConfig):
     """What conf/task/allreduce.yaml holds beyond the fields of every task."""
 
     sizes: Annotated[int, Field(ge=2)]
-    largest: PositiveInt
+    max_elements: PositiveInt
     repeats: PositiveInt
     warmups: Annotated[int, Field(ge=5)]
     collectives: Annotated[tuple[Collective, ...], Field(min_length=1)]

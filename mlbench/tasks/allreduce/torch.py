@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.allreduce import Config, rates
-from mlbench.tasks.allreduce.collectives import Exchange, reason_to_skip, values
+from mlbench.tasks.allreduce import Config, bandwidth
+from mlbench.tasks.allreduce.collectives import CollectiveCase, reason_to_skip, values
 from mlbench.training.setup import TaskResult
 from mlbench.training.worker import Worker
 
@@ -16,7 +16,7 @@ from mlbench.training.worker import Worker
 def measure(config: Config, worker: Worker) -> TaskResult:
     """Time every collective, dtype and size on the backend that the workers were started with.
 
-    The table's rows (rates.COLUMNS) are of three kinds: `times` of one size, `skipped` for a pair of
+    The table's rows (bandwidth.COLUMNS) are of three kinds: `times` of one size, `skipped` for a pair of
     collective and dtype that cannot be measured here, and `fit` for one that was. The outcome's status
     is `failed` if an element was wrong. Raises UserError for a single worker.
     """
@@ -36,7 +36,7 @@ def measure(config: Config, worker: Worker) -> TaskResult:
 
 
 def _rows(config: Config, worker: Worker) -> Iterator[dict[str, Any]]:
-    sizes = rates.sizes(config.sizes, config.largest)
+    sizes = bandwidth.sizes(config.sizes, config.max_elements)
     pairs = [(name, dtype) for dtype in config.dtypes for name in config.collectives]
     common = {"backend": dist.get_backend(), "device": worker.device.type, "workers": worker.world_size}
     base = values(max(sizes), worker)
@@ -44,21 +44,21 @@ def _rows(config: Config, worker: Worker) -> Iterator[dict[str, Any]]:
         pair = common | {"collective": collective, "dtype": dtype}
         reason = reason_to_skip(collective, getattr(torch, dtype), base, worker)
         if reason:
-            yield rates.row("skipped", **pair, reason=reason)
+            yield bandwidth.row("skipped", **pair, reason=reason)
             continue
         points = []
         for size in sizes:
-            exchange = Exchange.of(collective, getattr(torch, dtype), size, base=base, worker=worker)
+            exchange = CollectiveCase.of(collective, getattr(torch, dtype), size, base=base, worker=worker)
             if points and exchange.elements == points[-1]["elements"]:
                 continue  # whole blocks made it the size before
             if worker.rank == 0 and worker.timer.heartbeat_due():
                 doing = f"timing {collective} {dtype} ({number} of {len(pairs)})"
-                worker.heartbeat({"doing": doing + rates.magnitude(exchange.bytes)})
+                worker.heartbeat({"doing": doing + bandwidth.magnitude(exchange.bytes)})
             exchange.seconds(config.warmups, worker)
             seconds = exchange.seconds(config.repeats, worker)
             slowest = [max(repeat) for repeat in zip(*worker.gather(seconds), strict=True)]
             wrong = int(worker.sum([exchange.wrong()]).item())
             what = {"size": size, "elements": exchange.elements, "bytes": exchange.bytes}
-            points.append(rates.times(slowest, wrong=wrong, **pair, **what, repeats=config.repeats))
+            points.append(bandwidth.times(slowest, wrong=wrong, **pair, **what, repeats=config.repeats))
         yield from points
-        yield rates.fitted(points, **pair)
+        yield bandwidth.fitted(points, **pair)

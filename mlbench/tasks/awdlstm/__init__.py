@@ -37,10 +37,10 @@ class Config(TrainingConfig):
     dropouts: Dropouts
     bptt: PositiveInt
     validation_columns: PositiveInt
-    rate: PositiveFloat
-    warmup: NonNegativeFloat
+    lr: PositiveFloat
+    warmup_epochs: NonNegativeFloat
     weight_decay: NonNegativeFloat
-    gradient_norm: PositiveFloat
-    activation: NonNegativeFloat
-    slowness: NonNegativeFloat
+    max_grad_norm: PositiveFloat
+    ar: NonNegativeFloat
+    tar: NonNegativeFloat
     patience: PositiveInt

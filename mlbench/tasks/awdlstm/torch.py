@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mlbench.tasks.awdlstm import Config, Dropouts, data, reading
+from mlbench.tasks.awdlstm import Config, Dropouts, bptt, data
 from mlbench.tasks.awdlstm import model as awd
-from mlbench.tasks.awdlstm.averaging import Averaging
+from mlbench.tasks.awdlstm.nt_asgd import Averaging
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
@@ -16,8 +16,8 @@ from mlbench.training.worker import Worker
 class Text(NamedTuple):
     """This rank's columns of the training text, and the validation text, on the device."""
 
-    train: reading.Reading
-    valid: reading.Validation
+    train: bptt.BpttIterator
+    valid: bptt.Validation
 
 
 def build(config: Config, worker: Worker) -> TrainingSetup:
@@ -27,34 +27,34 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         torch.manual_seed(worker.seed)  # the same start on every rank
         model = language_model(config, files.vocabulary).to(worker.device)
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=config.rate, weight_decay=config.weight_decay, fused=True
+        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
     )
     averaging = Averaging(model, patience=config.patience)
-    columns = reading.columns(files.train, worker, each=config.batch_size)
-    reader = reading.Reading(columns, config.bptt, worker)
+    columns = bptt.columns(files.train, worker, each=config.batch_size)
+    reader = bptt.BpttIterator(columns, config.bptt, worker)
 
     def load() -> Text:
         reader.load()
-        columns, bptt = config.validation_columns, config.bptt
-        return Text(reader, reading.validation(files.valid, worker, count=columns, bptt=bptt))
+        valid = bptt.validation(files.valid, worker, count=config.validation_columns, bptt=config.bptt)
+        return Text(reader, valid)
 
     def before_step(_: int) -> None:
-        now = reading.rate(
+        now = bptt.rate(
             reader.position,
             reader.length,
-            base=config.rate,
+            base=config.lr,
             bptt=config.bptt,
             workers=worker.world_size,
-            warmup=config.warmup,
+            warmup=config.warmup_epochs,
         )
         for group in optimizer.param_groups:
             group["lr"] = now
 
-    def loss(output: awd.Output, piece: reading.Piece) -> Tensor:
-        return awd.loss(output, piece.targets, activation=config.activation, slowness=config.slowness)
+    def loss(output: awd.Output, chunk: bptt.BpttChunk) -> Tensor:
+        return awd.loss(output, chunk.targets, ar=config.ar, tar=config.tar)
 
     def clipped_step() -> None:
-        nn.utils.clip_grad_norm_(model.parameters(), config.gradient_norm, foreach=True)
+        nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
         optimizer.step()
         averaging.after_step()
 
@@ -67,7 +67,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         forward=reader.forward,
         loss=loss,
         validate=lambda trained, text: text.valid(averaging.validated(trained)),
-        samples=lambda piece: piece.inputs.numel(),
+        samples=lambda chunk: chunk.inputs.numel(),
         sample_unit="tokens",
         before_step=before_step,
         after_validation=averaging.after_validation,
@@ -89,7 +89,7 @@ def language_model(config: Config, vocabulary: int, *, dropouts: Dropouts | None
 
 
 def flops_per_token(config: Config, vocabulary: int) -> float:
-    """Return the model FLOPs of one token in a piece of `bptt` tokens (see `training_flops`).
+    """Return the model FLOPs of one token in a chunk of `bptt` tokens (see `training_flops`).
 
     That is 6 a weight of the layers and of the output words, less the gradient of the first token's
     state, where back-propagation is truncated; looking up the input words is no arithmetic.

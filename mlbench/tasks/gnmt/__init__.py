@@ -11,8 +11,8 @@ class Config(TranslationConfig):
     """What conf/task/gnmt.yaml holds beyond the fields of every translation task."""
 
     hidden: PositiveInt
-    warmup_from: PositiveFloat
+    warmup_start: PositiveFloat
     decay_factor: PositiveFloat
-    decay_from: Share
+    decay_start: Share
     decay_every: Share
     decay_times: PositiveInt

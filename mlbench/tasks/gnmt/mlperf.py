@@ -13,13 +13,13 @@ def hyperparameters(config: Config, *, workers: int, steps_per_epoch: int) -> di
     steps = config.epochs * steps_per_epoch
     return {
         "opt_name": "adam",
-        "opt_base_learning_rate": config.rate,
+        "opt_base_learning_rate": config.lr,
         "opt_learning_rate_alt_warmup_func": "exponential",
-        "opt_learning_rate_warmup_steps": config.warmup,
+        "opt_learning_rate_warmup_steps": config.warmup_steps,
         "opt_learning_rate_alt_decay_func": "exponential",
         "opt_learning_rate_decay_factor": config.decay_factor,
         "opt_learning_rate_decay_interval": round(config.decay_every * steps),
         "opt_learning_rate_decay_steps": config.decay_times,
-        "opt_learning_rate_remain_steps": round(config.decay_from * steps),
-        "max_sequence_length": config.longest,
+        "opt_learning_rate_remain_steps": round(config.decay_start * steps),
+        "max_sequence_length": config.max_length,
     }

@@ -17,11 +17,11 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         worker,
         model=partial(Gnmt, hidden=config.hidden, layers=config.layers, dropout=config.dropout),
         factor=lambda steps: product(
-            exponential_warmup(config.warmup_from, config.warmup),
+            exponential_warmup(config.warmup_start, config.warmup_steps),
             late_steps(
                 config.decay_factor,
                 total=steps,
-                start=config.decay_from,
+                start=config.decay_start,
                 every=config.decay_every,
                 times=config.decay_times,
             ),

@@ -18,7 +18,7 @@ class Config(TrainingConfig):
     train_file: Path | None
     test_file: Path | None
     validation: Literal["test", "split"]
-    rate: PositiveFloat
+    lr: PositiveFloat
     schedule: Literal["plateau", "sqrt"]
     decay_factor: PositiveFloat
     patience: PositiveInt

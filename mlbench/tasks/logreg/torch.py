@@ -46,7 +46,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         torch.manual_seed(worker.seed)  # the same start on every rank
         model = logistic.linear(features).to(worker.device)
     if config.schedule == "plateau":
-        lr, factor = config.rate * worker.world_size, lambda step: 1.0
+        lr, factor = config.lr * worker.world_size, lambda step: 1.0
         plateau = Plateau(config.decay_factor, config.patience)
     else:
         lr, factor, plateau = reference_alpha(config, worker.world_size), inverse_sqrt, None

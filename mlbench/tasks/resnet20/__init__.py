@@ -17,8 +17,8 @@ class Config(TrainingConfig):
     variant: Literal["v1", "v2"]
     shortcut: Literal["projection", "identity"]
     width: PositiveInt
-    rate: PositiveFloat
-    warmup: Literal["log2"] | Annotated[int, Field(ge=0)]
+    lr: PositiveFloat
+    warmup_epochs: Literal["log2"] | Annotated[int, Field(ge=0)]
     decay: Literal["plateau", "steps"]
     decay_factor: PositiveFloat
     decay_epochs: tuple[PositiveInt, ...]

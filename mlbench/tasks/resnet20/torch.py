@@ -36,7 +36,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     model = model.to(device)
     optimizer = torch.optim.SGD(
         model.parameters(),
-        lr=config.rate,
+        lr=config.lr,
         momentum=config.momentum,
         nesterov=config.nesterov,
         weight_decay=config.weight_decay,
@@ -108,7 +108,7 @@ def _schedule(
     config: Config, optimizer: torch.optim.Optimizer, *, workers: int, per_epoch: int
 ) -> schedules.Schedule:
     """Return warm-up from lr to lr * k, then the recipe's decay."""
-    epochs = schedules.warmup_epochs(workers) if config.warmup == "log2" else config.warmup
+    epochs = schedules.warmup_epochs(workers) if config.warmup_epochs == "log2" else config.warmup_epochs
     factor = schedules.linear_warmup(workers, epochs * per_epoch)
     if config.decay == "steps":
         at = [epoch * per_epoch for epoch in config.decay_epochs]

@@ -15,21 +15,21 @@ RATE_SAMPLES = 256  # images that the recipe's rate is for (Goyal et al. 2017)
 class Config(TrainingConfig):
     """What conf/task/resnet50.yaml holds beyond the fields of every training task."""
 
-    FREE = ("loaders",)
+    FREE = ("dataloader_workers",)
     OWN_DATA = ("train_folder", "val_folder")
 
     train_folder: Path | None
     val_folder: Path | None
-    loaders: Annotated[int, Field(ge=0)] | None
-    blocks: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
+    dataloader_workers: Annotated[int, Field(ge=0)] | None
+    stage_blocks: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
     width: PositiveInt
     crop: PositiveInt
     resize: PositiveInt
-    smallest_crop: Annotated[float, Field(gt=0, le=1)]
-    largest_global_batch: PositiveInt
+    min_crop_area: Annotated[float, Field(gt=0, le=1)]
+    max_global_batch: PositiveInt
     micro_batch: PositiveInt | None
-    rate: PositiveFloat
-    warmup: Annotated[int, Field(ge=0)]
+    lr: PositiveFloat
+    warmup_epochs: Annotated[int, Field(ge=0)]
     momentum: NonNegativeFloat
     weight_decay: NonNegativeFloat
     label_smoothing: Annotated[float, Field(ge=0, lt=1)]
@@ -38,5 +38,5 @@ class Config(TrainingConfig):
     loss_scale_window: PositiveInt
 
     def global_batch(self, workers: int) -> int:
-        """Return the images of one optimizer step over all workers, at most `largest_global_batch`."""
-        return min(self.batch_size, self.largest_global_batch // workers) * workers
+        """Return the images of one optimizer step over all workers, at most `max_global_batch`."""
+        return min(self.batch_size, self.max_global_batch // workers) * workers

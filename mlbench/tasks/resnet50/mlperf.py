@@ -13,11 +13,11 @@ def hyperparameters(config: Config, *, workers: int, steps_per_epoch: int) -> di
     batch = config.global_batch(workers)
     return {
         "opt_name": "sgd",
-        "sgd_opt_base_learning_rate": config.rate * batch / RATE_SAMPLES,
+        "sgd_opt_base_learning_rate": config.lr * batch / RATE_SAMPLES,
         "sgd_opt_end_learning_rate": 0.0,
-        "sgd_opt_learning_rate_decay_steps": (config.epochs - config.warmup) * steps_per_epoch,
+        "sgd_opt_learning_rate_decay_steps": (config.epochs - config.warmup_epochs) * steps_per_epoch,
         "sgd_opt_weight_decay": config.weight_decay,
         "sgd_opt_momentum": config.momentum,
         "model_bn_span": config.micro_batch or batch // workers,
-        "opt_learning_rate_warmup_epochs": config.warmup,
+        "opt_learning_rate_warmup_epochs": config.warmup_epochs,
     }

@@ -28,26 +28,28 @@ TIMED_REPEATS = 3  # of which the fastest counts: what else the machine does onl
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains; processes that decode live until `close`."""
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
-    decoder = decode.Decoder(files, crop=config.crop, resize=config.resize, smallest=config.smallest_crop)
+    decoder = decode.Decoder(files, crop=config.crop, resize=config.resize, smallest=config.min_crop_area)
     cuda = worker.device.type == "cuda"
     # On a GPU the worker's CPU threads have nothing else to do; without one they compute.
-    processes = config.loaders if config.loaders is not None else torch.get_num_threads() if cuda else 1
+    processes = config.dataloader_workers
+    if processes is None:
+        processes = torch.get_num_threads() if cuda else 1
     batch, micro = batches(config, worker.world_size)
     torch.backends.cudnn.benchmark = cuda  # all batches have one shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
-        net = model.resnet(blocks=config.blocks, width=config.width, classes=len(files.classes))
+        net = model.resnet(blocks=config.stage_blocks, width=config.width, classes=len(files.classes))
     net = net.to(worker.device)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub has not got it
     net.recompute = not cuda and config.width * micro * config.crop**2 > RECOMPUTE_ABOVE
     optimizer = torch.optim.SGD(
         model.parameter_groups(net, config.weight_decay),
-        lr=config.rate * batch * worker.world_size / RATE_SAMPLES,
+        lr=config.lr * batch * worker.world_size / RATE_SAMPLES,
         momentum=config.momentum,
         fused=True,
     )
     per_epoch = len(files.train) // (batch * worker.world_size)
-    factor = schedules.warmup_cosine(config.warmup * per_epoch, config.epochs * per_epoch)
+    factor = schedules.warmup_cosine(config.warmup_epochs * per_epoch, config.epochs * per_epoch)
     mixed = precision.on_device(
         config.precision,
         worker.device,
@@ -136,7 +138,7 @@ def batches(config: Config, workers: int) -> tuple[int, int]:
     batch = config.global_batch(workers) // workers
     if not batch:
         raise UserError(
-            f"{workers} workers share a global batch of at most {config.largest_global_batch} images",
+            f"{workers} workers share a global batch of at most {config.max_global_batch} images",
             hint="use fewer workers",
         )
     micro = config.micro_batch or batch

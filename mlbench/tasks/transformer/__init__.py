@@ -10,6 +10,6 @@ prepare = data.prepare_dataset
 class Config(TranslationConfig):
     """What conf/task/transformer.yaml holds beyond the fields of every translation task."""
 
-    width: PositiveInt
-    inner: PositiveInt
+    d_model: PositiveInt
+    ffn: PositiveInt
     heads: PositiveInt

@@ -12,10 +12,10 @@ def hyperparameters(config: Config, *, workers: int, steps_per_epoch: int) -> di
     """Return values by MLPerf's keys; a pair is a value and its metadata."""
     return {
         "opt_name": "adam",
-        "opt_base_learning_rate": config.rate,
-        "opt_learning_rate_warmup_steps": config.warmup,
+        "opt_base_learning_rate": config.lr,
+        "opt_learning_rate_warmup_steps": config.warmup_steps,
         "opt_adam_beta_1": config.betas[0],
         "opt_adam_beta_2": config.betas[1],
-        "opt_adam_epsilon": config.epsilon,
-        "max_sequence_length": (config.longest, {"method": "discard"}),
+        "opt_adam_epsilon": config.eps,
+        "max_sequence_length": (config.max_length, {"method": "discard"}),
     }

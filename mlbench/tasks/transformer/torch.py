@@ -17,12 +17,12 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         worker,
         model=partial(
             Transformer,
-            width=config.width,
-            inner=config.inner,
+            d_model=config.d_model,
+            ffn=config.ffn,
             heads=config.heads,
             layers=config.layers,
             dropout=config.dropout,
         ),
-        factor=lambda steps: warmup_inverse_sqrt(config.warmup),
+        factor=lambda steps: warmup_inverse_sqrt(config.warmup_steps),
         counted=lambda source, target: target,
     )

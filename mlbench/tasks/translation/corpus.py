@@ -12,7 +12,7 @@ from mlbench.tasks.translation import lines, wmt
 
 if TYPE_CHECKING:
     from mlbench.tasks.translation.moses import Rules
-    from mlbench.tasks.translation.subwords import Size
+    from mlbench.tasks.translation.subwords import VocabSize
 
 
 class Text(NamedTuple):
@@ -21,7 +21,7 @@ class Text(NamedTuple):
     train: Iterable[tuple[str, str]]
     test: Sequence[tuple[str, str]]
     rules: "Rules"
-    size: "Size"
+    size: "VocabSize"
 
 
 LANGUAGES = {"source": "en", "target": "de"}
@@ -106,13 +106,13 @@ def own_files(config: Any) -> dict[str, tuple[Path, Path]]:
 def text(config: Any, writer: DatasetWriter, work: Path, *, root: Path) -> Text:
     """Return the text of `config`'s data set, fetched and unpacked into the folder `work` where need be."""
     from mlbench.tasks.translation.moses import Rules
-    from mlbench.tasks.translation.subwords import Size
+    from mlbench.tasks.translation.subwords import VocabSize
 
     chosen = manifest(config)["parameters"]
     sizes = {name: chosen[name] for name in ("merges", "pieces", "coverage") if name in chosen}
     how = (
         Rules(chosen["source"], chosen["target"], tuple(chosen["words"]), chosen["ratio"], chosen["latin1"]),
-        Size(**sizes),
+        VocabSize(**sizes),
     )
     files = own_files(config)
     if files:

@@ -130,7 +130,7 @@ def _write_splits(writer: DatasetWriter, *, config: Any, root: Path) -> None:
     work.mkdir()
     text = corpus.text(config, writer, work, root=root)
     files = [work / "tokenised.source", work / "tokenised.target"]
-    letters, read = subwords.Letters(), 0
+    letters, read = subwords.CharCounts(), 0
     with files[0].open("w", encoding="utf-8") as sources, files[1].open("w", encoding="utf-8") as targets:
         for cleaned in moses.clean_all(text.train, text.rules):
             sources.writelines(line + "\n" for line in cleaned.sources)

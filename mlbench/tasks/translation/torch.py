@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mlbench.tasks.translation import beam, bleu, data, moses
-from mlbench.tasks.translation.batches import BucketedUpdates, Budget, MicroBatch, TestBatch, test_batches
+from mlbench.tasks.translation.batches import BatchBudget, BucketedSteps, MicroBatch, TestBatch, test_batches
 from mlbench.tasks.translation.config import TranslationConfig
 from mlbench.tasks.translation.smoothing import smoothed_cross_entropy
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
@@ -26,7 +26,7 @@ TEST_SENTENCES = 128  # translated at a time by one worker; bounds memory, chang
 class Text(NamedTuple):
     """What the loop trains and validates on."""
 
-    plan: BucketedUpdates
+    plan: BucketedSteps
     test: data.Test
 
 
@@ -50,10 +50,10 @@ def build_translator(
     # Dropout differs from rank to rank, but not from run to run.
     torch.manual_seed(worker.generator(0, 1 + worker.rank).initial_seed())
     optimizer = torch.optim.Adam(
-        network.parameters(), lr=config.rate, betas=config.betas, eps=config.epsilon, fused=True
+        network.parameters(), lr=config.lr, betas=config.betas, eps=config.eps, fused=True
     )
     mixed = mixed_precision(config, worker)
-    clip = config.clip or math.inf
+    clip = config.max_grad_norm or math.inf
     schedule = schedules.Schedule(
         optimizer, lambda step: 1.0
     )  # `load` counts the steps that the recipe needs
@@ -61,8 +61,8 @@ def build_translator(
 
     def load() -> Text:
         """Sort and cut the pairs, and read the test sentences and the vocabulary."""
-        budget = update_budget(config, worker.device)
-        plan = BucketedUpdates(files.train, budget, longest=config.longest, worker=worker)
+        budget = batch_budget(config, worker.device)
+        plan = BucketedSteps(files.train, budget, max_length=config.max_length, worker=worker)
         schedule.factor = factor(config.epochs * len(plan))
         return Text(plan, files.load_test())
 
@@ -119,12 +119,12 @@ def build_translator(
     )
 
 
-def update_budget(config: TranslationConfig, device: torch.device) -> Budget:
+def batch_budget(config: TranslationConfig, device: torch.device) -> BatchBudget:
     """Return what an update holds, and a micro-batch at most on this device."""
     most = config.batch_size
     if device.type == "cpu":
-        most = min(most, CPU_MICRO_BATCH[config.budget])
-    return Budget(config.budget, config.update_size, most, config.units)
+        most = min(most, CPU_MICRO_BATCH[config.batch_by])
+    return BatchBudget(config.batch_by, config.global_batch_size, most, config.chunks)
 
 
 def pair_flops(network: nn.Module, source: int, target: int) -> float:
@@ -141,9 +141,9 @@ def update_loss(
 
     The mean is over the update's sentences where sentences are budgeted, else over its target tokens.
     """
-    total = smoothed_cross_entropy(logits, batch.target_out, smoothing=config.smoothing, padding=PAD)
-    by_sentence = config.budget == "sentences"
-    return total * (workers / (batch.update_sentences if by_sentence else batch.update_target_tokens))
+    total = smoothed_cross_entropy(logits, batch.target_out, smoothing=config.label_smoothing, padding=PAD)
+    by_sentence = config.batch_by == "sentences"
+    return total * (workers / (batch.step_sentences if by_sentence else batch.step_target_tokens))
 
 
 def mixed_precision(config: TranslationConfig, worker: Worker) -> precision.Precision:
@@ -153,13 +153,13 @@ def mixed_precision(config: TranslationConfig, worker: Worker) -> precision.Prec
     `update_loss` does, but a sum over tokens by the update's tokens only after it. There the same numbers
     pass through half precision when the scale takes that division back.
     """
-    undivided = 1.0 if config.budget == "sentences" else config.update_size / worker.world_size
+    undivided = 1.0 if config.batch_by == "sentences" else config.global_batch_size / worker.world_size
     return precision.on_device(
         config.precision,
         worker.device,
         scale=config.loss_scale * undivided,
         window=config.loss_scale_window,
-        largest=config.loss_scale_largest,
+        largest=config.max_loss_scale,
     )
 
 
@@ -168,7 +168,9 @@ def quality(
 ) -> bleu.Bleu:
     """Translate the test split, each worker its share, and return the BLEU of all of it."""
     translations, references = [], []
-    share = test_batches(test.pairs, sentences=TEST_SENTENCES, longest=config.longest_test, worker=worker)
+    share = test_batches(
+        test.pairs, sentences=TEST_SENTENCES, max_length=config.max_test_length, worker=worker
+    )
     for batch in share:
         translations += [test.detokenise(words) for words in search(model, batch, config=config).tolist()]
         references += [test.references[row] for row in batch.rows]
@@ -178,15 +180,15 @@ def quality(
 def search(model: beam.Translator, batch: TestBatch, *, config: TranslationConfig) -> torch.Tensor:
     """Return the recipe's best translations of a batch, as `beam.translate` does."""
     lengths = batch.source_lengths.to(batch.source.device)
-    limits = torch.full_like(lengths, config.most_words)
-    if config.more_words is not None:
-        limits = limits.minimum(lengths + config.more_words)
+    limits = torch.full_like(lengths, config.max_target_length)
+    if config.max_length_offset is not None:
+        limits = limits.minimum(lengths + config.max_length_offset)
     how = beam.Search(
-        beams=config.beams,
-        length_norm=config.length_norm,
-        coverage=config.coverage,
-        begin=BOS,
-        end=EOS,
-        padding=PAD,
+        beam_size=config.beam_size,
+        length_penalty=config.length_penalty,
+        coverage_penalty=config.coverage_penalty,
+        bos=BOS,
+        eos=EOS,
+        pad=PAD,
     )
     return beam.translate(model, batch.source, lengths, limits=limits, search=how)

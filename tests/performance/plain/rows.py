@@ -13,7 +13,7 @@ from plain import Plain
 def logistic(config: Any, *, features: int) -> Plain:
     """Return a linear layer with L2-regularised binary cross-entropy under SGD."""
     model = nn.Linear(features, 1, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.rate, weight_decay=config.l2, foreach=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, weight_decay=config.l2, foreach=False)
 
     def step(batches: Sequence[Any]) -> torch.Tensor:
         (batch,) = batches

@@ -1,7 +1,7 @@
-"""The order in which a text is read: columns side by side, in pieces of changing length.
+"""The order in which a text is read: columns side by side, in chunks of changing length.
 
 The text is cut into as many columns as the global batch has; a rank holds its own ones. All ranks read
-pieces of the same lengths, and a column's hidden state goes on from piece to piece until the epoch ends.
+chunks of the same lengths, and a column's hidden state goes on from chunk to chunk until the epoch ends.
 So k workers with b columns each read what one worker with k * b columns reads.
 """
 
@@ -19,13 +19,13 @@ from mlbench.tasks.awdlstm.model import Output, States, detached
 from mlbench.training import sampling
 from mlbench.training.worker import Worker
 
-SHORTEST = 5  # tokens; and the standard deviation of a piece's length (Merity et al. 2017, section 4.1)
+SHORTEST = 5  # tokens; and the standard deviation of a chunk's length (Merity et al. 2017, section 4.1)
 DEVIATION = 5.0  # tokens
-HALF = 0.05  # probability that a piece is about half as long
+HALF = 0.05  # probability that a chunk is about half as long
 IGNORED = -100  # the target that counts for nothing; cross_entropy's own number for it
 
 
-class Piece(NamedTuple):
+class BpttChunk(NamedTuple):
     """A stretch of this rank's columns: words and the words that follow them, [length, columns] int64."""
 
     inputs: Tensor
@@ -33,11 +33,11 @@ class Piece(NamedTuple):
 
 
 @dataclass
-class Reading:
+class BpttIterator:
     """One rank's way through the training text: where it is, and the state of its columns there.
 
     - text: [rows + 1, columns]; row i + 1 holds what follows row i. A view of the file until `load`.
-    - position: epochs read before this piece. length: this piece's, in tokens.
+    - position: epochs read before this chunk. length: this chunk's, in tokens.
     """
 
     text: Tensor
@@ -46,46 +46,46 @@ class Reading:
     position: float = 0.0
     length: int = 0
     states: States | None = None
-    masks: torch.Generator | None = None
+    dropout_rng: torch.Generator | None = None
 
     def load(self) -> None:
         """Read this rank's columns from the file onto its device."""
         self.text = self.text.contiguous().to(self.worker.device)
 
-    def steps(self, epoch: int) -> "Pieces":
-        """Return an epoch's pieces, from the start of every column."""
+    def steps(self, epoch: int) -> "EpochChunks":
+        """Return an epoch's chunks, from the start of every column."""
         rows = len(self.text) - 1
-        lengths = piece_lengths(rows, bptt=self.bptt, generator=self.worker.generator(epoch))
-        return Pieces(self, epoch, lengths)
+        lengths = bptt_lengths(rows, bptt=self.bptt, generator=self.worker.generator(epoch))
+        return EpochChunks(self, epoch, lengths)
 
-    def forward(self, net: nn.Module, piece: Piece) -> Output:
-        """Read a piece with dropout masks of this rank's own; the next goes on where it ends."""
-        output = net(piece.inputs, self.states, self.masks)
+    def forward(self, net: nn.Module, chunk: BpttChunk) -> Output:
+        """Read a chunk with dropout dropout_rng of this rank's own; the next goes on where it ends."""
+        output = net(chunk.inputs, self.states, self.dropout_rng)
         self.states = detached(output.states)
         return output
 
 
 @dataclass
-class Pieces:
-    """One epoch's steps, a piece each."""
+class EpochChunks:
+    """One epoch's steps, a chunk each."""
 
-    reading: Reading
+    reader: BpttIterator
     epoch: int
     lengths: list[int]
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __iter__(self) -> Iterator[list[Piece]]:
-        reading = self.reading
-        reading.states = None
-        reading.masks = reading.worker.generator(self.epoch, 1 + reading.worker.rank)
+    def __iter__(self) -> Iterator[list[BpttChunk]]:
+        reader = self.reader
+        reader.states = None
+        reader.dropout_rng = reader.worker.generator(self.epoch, 1 + reader.worker.rank)
         begin = 0
         for length in self.lengths:
-            reading.position = self.epoch + begin / sum(self.lengths)
-            reading.length = length
-            rows = reading.text[begin : begin + length + 1].long()
-            yield [Piece(rows[:-1], rows[1:])]
+            reader.position = self.epoch + begin / sum(self.lengths)
+            reader.length = length
+            rows = reader.text[begin : begin + length + 1].long()
+            yield [BpttChunk(rows[:-1], rows[1:])]
             begin += length
 
 
@@ -107,10 +107,10 @@ def columns(tokens: Tensor, worker: Worker, *, each: int) -> Tensor:
     return whole[worker.rank * each : (worker.rank + 1) * each].T
 
 
-def piece_lengths(rows: int, *, bptt: int, generator: torch.Generator) -> list[int]:
+def bptt_lengths(rows: int, *, bptt: int, generator: torch.Generator) -> list[int]:
     """Return lengths that add up to `rows`: normal around `bptt`, seldom around its half, at least 5.
 
-    What is left at the end and shorter than 5 goes to the piece before it.
+    What is left at the end and shorter than 5 goes to the chunk before it.
     """
     device = generator.device
     count = rows // SHORTEST + 1
@@ -123,10 +123,10 @@ def piece_lengths(rows: int, *, bptt: int, generator: torch.Generator) -> list[i
 
 
 def rate(position: float, length: int, *, base: float, bptt: int, workers: int, warmup: float) -> float:
-    """Return the learning rate of a piece of `length` tokens, `position` epochs into the run.
+    """Return the learning rate of a chunk of `length` tokens, `position` epochs into the run.
 
     `base` for one worker rises linearly to base * sqrt(k) over `warmup` * k epochs (0: is that at once),
-    and is less for shorter pieces, whose gradient is noisier.
+    and is less for shorter chunks, whose gradient is noisier.
     """
     done = min(1.0, position / (warmup * workers)) if warmup else 1.0
     return base * (1 + (math.sqrt(workers) - 1) * done) * length / bptt

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-LARGEST_POWER = 8  # of ten elements, MLBench 2020
+MAX_POWER = 8  # of ten elements, MLBench 2020
 COLUMNS = (
     *("kind", "collective", "dtype", "backend", "device", "workers"),
-    *("size", "elements", "bytes", "repeats"),  # size: as asked; elements, bytes: as defined by `factor`
+    *("size", "elements", "bytes", "repeats"),  # size: as asked; elements, bytes: as defined by `bus_factor`
     *("min_s", "mean_s", "p50_s", "p95_s", "p99_s", "max_s"),
     *("algbw_bytes_per_s", "busbw_bytes_per_s"),  # both from p50_s
     *("alpha_s", "beta_s_per_byte", "residual", "points"),
@@ -18,7 +18,7 @@ COLUMNS = (
 
 def sizes(points: int, largest: int) -> list[int]:
     """Return the distinct values of int(logspace(0, 8, points)) up to `largest`, in elements."""
-    asked = np.logspace(0, LARGEST_POWER, num=points).astype(np.int64)
+    asked = np.logspace(0, MAX_POWER, num=points).astype(np.int64)
     return [int(size) for size in np.unique(asked) if size <= largest]
 
 
@@ -28,7 +28,7 @@ def magnitude(sent: int) -> str:
     return f", messages from {10 ** (len(str(megabytes)) - 1)} MB" if megabytes else ""
 
 
-def factor(collective: str, workers: int) -> float:
+def bus_factor(collective: str, workers: int) -> float:
     """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines them (its PERFORMANCE.md).
 
     It is the share of the bytes that must cross the slowest link whatever the algorithm, so bus
@@ -65,7 +65,7 @@ def times(slowest: Sequence[float], *, wrong: int, **known: Any) -> dict[str, An
         p99_s=p99,
         max_s=max(slowest),
         algbw_bytes_per_s=algbw,
-        busbw_bytes_per_s=algbw * factor(known["collective"], known["workers"]),
+        busbw_bytes_per_s=algbw * bus_factor(known["collective"], known["workers"]),
         wrong_elements=0,
     )
 
