@@ -10,7 +10,7 @@ from mlbench.analysis import compare, select
 from mlbench.experiment import format, run_folders
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.terminal import live_view, run_table, tables
+from mlbench.terminal import run_table, show, tables
 from mlbench.terminal.args import (
     FAILED,
     JSON,
@@ -57,7 +57,7 @@ def _show(args: Args) -> int:
     if args.json:
         print(one.model_dump_json(indent=2))
     else:
-        live_view.show_stored(one, folder=folder, tracking_uri=_uri(args, one), full=args.options.full)
+        show.stored(one, folder=folder, tracking_uri=_uri(args, one), full=args.options.full)
     return OK
 
 

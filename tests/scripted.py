@@ -1,4 +1,4 @@
-"""A scripted run for the tests of what is shown while one trains: a clock that is set, signs and events."""
+"""A scripted run for the tests of what is shown while one trains: a clock, heartbeats and events."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -38,8 +38,9 @@ class Connection:
     oversubscribed: bool = False
 
 
-def sign(epoch: float, update: int, *, loss: float = 1.5, rank: int = 0) -> dict[str, Any]:
-    return {"rank": rank, "epoch": epoch, "step": update, "loss": loss, "samples": 32 * update}
+def heartbeat(epoch: float, step: int, *, loss: float = 1.5, rank: int = 0) -> dict[str, Any]:
+    values = {"rank": rank, "epoch": epoch, "step": step, "loss": loss, "samples": 32 * step}
+    return values | {"unit": "images"}
 
 
 def validation(

@@ -21,7 +21,7 @@ from mlbench.launch.driver import POLL_S, Assignment, fit
 from mlbench.launch.failures import WorkersFailed
 from mlbench.launch.heartbeat import HeartbeatServer
 from mlbench.tasks import registry
-from mlbench.terminal import live_view
+from mlbench.terminal import live_view, show
 from mlbench.tracking import uploader
 
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
@@ -42,7 +42,7 @@ def execute(
     if experiment.seed is not None and not experiment.force:
         found = already_measured(experiment)
         if found is not None:
-            live_view.reused(found, experiment)
+            show.reused(found, experiment)
             return found
     seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
     experiment = experiment.model_copy(
@@ -71,7 +71,7 @@ def execute(
     where = mirror.finish(wait=STORE_WAIT_LEAVING_S if leaving else STORE_WAIT_S)
     if raised is not None:
         raise raised
-    live_view.show_card(result, folder=folder, where=where, tracking_uri=experiment.store)
+    show.card(result, folder=folder, where=where, tracking_uri=experiment.store)
     return result
 
 
@@ -139,7 +139,7 @@ def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -
     ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps}
     ended |= {"returned": None, "raised": None}
     try:
-        with live_view.Progress(experiment, seed, begun=begun) as progress:
+        with live_view.RunView(experiment, seed, command_started=begun) as progress:
             progress.say(f"starting Ray ({experiment.cluster.name})")
             # ray.init replaces signal handlers, so ours come after it.
             with clusters.connect(experiment) as connection, signals.interruptible():
@@ -173,7 +173,7 @@ def _watching(receiver: HeartbeatServer, follower: events.Follower, progress: An
     def watch() -> None:
         while not over.is_set():
             for sign in receiver.poll(wait=POLL_S):
-                progress.sign(sign)
+                progress.heartbeat(sign)
             for event in follower.take():
                 progress.event(event)
         for event in follower.take():

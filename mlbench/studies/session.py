@@ -23,7 +23,7 @@ from mlbench.studies.outcome import Outcome, publish
 from mlbench.studies.spec import Request
 from mlbench.studies.watch import Watch
 from mlbench.tasks import registry
-from mlbench.terminal.sweep_progress import Tally
+from mlbench.terminal.sweep_view import PointProgress, SweepView
 from mlbench.tracking import uploader
 
 __all__ = ["Outcome", "Request", "measure", "measured", "prepare", "publish"]
@@ -97,10 +97,16 @@ def _run_missing(
         if (run := results[trial.id]) is not None and run.status == "failed"
     ]
     budget = Budget(known, (one for some in runs.values() for one in some), max_usd=request.max_usd)
-    with Tally(total=len(asked), done=len(asked) - len(missing)) as tally:
+    rows: dict[str, PointProgress] = {}
+    for trial in asked:
+        point = rows.setdefault(trial.point.key, PointProgress(shlex.join(trial.point.words), runs=0))
+        point.runs += 1
+        if (one := results[trial.id]) is not None and one.status in FINISHED:
+            point.records.append(one)
+    with SweepView(list(rows.values())) as tally:
         tally.say(f"study {plan.name}: {plan.question}")
-        points = format.counted(len(wanted), "point")
-        tally.say(f"{points}, {format.counted(len(asked), 'run')}, {tally.done} of them finished")
+        runs_in_all = format.counted(len(asked), "run")
+        tally.say(f"{format.counted(len(wanted), 'point')}, {runs_in_all}, {tally.done} of them finished")
         tally.spent = budget.spent
         if missing:
             sample = wanted[missing[0].point.key]
@@ -116,7 +122,7 @@ def _run(
     *,
     place: Mapping[str, str],
     outcome: Outcome,
-    tally: Tally,
+    tally: SweepView,
 ) -> None:
     """Let Tune run the trials; on Ctrl-C the running one ends as a single run does."""
     ray_env.configure_tune()
@@ -142,7 +148,7 @@ def _run(
             while not tune.wait(POLL_S):
                 watch.look()
     except KeyboardInterrupt:
-        tally.say("stopping the run that is going on")
+        tally.say("stopping the current run")
         outcome.interrupted = True
         tune.interrupt()
     watch.look()
@@ -160,7 +166,7 @@ def _fitting(
     *,
     host: str,
     outcome: Outcome,
-    tally: Tally,
+    tally: SweepView,
 ) -> list[Trial]:
     """Return the trials that the cluster has room for; tell of the others, and of those that must share."""
     fits: dict[str, bool] = {}

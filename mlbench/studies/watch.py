@@ -10,13 +10,13 @@ from mlbench.experiment import events, format, study
 from mlbench.experiment.record import FINISHED
 from mlbench.experiment.study import Trial
 from mlbench.studies.budget import Budget
-from mlbench.terminal.sweep_progress import Tally
+from mlbench.terminal.sweep_view import SweepView
 
 
 class Watch:
     """Follows the study's log while Tune runs, and tells what happens."""
 
-    def __init__(self, missing: Sequence[Trial], budget: Budget, *, folder: Path, tally: Tally) -> None:
+    def __init__(self, missing: Sequence[Trial], budget: Budget, *, folder: Path, tally: SweepView) -> None:
         self.left = {trial.id: trial for trial in missing}
         self.budget, self.folder, self.tally = budget, folder, tally
         self.unmeasured: list[str] = []
@@ -44,7 +44,7 @@ class Watch:
                 else:
                     del self.left[trial.id]
                     self._ended(trial, words, event["value"])
-            self.tally.tick()
+            self.tally.redraw()
 
     def _ended(self, trial: Trial, words: str, told: dict[str, Any]) -> None:
         runs = study.attempts(trial, self.folder.parent.parent)
@@ -56,4 +56,4 @@ class Watch:
             self.unmeasured.append(f"{words}: {told['status']}: {error}")
         self.tally.spent = self.budget.spent
         self.tally.left = self.budget.left([trial.point.key for trial in self.left.values()])
-        self.tally.ended(words, found, error=told["error"])
+        self.tally.ended(words, found, told["error"])

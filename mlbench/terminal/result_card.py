@@ -225,9 +225,13 @@ def _deviation(deviation: dict[str, Any]) -> str:
 
 
 def _official(record: Record) -> str | None:
-    """Return whether this may be called an official result, and why not."""
+    return "yes: division=closed scale=official" if record.official else not_official(record)
+
+
+def not_official(record: Record) -> str | None:
+    """Return why this is not an official result; None where it is one, or where there is no result."""
     if record.official:
-        return "yes: division=closed scale=official"
+        return None
     if record.status in (*UNFINISHED, "diverged"):
         return None
     reasons: Sequence[str] = [
@@ -244,4 +248,4 @@ def _official(record: Record) -> str | None:
         reasons = [*reasons, "the goal was not reached"]
     if record.caveats:
         reasons = [*reasons, "see the caveats"]
-    return f"not an official result: {', '.join(reasons)}"
+    return f"not official: {', '.join(reasons)}"

@@ -161,6 +161,7 @@ class Run:
                 "step": self.step,
                 "loss": self.mean_loss(),
                 "samples": self.samples,
+                "unit": self.setup.sample_unit,
                 "started_at": self.timer.started_at,
             }
         )

@@ -1,5 +1,6 @@
 """A study's plan: grids, seeds that stay, balanced random order, money, and who holds it."""
 
+import io
 import os
 import shutil
 import signal
@@ -28,7 +29,7 @@ from mlbench.experiment.study import Asked, Point, Study, Trial
 from mlbench.launch import execute
 from mlbench.studies import grid, session, spec, tune
 from mlbench.studies.budget import Budget
-from mlbench.terminal import sweep_progress
+from mlbench.terminal.sweep_view import PointProgress, SweepView
 from mlbench.tracking import uploader
 
 
@@ -234,15 +235,16 @@ def test_what_has_no_price_is_never_counted_as_free(tmp_path: Path) -> None:
         session.measure(spec.read(["task=logreg", "workers=1", "max_usd=1", f"output_root={tmp_path}"]))
 
 
-def test_the_tally_says_what_is_done_left_and_spent() -> None:
+def test_the_view_says_what_is_done_left_and_spent() -> None:
     clock = iter(range(0, 1000, 10))
-    console = Console(record=True, width=200)
-    shown = sweep_progress.Tally(total=3, done=1, console=console, now=lambda: float(next(clock)))
+    console = Console(width=200, file=io.StringIO())
+    points = [PointProgress("workers=2", 2, [record()]), PointProgress("workers=4", 1)]
+    shown = SweepView(points, console=console, now=lambda: float(next(clock)))
     shown.started("workers=2 seed=1")
     shown.left, shown.spent = 125.0, 0.5
-    shown.ended("workers=2 seed=1", record(), error=None)
-    shown.ended("workers=4 seed=1", None, error="no room\nfor 4")
-    text = console.export_text()
+    shown.ended("workers=2 seed=1", record(), None)
+    shown.ended("workers=4 seed=1", None, "no room\nfor 4")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "2/3 workers=2 seed=1" in text
     assert "goal reached after 48.2 s (1 min 12 s in all)" in text
     assert "2/3 done" in text and "about 2 min 05 s left, 0.500 USD spent" in text
