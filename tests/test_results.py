@@ -75,7 +75,7 @@ def test_list_of_nothing_says_so(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_show_takes_any_part_of_a_name_that_no_other_has(root: Path, capsys: Any) -> None:
-    assert results.main(["show", "a-1", f"output_root={root}"]) == 0
+    assert results.main(["show", "a-1", f"output_root={root}", "--full"]) == 0
     shown = capsys.readouterr().out
     assert "GOAL REACHED" in shown and str(root / "2026-a-1") in shown
     assert results.main(["show", "2026-b-2", f"output_root={root}", "--json"]) == 0

@@ -1,6 +1,7 @@
 """The result card of a run, short enough for a terminal of 24 lines: verdict, doubts, time, cost, phases."""
 
 import math
+from itertools import zip_longest
 from pathlib import Path
 
 from rich.text import Text
@@ -15,8 +16,8 @@ BAR = 14  # columns of a phase's bar
 MOST_LINES = 12  # half a terminal
 SENTENCE_LINES = 2  # of the verdict, the doubts and the advice; the full card has all
 MORE = " ... (--full)"
-ROWS = (("data_wait", "forward", "backward"), ("wait", "transfer", "optimizer"))  # the two columns of bars
-JOINED = {"loss": "forward", "metrics": "optimizer", "communication": "transfer"}  # short phases are added
+COLUMNS = (("data_wait", "forward", "backward"), ("wait", "transfer", "communication", "optimizer"))
+JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
 
 
 def lines(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_only: bool) -> list[Text]:
@@ -124,16 +125,13 @@ def _bars(record: Record, width: int, mark: str) -> list[Text]:
         return []
     seconds: dict[str, float] = {}
     for name, stats in record.phases.items():
-        place = name if any(name in column for column in ROWS) else JOINED.get(name, "optimizer")
+        place = JOINED.get(name, name)
         seconds[place] = seconds.get(place, 0.0) + stats.mean
-    found = []
-    for names in zip(*ROWS, strict=True):
-        cells = []
-        for name in names:
-            if record.workers == 1 and name in ("wait", "transfer"):
-                continue  # one worker communicates with nobody
-            share = seconds.get(name, 0.0) / whole
-            bar = (mark * round(BAR * share)).ljust(BAR)
-            cells.append(f"{name:{LABEL}}{bar} {100 * share:3.0f} %")
-        found.append(Text("   ".join(cells)[:width]))
-    return found
+    cells = [
+        [_bar(name, seconds[name] / whole, mark) for name in names if seconds.get(name)] for names in COLUMNS
+    ]
+    return [Text("   ".join(row)[:width]) for row in zip_longest(*cells, fillvalue="")]
+
+
+def _bar(name: str, share: float, mark: str) -> str:
+    return f"{name:{LABEL}}{(mark * round(BAR * share)).ljust(BAR)} {100 * share:3.0f} %"

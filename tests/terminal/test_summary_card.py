@@ -12,6 +12,7 @@ from records import nothing_measured, record
 from scripted import experiment
 
 from mlbench.experiment.record import STATUSES
+from mlbench.experiment.record import Spread as RankStats
 from mlbench.terminal import show, summary_card
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -73,8 +74,13 @@ def test_phases_are_bars_whose_lengths_are_their_shares():
     assert re.search(r"forward +##### +39 %", lines["forward"])
     assert re.search(r"backward +###### +45 %", lines["backward"])
     assert re.search(r"data_wait +1 %", "".join(card(record())))
-    for word in ("wait ", "transfer"):
-        assert not any(word in line.replace("data_wait", "") for line in card(record("workers=1", workers=1)))
+    assert re.search(r"communication +## +12 %", "".join(card(record())))
+    split = record().phases | {"wait": RankStats.of([1.0]), "transfer": RankStats.of([4.0])}
+    del split["communication"]
+    text = "".join(card(record(phases=split)))
+    assert re.search(r"wait +2 %", text) and re.search(r"transfer +# +10 %", text)
+    alone = {"forward": RankStats.of([1.0]), "backward": RankStats.of([3.0])}
+    assert "transfer" not in "".join(card(record("workers=1", workers=1, phases=alone)))
 
 
 @pytest.mark.parametrize(
