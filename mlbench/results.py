@@ -75,7 +75,7 @@ def _compare(args: Args) -> int:
         print(format.json_text(tables.plain(compared)))
     else:
         print(tables.compared(compared, limit=limit))
-    return FAILED if any(pair.slower_than for pair in compared.pairs) else OK
+    return FAILED if any(pair.regression for pair in compared.pairs) else OK
 
 
 def _export(args: Args) -> int:

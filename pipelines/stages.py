@@ -121,8 +121,8 @@ def against(name: str, baseline: str, *, limit: float) -> tuple[list[str], list[
         return [], [f"not compared with {baseline}: {error}"]
     said, worse = [], []
     for pair in compared.pairs:
-        sentence = f"{_point(pair.b)}: {pair.lost or f'{pair.verdict}: {pair.why}'}"
-        (worse if pair.slower_than else said).append(sentence)
+        sentence = f"{_point(pair.b)}: {pair.goal_regression or f'{pair.verdict}: {pair.why}'}"
+        (worse if pair.regression else said).append(sentence)
     worse += [f"{_point(one)}: in the baseline, but nothing here is its like" for one in compared.only_a]
     said += [f"{_point(one)}: new, the baseline has nothing like it" for one in compared.only_b]
     return said, worse

@@ -186,7 +186,7 @@ def test_compare_as_json_has_no_infinite_number(root: Path, capsys: Any) -> None
     words = ["compare", "workers=1", "workers=3", f"output_root={root}", "--json"]
     assert results.main([*words, "--fail-if-slower", "5%"]) == 1
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
-    assert pair["verdict"] == "slower" and pair["slower_than"] is True
+    assert pair["verdict"] == "slower" and pair["regression"] is True
     assert pair["measures"]["time_to_accuracy"]["ratio"] == "infinite"
     assert pair["measures"]["time_to_accuracy"]["paired"] is True
     assert pair["differs"] == [{"field": "workers", "a": 1, "b": 3}] and len(pair["b"]["runs"]) == 4

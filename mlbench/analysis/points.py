@@ -93,7 +93,7 @@ class Point:
         return len(self.records)
 
     @property
-    def forbidden(self) -> str | None:
+    def exclusion_reason(self) -> str | None:
         """Why no speed-up may be taken from these runs; None if one may."""
         if self.oversubscribed:
             return "its workers shared CPUs (oversubscribed)"

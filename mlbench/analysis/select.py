@@ -24,11 +24,11 @@ def select(
     found = list(records)
     every = found
     for word in words:
-        found = _narrowed(found, word, every, studies)
+        found = _apply_filter(found, word, every, studies)
     return found
 
 
-def _narrowed(
+def _apply_filter(
     records: list[Record], word: str, every: list[Record], studies: Callable[[str], list[Record]]
 ) -> list[Record]:
     name, equals, value = word.partition("=")
@@ -37,7 +37,7 @@ def _narrowed(
             known = sorted({field for one in every for field in fields(one)})
             raise UserError(f"{name} is unknown{suggest(name, known)}")
         wanted = value.split(",")
-        return [one for one in records if name in fields(one) and _is(fields(one)[name], wanted)]
+        return [one for one in records if name in fields(one) and _matches(fields(one)[name], wanted)]
     if word.startswith("key:"):
         return [one for one in records if one.key.startswith(word.removeprefix("key:"))]
     if word.startswith("study:"):
@@ -58,7 +58,7 @@ def fields(record: Record) -> dict[str, Any]:
     return found
 
 
-def _is(value: Any, wanted: Sequence[str]) -> bool:
+def _matches(value: Any, wanted: Sequence[str]) -> bool:
     return any(_equal(value, text) for text in wanted)
 
 

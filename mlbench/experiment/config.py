@@ -206,6 +206,18 @@ class Experiment(Model):
         return values
 
 
+def data_fields(task: str) -> tuple[str, ...]:
+    """Return the fields that say on what runs of a task were trained and judged, e.g. task.dataset.
+
+    Of a task that is not installed, only those that every task has.
+    """
+    try:
+        config = plugins.load("task", task).Config
+    except (UserError, ImportError):
+        config = TaskConfig
+    return tuple(f"task.{name}" for name in ("dataset", *config.OWN_DATA, *config.DATA_FIELDS))
+
+
 def choices(group: str) -> list[str]:
     """Return the names one may give to a configuration group, e.g. every task."""
     return list(plugins.files(group))

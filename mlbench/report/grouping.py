@@ -111,11 +111,11 @@ def of(part: int, whole: int) -> str:
     return f"{part} of {counted(whole, 'run')}"
 
 
-def reasons(family: Family, *, forbidden_only: bool = False) -> list[str]:
+def reasons(family: Family, *, excluded_only: bool = False) -> list[str]:
     """Return why points have no speed-up, one sentence a reason."""
     by_reason: dict[str, list[str]] = {}
     for one in family.speedups:
-        why = one.point.forbidden if forbidden_only else one.why
+        why = one.point.exclusion_reason if excluded_only else one.why
         if why:
             by_reason.setdefault(why, []).append(str(one.point.workers))
     return [

@@ -72,8 +72,8 @@ def _pair(pair: Pair, limit: float | None) -> str:
     lines += [f"note: {note}" for note in pair.notes]
     lines.append(f"verdict: {_verdict(pair)}")
     if limit is not None:
-        shown = "yes" if pair.slower_than else "not shown"
-        outcome = f"yes: {pair.lost}" if pair.lost else shown
+        shown = "yes" if pair.regression else "not shown"
+        outcome = f"yes: {pair.goal_regression}" if pair.goal_regression else shown
         lines.append(f"B slower by more than {100 * limit:g} %: {outcome}")
     return "\n".join(lines)
 
@@ -81,7 +81,7 @@ def _pair(pair: Pair, limit: float | None) -> str:
 def _verdict(pair: Pair) -> str:
     """Return the verdict with its reason, e.g. `no verdict (one run each: ...)`."""
     if pair.verdict in ("faster", "slower"):
-        return f"B is {pair.verdict} ({pair.decides.replace('_', ' ')})"
+        return f"B is {pair.verdict} ({pair.primary_metric.replace('_', ' ')})"
     return f"{pair.verdict} ({pair.why})"
 
 
@@ -130,10 +130,10 @@ def plain(found: Comparison) -> dict[str, Any]:
                 "differs": [{"field": name, "a": a, "b": b} for name, a, b in pair.differs],
                 "notes": list(pair.notes),
                 "measures": measures,
-                "decides": pair.decides,
+                "primary_metric": pair.primary_metric,
                 "verdict": pair.verdict,
                 "why": pair.why,
-                "slower_than": pair.slower_than,
+                "regression": pair.regression,
             }
         )
     return {"pairs": pairs, "only_a": list(map(side, found.only_a)), "only_b": list(map(side, found.only_b))}

@@ -272,9 +272,9 @@ def test_oversubscribed_and_emulated_points_stand_apart(changes: dict[str, Any],
     assert [one.why for one in allowed] == [None, None]
     assert apart.why and reason in apart.why
     assert apart.total is apart.compute is apart.efficiency is apart.price_index is None
-    assert apart.apart == pytest.approx(median(base) / 30)
+    assert apart.excluded_ratio == pytest.approx(median(base) / 30)
     best = speedup.optimum([one.point for one in (*allowed, apart)])
-    assert best and apart.point not in (best.point, *best.beaten, *best.open)
+    assert best and apart.point not in (best.point, *best.dominated, *best.undecided)
 
 
 def test_a_base_that_stands_apart_is_no_base() -> None:
@@ -390,20 +390,20 @@ def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it
         ]
 
     clear = speedup.optimum(points(records(30.0, 0.005)))
-    assert clear and clear.point.workers == 4 and [p.workers for p in clear.beaten] == [1, 2]
+    assert clear and clear.point.workers == 4 and [p.workers for p in clear.dominated] == [1, 2]
     assert "shown against 1 and 2 workers" in clear.words and "no difference" not in clear.words
     # 2 x 60^2 = 7200 and 4 x 42.6^2 = 7259: 2 workers are ahead by less than the noise
     close = speedup.optimum(points(records(42.6, 0.05)))
-    assert close and close.point.workers == 2 and [p.workers for p in close.open] == [4]
+    assert close and close.point.workers == 2 and [p.workers for p in close.undecided] == [4]
     assert "against 4 workers no difference is shown" in close.words
     single = speedup.optimum(points([r for r in records(30.0, 0.0) if r.seed == 2]))
-    assert single and not single.beaten and "1 run a point cannot show one" in single.words
+    assert single and not single.dominated and "1 run a point cannot show one" in single.words
 
 
 def test_two_runs_a_point_show_no_difference() -> None:
     records = [studies.run(k, seed, T4, time=t + seed) for k, t in ((1, 100), (2, 20)) for seed in (0, 1)]
     best = speedup.optimum(points(records))
-    assert best and best.point.workers == 2 and not best.beaten
+    assert best and best.point.workers == 2 and not best.dominated
     assert "2 runs a point cannot show one" in best.words
 
 
@@ -420,3 +420,39 @@ def test_runs_without_a_goal_have_no_time_and_no_speed_up() -> None:
     assert [one.point.time_to_accuracy for one in found] == [None, None]
     assert [one.point.missed for one in found] == [(), ()]
     assert all(one.point.seconds_per_epoch for one in found)
+
+
+EIGHT_A_NODE = ("hardware=gcp_a3_highgpu_8g", "backend=nccl")
+
+
+def test_with_eight_workers_a_node_efficiency_is_over_workers_and_price_over_nodes() -> None:
+    records = [
+        studies.run(workers, seed, *EIGHT_A_NODE, time=time)
+        for workers, time in ((1, 160.0), (8, 40.0), (16, 25.0))
+        for seed in range(3)
+    ]
+    one, eight, sixteen = speedups(points(records))
+    assert [compared.point.nodes for compared in (one, eight, sixteen)] == [1, 1, 2]
+    assert eight.efficiency and eight.efficiency.value == pytest.approx(4.0 / 8)
+    assert sixteen.efficiency and sixteen.efficiency.value == pytest.approx(6.4 / 16)
+    assert eight.price_index and eight.price_index.value == pytest.approx(1 / 4.0**2)
+    assert sixteen.price_index and sixteen.price_index.value == pytest.approx(2 / 6.4**2)
+
+
+def test_a_point_of_which_one_run_was_not_instrumented_has_no_compute_time() -> None:
+    blank = {"phases": {}, "exposed_communication_share": None, "overlapped_communication": None}
+    records = [studies.run(1, seed, T4, time=100.0, **(blank if seed == 2 else {})) for seed in range(3)]
+    (point,) = points(records)
+    assert point.compute is None and point.compute_times == ()
+    assert point.time_to_accuracy and point.time_to_accuracy.n == 3
+
+
+def test_an_interval_is_expanded_by_student_s_t_with_n_less_one_degrees_of_freedom() -> None:
+    values = np.sort(np.random.default_rng(3).normal(100, 10, size=7))
+    tail = stats.norm.cdf(math.sqrt(7 / 6) * stats.t.ppf(0.025, 6))
+    drawn = np.sort(values[np.random.default_rng(0).integers(0, 7, size=(10_000, 7))].mean(axis=1))
+    found = interval(values, lambda sample: sample.mean(axis=-1))
+    place = math.floor(tail * 10_000)
+    assert found and (found.low, found.high) == (drawn[place], drawn[-1 - place])
+    other = math.floor(stats.norm.cdf(math.sqrt(7 / 6) * stats.t.ppf(0.025, 7)) * 10_000)
+    assert drawn[other] != drawn[place]

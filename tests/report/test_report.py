@@ -373,7 +373,7 @@ def test_other_data_stands_in_charts_answers_and_metrics_of_its_own() -> None:
 
 def test_all_that_a_run_measures_between_its_batches_is_drawn_and_in_the_tables() -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "mlbench").rglob("*.py"))
-    assert set(re.findall(r'\.outside\("(\w+)"\)', sources)) == set(OUTSIDE)
+    assert set(re.findall(r'\.outside_steps\("(\w+)"\)', sources)) == set(OUTSIDE)
     (row,) = writer.rows([studies.run(1, 0, time=9)])
     assert {name for name in row if name.endswith("_s_per_epoch")} == {
         f"{part}_s_per_epoch" for part in (*PHASES, *OUTSIDE)

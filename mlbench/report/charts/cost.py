@@ -14,7 +14,7 @@ def cost(group: Group) -> Chart:
     traces: list[Trace] = []
     notes: list[str] = []
     for style, family in enumerate(group.families):
-        allowed = [point for point in family.points if point.forbidden is None]
+        allowed = [point for point in family.points if point.exclusion_reason is None]
         traces.append(_bills(family.named("on demand"), [(p, p.usd) for p in allowed], style))
         traces.append(_bills(family.named("spot"), [(p, p.usd_spot) for p in allowed], style, secondary=True))
         best = optimum(family.points)
@@ -32,7 +32,7 @@ def cost(group: Group) -> Chart:
             )
         notes += _open_ended(allowed, family.prefix)
         notes += _without_price(family.points)
-        notes += reasons(family, forbidden_only=True)
+        notes += reasons(family, excluded_only=True)
     return Chart.of(
         "cost",
         "Cost of the goal over the time to it",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, drawable, ends, worker_axis
-from mlbench.analysis.speedup import Point, Ratio, Speedup, spoken
+from mlbench.analysis.speedup import Point, Ratio, Speedup, format_ratio
 from mlbench.experiment.format import duration
 from mlbench.report.grouping import Family, Group, of, reasons, workers
 
@@ -51,8 +51,8 @@ def time_to_accuracy(group: Group) -> Chart:
     finite = [time for point in group.points for time in point.times if math.isfinite(time)]
     top = ROOM * max(finite, default=1.0)
     for style, family in enumerate(group.families):
-        joined = [point for point in family.points if point.forbidden is None]
-        apart = [point for point in family.points if point.forbidden is not None]
+        joined = [point for point in family.points if point.exclusion_reason is None]
+        apart = [point for point in family.points if point.exclusion_reason is not None]
         traces.append(_medians(family.named("median"), joined, style, top))
         traces.append(_medians(family.named("median, apart"), apart, style, top, excluded=True))
         traces += _single_runs(family, style, top)
@@ -62,7 +62,7 @@ def time_to_accuracy(group: Group) -> Chart:
             for point in family.points
             if point.missed
         ]
-        notes += reasons(family, forbidden_only=True)
+        notes += reasons(family, excluded_only=True)
     return Chart.of(
         "time_to_accuracy",
         f"Time to {group.goal}" if group.goal else "Time to accuracy",
@@ -86,14 +86,14 @@ def _curve(
         "line",
         style,
         secondary=secondary,
-        texts=[f"{workers(one.point)}: {spoken(ratio)}" for one, ratio in found],
+        texts=[f"{workers(one.point)}: {format_ratio(ratio)}" for one, ratio in found],
         **ends(ratios),
     )
 
 
 def _apart(family: Family, style: int) -> Trace:
     """Return what may not be called a speed-up, to be drawn with another mark and never joined."""
-    some = [(one, one.apart) for one in family.speedups if one.why and drawable(one.apart)]
+    some = [(one, one.excluded_ratio) for one in family.speedups if one.why and drawable(one.excluded_ratio)]
     return Trace(
         family.named("quotient of times, no speed-up"),
         [one.point.workers for one, _ in some],
