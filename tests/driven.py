@@ -12,7 +12,7 @@ BEGUN = 1_700_000_000.0  # s since 1970, when the command started
 STARTED = BEGUN + 10.0  # the first touch of data
 EPOCH_S = 4.0  # s between two validations
 UPDATES = 20  # updates between two validations
-BATCH_S = {phase: 0.25 * (index + 1) / 7 for index, phase in enumerate(PHASES)}  # s an epoch, of rank 0
+BATCH_S = {phase: 0.25 * (index + 1) / 8 for index, phase in enumerate(PHASES)}  # s an epoch, of rank 0
 
 
 class Run:

@@ -18,7 +18,8 @@ def record(*words: str, **changes: Any) -> Record:
         "forward": Spread(min=14.9, mean=15.0, max=15.1),
         "loss": Spread(min=0.5, mean=0.5, max=0.5),
         "backward": Spread(min=18.0, mean=18.0, max=18.0),
-        "communication": Spread(min=4.0, mean=5.0, max=6.0),
+        "wait": Spread(min=1.0, mean=2.0, max=3.0),
+        "transfer": Spread(min=3.0, mean=3.0, max=3.0),
         "optimizer": Spread(min=1.0, mean=1.0, max=1.0),
         "metrics": Spread(min=0.1, mean=0.1, max=0.1),
     }

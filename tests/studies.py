@@ -23,7 +23,8 @@ def run(workers: int, seed: int, *words: str, time: float, epochs: Any = 4, **ch
         "forward": 0.35 * (0.93 - share),
         "loss": 0.05 * (0.93 - share),
         "backward": 0.5 * (0.93 - share),
-        "communication": share,
+        "wait": 0.0,
+        "transfer": share,
         "optimizer": 0.1 * (0.93 - share),
         "metrics": 0.05,
     }

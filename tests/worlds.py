@@ -100,7 +100,8 @@ def as_record(run: RunTimings, *words: str, seed: int = 7, **changes: Any) -> Re
         "forward": 0.4 * run.compute_s,
         "loss": 0.0,
         "backward": 0.6 * run.compute_s,
-        "communication": run.communication_s,
+        "wait": 0.0,
+        "transfer": run.communication_s,
         "optimizer": run.optimizer_s,
         "metrics": 0.0,
     }

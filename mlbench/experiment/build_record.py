@@ -8,7 +8,7 @@ import mlbench
 from mlbench.experiment import clock, cost
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.goal import better
-from mlbench.experiment.phases import PHASES, percentiles
+from mlbench.experiment.phases import EXPOSED, PHASES, percentiles
 from mlbench.experiment.record import Record, Spread
 
 Segments = list[dict[str, Any]]  # timer.PhaseTimes's fields, one entry between two validations
@@ -245,14 +245,16 @@ def _from_segments(per_rank: list[Segments], *, elapsed: float, workers: int) ->
     ]
     samples = sum(segment["samples"] for rank in per_rank for segment in rank)
     instrumented = max(batch_totals) > 0
-    # Without stamps the batches' time is what the clock shows less what lies outside them.
-    busy = max(batch_totals) if instrumented else elapsed - sum(s.max for s in outside.values())
+    # The same with and without stamps: what the clock shows less what lies outside the steps.
+    busy = elapsed - max(math.fsum(math.fsum(s["outside"].values()) for s in rank) for rank in per_rank)
     rate = samples / busy if busy > 0 and samples else None
     return {
         "phases": phases if instrumented else {},
         "overlapped_communication": Spread.of(overlapped) if instrumented else None,
         "exposed_communication_share": (
-            phases["communication"].mean * workers / math.fsum(batch_totals) if instrumented else None
+            math.fsum(phases[name].mean for name in EXPOSED) * workers / math.fsum(batch_totals)
+            if instrumented
+            else None
         ),
         "outside": outside,
         # MLBench's clock: from the batch's data at hand to its end, so without data_wait.

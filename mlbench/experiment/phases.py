@@ -1,37 +1,74 @@
-"""The phases of a batch, and what was measured between two validations on one rank."""
+"""The phases of a step, and what was measured between two validations on one rank."""
 
 import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any
 
-PHASES = ("data_wait", "forward", "loss", "backward", "communication", "optimizer", "metrics")
+PHASES = ("data_wait", "forward", "loss", "backward", "wait", "transfer", "optimizer", "metrics")
+EXPOSED = ("wait", "transfer")  # communication that nothing hides
 BIN = 1.01  # a bin of the durations of batches ends 1 % above its begin, so a percentile is right to 0.5 %
 SHORTEST_S = 1e-9  # s; what a clock shows as nothing counts as this
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass
+class LatenessBlock:
+    """A stretch of stamped steps on one rank: how late it launched its last bucket of gradients.
+
+    - last: in how many of the `steps` no rank was later.
+    - median_s: seconds after the mean of the other ranks' launches; negative if before.
+    """
+
+    steps: int
+    last: int
+    median_s: float
+
+
+@dataclass
 class PhaseTimes:
     """What was measured between two validations, on one rank; seconds.
 
-    - step_s: how many steps, data_wait included, lasted from BIN**n to BIN**(n + 1) s, by n.
+    - phases: of all steps, adding up to `seconds`; scaled from the stamped ones where not all were.
+      wait: for the slowest rank's gradients; transfer: from there until all are reduced.
+    - overlapped_communication: what buckets took while backward went on; in no phase.
+    - outside: loading, validation, report; with `seconds` all the time that passed.
+    - stamp_every: one of so many steps was stamped, `stamped_steps` in all.
+    - step_s: how many stamped steps, data_wait included, lasted from BIN**n to BIN**(n + 1) s, by n.
+    - lateness: of this rank; empty without communication.
+    - clock_error_s: bound of the error with which this rank's clock was compared with rank 0's.
     """
 
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     overlapped_communication: float = 0.0
-    outside: dict[str, float] = field(default_factory=dict)  # loading, validation, report
+    outside: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
     steps: int = 0
     samples: int = 0
+    stamp_every: int = 1
+    stamped_steps: int = 0
     step_s: dict[int, int] = field(default_factory=dict)
+    lateness: list[LatenessBlock] = field(default_factory=list)
+    clock_error_s: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values that travel as JSON."""
+        return asdict(self)
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> "PhaseTimes":
-        """Return what `vars` gave, also after a way through JSON, whose names are all text."""
-        return cls(**{**values, "step_s": {int(n): count for n, count in values["step_s"].items()}})
+        """Return what `plain` gave, also after a way through JSON, whose names are all text."""
+        lateness = [LatenessBlock(**block) for block in values.get("lateness", [])]
+        step_s = {int(n): count for n, count in values.get("step_s", {}).items()}
+        return cls(**{**values, "step_s": step_s, "lateness": lateness})
+
+
+def exposed(phases: Mapping[str, float]) -> float:
+    """Return the communication that nothing hides; mlbench 0.1 did not split it."""
+    return phases.get("communication", 0.0) + sum(phases.get(name, 0.0) for name in EXPOSED)
 
 
 def duration_bin(seconds: float) -> int:

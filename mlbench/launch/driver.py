@@ -152,7 +152,7 @@ def _worker(assignment: Assignment) -> Any:
         seed=assignment.seed,
         data_root=experiment.data_root,
         sync=experiment.sync,
-        timer=timer.PhaseTimer(device.type, enabled=experiment.phase_timing),
+        timer=timer.PhaseTimer(str(device), enabled=experiment.phase_timing),
         goal=experiment.target,
         report_validation=partial(_report, rank),
         heartbeat=HeartbeatClient(assignment.progress, token=assignment.token, rank=rank),

@@ -12,6 +12,7 @@ from mlbench.analysis.points import TOLD, series
 from mlbench.analysis.published import Reference, load
 from mlbench.experiment.config import Hardware, Price
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.phases import exposed
 from mlbench.experiment.record import Record
 
 # The batch grows as workers ** power; the power is 0 or 1, but for short batches at the end of an epoch.
@@ -175,7 +176,7 @@ def _reason_to_leave_out(one: Record) -> str | None:
 def _measured(one: Record) -> RunTimings:
     phases = {name: spread.mean for name, spread in one.phases.items()}
     compute = math.fsum(phases[name] for name in ("forward", "loss", "backward"))
-    communication = phases["communication"]
+    communication = exposed(phases)
     if one.workers == 1:  # nothing is sent, so this is the end of backward
         compute, communication = compute + communication, 0.0
     overlapped = one.overlapped_communication

@@ -3,6 +3,7 @@
 import math
 
 from mlbench.experiment import format
+from mlbench.experiment.phases import EXPOSED
 from mlbench.experiment.record import Record, Spread
 
 SHOWN_S = 1e-3  # s; shorter parts of the start-up are left out
@@ -118,6 +119,9 @@ def _communication(record: Record) -> str | None:
     if record.workers == 1 or record.exposed_communication_share is None or not whole:
         return None
     text = f"{format.percent(record.exposed_communication_share)} of the batch exposed"
+    if "wait" in record.phases:
+        parts = (f"{name} {_share(record.phases[name], whole)}" for name in EXPOSED)
+        text += f" ({', '.join(parts)})"
     if record.overlapped_communication is None:
         return text
     return f"{text}, another {_share(record.overlapped_communication, whole)} hidden behind backward"

@@ -17,12 +17,14 @@ def state(run: "Run", epoch: int) -> dict[str, Any]:
     one that is kept, gathers both.
     """
     worker = run.worker
-    measured = {"samples": run.samples, "phase_times": [vars(times) for times in run.phase_times]}
+    measured = {"samples": run.samples, "phase_times": [times.plain() for times in run.phase_times]}
     return {
         "epoch": epoch,
         "step": run.step,
         "best": run.best,
         "started_at": run.timer.started_at,
+        "elapsed": run.timer.elapsed(),
+        "clocks": run.clocks,
         "validations": list(run.validations),
         "ranks": worker.gather(measured | {"random": _random_state(worker.device)}),
         "states": {name: part.state_dict() for name, part in _stateful(run).items()},
@@ -44,6 +46,29 @@ def restore(run: "Run") -> int:
     run.phase_times = [PhaseTimes.from_plain(times) for times in own["phase_times"]]
     _set_random_state(run.worker.device, own["random"])
     return saved["epoch"]
+
+
+def start_clock(run: "Run") -> dict[str, float]:
+    """Start the timer, after a restart as of the first start; return that moment on every host's clock.
+
+    Wall clocks of two hosts are not compared: a host that took part before knows on its monotonic clock when
+    the run started, and its offset from rank 0's is measured. Where no such host is left, rank 0's wall clock
+    decides, but never for less time than the checkpoint had seen.
+    """
+    worker, timer, offset = run.worker, run.timer, run.clock_offset.estimates[-1].offset
+    saved = worker.resume
+    if saved is None:
+        timer.start()
+    else:
+        here = saved["clocks"].get(timer.clock_id)
+        candidates = worker.gather(None if here is None else here + offset)
+        started = next((each for each in candidates if each is not None), None)
+        if started is None:
+            spent = max(saved["elapsed"], timer.wall() - saved["started_at"])
+            started = worker.gather(timer.now() + offset - spent)[0]
+        timer.start(started=started - offset, started_at=saved["started_at"])
+    started = worker.gather(timer.started)[0]
+    return dict(worker.gather([timer.clock_id, started - offset]))
 
 
 def _stateful(run: "Run") -> dict[str, Any]:

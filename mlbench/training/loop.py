@@ -15,8 +15,10 @@ import torch
 
 from mlbench.experiment.goal import better
 from mlbench.experiment.phases import PhaseTimes
-from mlbench.training import checkpoint
+from mlbench.training import arrivals, checkpoint
+from mlbench.training.clock_offset import ClockOffset
 from mlbench.training.setup import Scaler, TaskResult, TrainingSetup
+from mlbench.training.stamps import Arrivals
 from mlbench.training.sync import strategy
 from mlbench.training.worker import Worker
 
@@ -56,13 +58,15 @@ class Run:
         if setup.autocast is not None:
             self.precision = torch.autocast(worker.device.type, dtype=setup.autocast)
         self.data: Any = None
+        self.clock_offset: ClockOffset
+        self.clocks: dict[str, float] = {}  # when the run started, s on the clock of each host
         self.step = 0
         self.position = 0.0  # epochs trained
         self.samples = 0  # of this rank, for heartbeats
         self.best: float | None = None
         self.validations: list[dict[str, Any]] = []
         self.phase_times: list[PhaseTimes] = []
-        self.unreported: list[dict[str, Any]] = []
+        self.unreported: list[tuple[dict[str, Any], PhaseTimes, Arrivals]] = []
         self.reported_at = 0.0  # on rank 0's clock, so that all ranks decide alike
         self.loss_sum = torch.zeros((), device=worker.device)
         self.loss_count = 0
@@ -72,10 +76,12 @@ class Run:
         """Train from the start or the last checkpoint; return the status."""
         worker, timer = self.worker, self.timer
         first_epoch = checkpoint.restore(self)
+        self.clock_offset = ClockOffset(worker)
         worker.barrier()
-        timer.start(started_at=worker.resume["started_at"] if worker.resume else None)
+        self.clocks = checkpoint.start_clock(self)
         if worker.keep_checkpoints and not worker.resume:
-            self.report(epoch=0)  # a start to go back to, and the moment at which the clock began
+            with timer.outside_steps("report"):
+                self.report(epoch=0)  # a start to go back to, and the moment at which the clock began
         with timer.outside_steps("loading"):
             self.data = self.setup.load()
         status = "goal_not_reached" if worker.goal else "completed"
@@ -87,8 +93,9 @@ class Run:
         except _Diverged:
             status = "diverged"
             if not self.validations or self.validations[-1]["step"] != self.step:
-                self.record_validation(self.validation(self.position, {}))
-        self.report()
+                self.complete(self.record_validation(self.position, {}))
+        with timer.outside_steps("report"):
+            self.report()
         return status
 
     def train_epoch(self, epoch: int) -> bool:
@@ -97,7 +104,6 @@ class Run:
         count = len(steps)
         stops = {max(1, math.ceil(part * count)): part for part in self.setup.validate_at}
         self.model.train()
-        self.timer.resume()
         for done, micro_batches in enumerate(steps, start=1):
             self.timer.end_phase("data_wait")
             self.position = epoch + done / count
@@ -106,7 +112,6 @@ class Run:
                 if self.validate(epoch + stops[done], last=done == count):
                     return True
                 self.model.train()
-                self.timer.resume()
         return False
 
     def train_step(self, micro_batches: Sequence[Any]) -> None:
@@ -136,6 +141,8 @@ class Run:
         self.loss_count += 1
         if self.step % CHECK_EVERY == 0:
             self.stop_if_diverged()
+        if timer.calibration_due():
+            timer.sample(self.worker.sum([timer.median_step_s()]).item() / self.worker.world_size)
         if timer.heartbeat_due():
             self.heartbeat()
         timer.end_step(samples)
@@ -189,15 +196,22 @@ class Run:
     def validate(self, position: float, *, last: bool) -> bool:
         """Validate on all workers and report; return whether the goal was reached."""
         timer, setup = self.timer, self.setup
-        self.stop_if_diverged()
-        if self.worker.rank == 0:
-            self.worker.heartbeat({"doing": "validating"})
         with timer.outside_steps("validation"):
+            self.stop_if_diverged()
+            if self.worker.rank == 0:
+                self.worker.heartbeat({"doing": "validating"})
             self.model.eval()
             with torch.no_grad():
                 self.sync.before_validation()
                 metrics = setup.validate(setup.model, self.data)
-        validation = self.validation(position, metrics)
+        validation = self.record_validation(position, metrics)
+        with timer.outside_steps("report"):
+            return self.evaluate(validation, metrics, last=last)
+
+    def evaluate(self, validation: dict[str, Any], metrics: dict[str, float], *, last: bool) -> bool:
+        """Compare with the goal, let the schedule see, and report; return whether the goal was reached."""
+        setup, position = self.setup, validation["epoch"]
+        self.complete(validation)
         reached = False
         goal = self.worker.goal
         if goal is not None:
@@ -206,7 +220,6 @@ class Run:
             if better(value, self.best, goal.direction):
                 self.best = value
         validation["goal_reached"] = reached
-        self.record_validation(validation)
         setup.after_validation({**metrics, "train_loss": validation["train_loss"]})
         if not all(map(math.isfinite, metrics.values())):
             raise _Diverged
@@ -214,47 +227,56 @@ class Run:
             self.report(epoch=round(position) if last else None)
         return reached
 
-    def validation(self, position: float, metrics: dict[str, float]) -> dict[str, Any]:
-        """Return a validation's record; its time is taken first, before any further communication."""
-        elapsed = self.timer.elapsed()
-        first = elapsed if self.worker.rank == 0 else 0.0
+    def record_validation(self, position: float, metrics: dict[str, float]) -> dict[str, Any]:
+        """Keep a validation that ends now, and what was measured up to it; `complete` adds the rest."""
+        validation = {
+            "epoch": position,
+            "step": self.step,
+            "elapsed": self.timer.elapsed(),
+            "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
+        }
+        times, own = self.timer.pop()
+        self.phase_times.append(times)
+        self.validations.append(validation)
+        self.unreported.append((validation, times, own))
+        return validation
+
+    def complete(self, validation: dict[str, Any]) -> None:
+        """Add to a validation what the ranks know together: rank 0's time and the mean loss."""
+        first = validation["elapsed"] if self.worker.rank == 0 else 0.0
         counted = self.loss_count - self.skipped_steps.item()
         loss, count, elapsed = self.worker.sum([self.loss_sum.item(), counted, first]).tolist()
         self.loss_sum.zero_()
         self.skipped_steps.zero_()
         self.loss_count = 0
-        return {
-            "epoch": position,
-            "step": self.step,
-            "elapsed": elapsed,
-            "wall": self.timer.started_at + elapsed,
-            "train_loss": loss / count if count and math.isfinite(loss) else None,
-            "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
-        }
-
-    def record_validation(self, validation: dict[str, Any]) -> None:
-        """Keep a validation and what was measured up to it, for the result and the next report."""
-        times = self.timer.pop()
-        self.phase_times.append(times)
-        self.validations.append(validation)
-        plain = {name: value for name, value in vars(times).items() if name != "step_s"}
-        self.unreported.append({"validation": validation, "segment": plain})
+        validation["elapsed"] = elapsed
+        validation["wall"] = self.timer.started_at + elapsed
+        validation["train_loss"] = loss / count if count and math.isfinite(loss) else None
 
     def report(self, *, epoch: int | None = None) -> None:
         """Send what was not sent yet and, where checkpoints are kept and `epoch` is complete, the state."""
+        worker = self.worker
+        self.clock_offset.measure()
+        arrivals.split(
+            [(times, own) for _, times, own in self.unreported],
+            ranks=worker.world_size,
+            to_common=self.clock_offset.to_common,
+            group=worker.control,
+        )
+        for _, times, _ in self.unreported:
+            times.clock_error_s = self.clock_offset.error()
         message = {
             "started_at": self.timer.started_at,
-            "rank": self.worker.rank,
-            "parts": self.unreported,
-            "system": self.worker.drain_node_metrics(),
+            "rank": worker.rank,
+            "parts": [{"validation": v, "segment": times.plain()} for v, times, _ in self.unreported],
+            "system": worker.drain_node_metrics(),
         }
         self.unreported = []
         self.reported_at = self.validations[-1]["elapsed"] if self.validations else 0.0
-        with self.timer.outside_steps("report"):
-            state = None
-            if self.worker.keep_checkpoints and epoch is not None:
-                state = checkpoint.state(self, epoch)
-            self.worker.report_validation(message, state)
+        state = None
+        if worker.keep_checkpoints and epoch is not None:
+            state = checkpoint.state(self, epoch)
+        worker.report_validation(message, state)
 
     def result(self, status: str) -> TaskResult:
         """Return what was measured; the last report's own cost belongs to no phase times."""

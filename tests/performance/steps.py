@@ -134,7 +134,7 @@ class Ours(loop.Run):
     def train_steps(self, steps: Sequence[Any]) -> None:
         """Do what an epoch does between two validations, and the clock's sums that follow."""
         self.model.train()
-        self.timer.resume()
+        self.timer.start()
         for micro_batches in steps:
             self.timer.end_phase("data_wait")
             self.train_step(micro_batches)

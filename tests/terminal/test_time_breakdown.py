@@ -45,7 +45,7 @@ def test_start_up_whose_parts_are_not_all_known_says_what_is_left():
 def test_phases_show_their_range_only_where_ranks_differ():
     text = said()["phases"]
     assert "data wait 1.0 % (0.5 to 1.5)" in text
-    assert "backward 45.0 %, communication 12.5 % (10.0 to 15.0)" in text
+    assert "backward 45.0 %, wait 5.0 % (2.5 to 7.5), transfer 7.5 %" in text
     assert text.endswith("in brackets lowest to highest rank")
     same = said(phases={"forward": Spread.of([1.0]), "backward": Spread.of([3.0])})["phases"]
     assert same == "of the batch: forward 25.0 %, backward 75.0 %"
@@ -53,7 +53,8 @@ def test_phases_show_their_range_only_where_ranks_differ():
 
 def test_communication_tells_exposed_from_hidden():
     assert said()["communication"] == (
-        "12.5 % of the batch exposed, another 7.5 % (5.0 to 10.0) hidden behind backward"
+        "12.5 % of the batch exposed (wait 5.0 % (2.5 to 7.5), transfer 7.5 %), "
+        "another 7.5 % (5.0 to 10.0) hidden behind backward"
     )
 
 

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mlbench.experiment.clock import BOOT_S
 from mlbench.experiment.phases import PHASES, duration_bin, percentiles
 from mlbench.training import timer as module
-from mlbench.training.timer import PhaseTimer, _busy
+from mlbench.training.stamps import _busy
+from mlbench.training.timer import PhaseTimer
 
 
 class Clock:
@@ -81,11 +83,10 @@ def test_a_command_begins_with_its_process_but_not_with_the_shell_that_becomes_i
 
 def test_phases_add_up_to_the_batch(timer: PhaseTimer, clock: Clock) -> None:
     timer.start()
-    timer.resume()
     begin = clock.now
     for _ in range(3):
         batch(timer, clock, launches=(0.2, 0.7))
-    segment = timer.pop()
+    segment = timer.pop()[0]
     assert sum(segment.phases.values()) == pytest.approx(clock.now - begin)
     assert segment.step_s == {duration_bin((clock.now - begin) / 3): 3}
     assert segment.steps == 3 and segment.samples == 24
@@ -95,32 +96,30 @@ def test_phases_add_up_to_the_batch(timer: PhaseTimer, clock: Clock) -> None:
 def test_communication_after_the_last_bucket_is_exposed_and_before_it_overlapped(
     timer: PhaseTimer, clock: Clock
 ) -> None:
-    timer.resume()
+    timer.start()
     batch(timer, clock, launches=(0.2, 0.3, 0.7))
-    segment = timer.pop()
+    segment = timer.pop()[0]
     assert segment.phases["backward"] == pytest.approx(0.7)
-    assert segment.phases["communication"] == pytest.approx(0.3)
+    assert segment.phases["transfer"] == pytest.approx(0.3)
     # 0.2..0.45 and 0.3..0.55 together are 0.35 s; the third bucket flew after the last launch
     assert segment.overlapped_communication == pytest.approx(0.35)
 
 
 def test_without_buckets_nothing_is_communication(timer: PhaseTimer, clock: Clock) -> None:
-    timer.resume()
+    timer.start()
     batch(timer, clock)
-    segment = timer.pop()
-    assert segment.phases["communication"] == 0
+    segment = timer.pop()[0]
+    assert segment.phases["transfer"] == 0
     assert segment.phases["backward"] == pytest.approx(1.0)
 
 
 def test_time_spent_in_validation_is_in_no_phase_but_on_the_clock(timer: PhaseTimer, clock: Clock) -> None:
     timer.start()
-    timer.resume()
     batch(timer, clock)
     with timer.outside_steps("validation"):
         clock.run(7)
-    timer.resume()
     batch(timer, clock)
-    segment = timer.pop()
+    segment = timer.pop()[0]
     assert segment.outside == {"validation": pytest.approx(7)}
     assert sum(segment.phases.values()) == pytest.approx(2 * 2.05)
     assert timer.elapsed() == pytest.approx(7 + 2 * 2.05)
@@ -129,26 +128,82 @@ def test_time_spent_in_validation_is_in_no_phase_but_on_the_clock(timer: PhaseTi
 def test_a_restart_keeps_the_first_start(clock: Clock) -> None:
     clock.now = 500.0
     timer = PhaseTimer(now=clock, wall_now=clock)
-    timer.start(started_at=440.0)
+    timer.start(started=440.0, started_at=7.0)
     clock.run(5)
     assert timer.elapsed() == pytest.approx(65)
-    assert timer.started_at == 440.0
+    assert timer.started_at == 7.0
+
+
+def test_the_set_up_of_an_epoch_is_data_wait_and_all_time_is_inside_or_outside(
+    timer: PhaseTimer, clock: Clock
+) -> None:
+    timer.start()
+    clock.run(3)  # a permutation
+    batch(timer, clock)
+    with timer.outside_steps("validation"):
+        clock.run(7)
+    clock.run(0.5)  # between two contexts
+    with timer.outside_steps("report"):
+        clock.run(2)
+    clock.run(4)  # the next epoch's
+    batch(timer, clock)
+    times, _ = timer.pop()
+    assert times.phases["data_wait"] == pytest.approx(3 + 4 + 0.2)
+    assert times.outside == {"validation": pytest.approx(7), "report": pytest.approx(2.5)}
+    assert times.seconds == pytest.approx(3 + 4 + 2 * 2.05) == sum(times.phases.values())
+    assert times.seconds + 9.5 == pytest.approx(timer.elapsed())
+
+
+def test_sampled_steps_stand_for_all_of_them_and_the_first_for_itself(
+    timer: PhaseTimer, clock: Clock
+) -> None:
+    """Steps of 0.5 ms with a rhythm of 4, and an epoch's set-up of 10 ms every 400 steps."""
+    timer.start()
+    total: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+
+    def short_step(number: int, set_up: float = 0.0) -> None:
+        parts = {"data_wait": 1e-4 + set_up, "forward": 1e-4 * (1 + number % 4), "backward": 1e-4}
+        for phase, seconds in parts.items():
+            clock.run(seconds)
+            total[phase] += seconds
+            timer.end_phase(phase)
+        clock.run(5e-5)
+        total["metrics"] += 5e-5
+        timer.end_step(1)
+
+    stamped = 0
+    for _ in range(20):
+        for number in range(400):
+            short_step(number, 0.01 if number == 0 else 0.0)
+            stamped += timer.stamping
+            if timer.calibration_due():
+                timer.sample(1e-4)
+        with timer.outside_steps("validation"):
+            clock.run(1)
+    times, _ = timer.pop()
+    assert times.stamp_every == 10
+    assert 0.08 * 8000 < times.stamped_steps < 0.13 * 8000
+    assert sum(times.phases.values()) == pytest.approx(sum(total.values()), rel=1e-9)
+    assert times.phases["data_wait"] == pytest.approx(total["data_wait"], rel=0.05)
+    assert times.phases["forward"] == pytest.approx(total["forward"], rel=0.05)
+    assert times.phases["backward"] == pytest.approx(total["backward"], rel=0.05)
+    assert times.steps == times.samples == 8000
 
 
 def test_switched_off_it_takes_no_stamps(clock: Clock) -> None:
     timer = PhaseTimer(enabled=False, now=clock, wall_now=clock)
-    timer.resume()
+    timer.start()
     timer.end_phase("forward")
     timer.end_step(4)
-    segment = timer.pop()
+    segment = timer.pop()[0]
     assert segment.samples == 4 and sum(segment.phases.values()) == 0
 
 
 def test_take_starts_anew(timer: PhaseTimer, clock: Clock) -> None:
-    timer.resume()
+    timer.start()
     batch(timer, clock)
-    timer.pop()
-    assert timer.pop().steps == 0
+    timer.pop()[0]
+    assert timer.pop()[0].steps == 0
 
 
 def test_repeats_time_the_operation_and_neither_its_preparation_nor_the_barrier(
@@ -216,36 +271,40 @@ def test_what_is_kept_does_not_grow_with_the_batches_and_nothing_is_lost(
     timer: PhaseTimer, clock: Clock
 ) -> None:
     """A batch of one row has 320,000 batches an epoch."""
-    timer.resume()
-    marks = buckets = 0
+    timer.start()
+    stamps = 0
     batches = 5 * module.RESOLVE_EVERY + 7
     for _ in range(batches):
         batch(timer, clock, launches=(0.2, 0.7))
-        marks, buckets = max(marks, len(timer._marks)), max(buckets, len(timer._buckets))
-    assert marks <= 2 * module.RESOLVE_EVERY * 7 and buckets <= 2 * module.RESOLVE_EVERY * 2
-    segment = timer.pop()
-    one = {"data_wait": 0.1, "forward": 0.2, "loss": 0.3, "backward": 0.7, "communication": 0.3}
+        stamps = max(stamps, len(timer._stamps))
+    assert stamps <= 2 * module.RESOLVE_EVERY * 11
+    segment = timer.pop()[0]
+    one = {"data_wait": 0.1, "forward": 0.2, "loss": 0.3, "backward": 0.7, "transfer": 0.3, "wait": 0.0}
     one |= {"optimizer": 0.4, "metrics": 0.05}
     assert segment.phases == pytest.approx({name: batches * seconds for name, seconds in one.items()})
     assert segment.overlapped_communication == pytest.approx(batches * 0.25)
     assert segment.steps == batches and segment.step_s == {duration_bin(2.05): batches}
 
 
-def test_the_time_that_adding_up_takes_is_in_no_batch(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_the_time_that_adding_up_takes_is_in_the_steps(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """It was in no phase, and throughput was too high by it."""
     monkeypatch.setattr(module, "RESOLVE_EVERY", 2)
-    account = module._account
+    add = module.StepTotals.add
 
-    def slow(*given: Any) -> None:
-        clock.run(50)
-        account(*given)
+    def slow(self: Any, stamps: Any) -> None:
+        clock.run(50 if stamps else 0)
+        add(self, stamps)
 
-    monkeypatch.setattr(module, "_account", slow)
+    monkeypatch.setattr(module.StepTotals, "add", slow)
     timer = PhaseTimer(now=clock, wall_now=clock)
-    timer.resume()
+    timer.start()
+    begin = clock.now
     for _ in range(8):
         batch(timer, clock)
-    assert clock.now > 100 + 3 * 50
-    assert sum(timer.pop().phases.values()) == pytest.approx(8 * 2.05)
+    spent = clock.now - begin
+    assert spent > 3 * 50
+    times, _ = timer.pop()
+    assert times.seconds == pytest.approx(spent) == sum(times.phases.values())
 
 
 class Event:
@@ -257,22 +316,29 @@ class Event:
         self.at = clock.now
 
     def elapsed_time(self, other: "Event") -> float:
-        return 1e3 * (other.at - self.at)
+        return float(np.float32(1e3 * (other.at - self.at)))
 
     def synchronize(self) -> None:
         self.waited.append(self.at)
+
+
+def gpu_timer(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, drained: list[float], *, enabled: bool = True
+) -> PhaseTimer:
+    """Return a timer of a device whose events are on `clock`."""
+    monkeypatch.setattr(Event, "waited", [])
+    monkeypatch.setattr(PhaseTimer, "_event", lambda self: Event(clock))
+    monkeypatch.setattr(PhaseTimer, "_wait", lambda self: drained.append(clock.now))
+    return PhaseTimer("cuda", enabled=enabled, now=clock, wall_now=clock)
 
 
 def test_a_gpu_is_waited_for_at_the_end_and_before_only_where_it_passed_long_ago(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setattr(module, "RESOLVE_EVERY", 10)
-    monkeypatch.setattr(Event, "waited", [])
     drained: list[float] = []
-    timer = PhaseTimer("cuda", now=clock, wall_now=clock)
-    monkeypatch.setattr(timer, "_stamp", lambda: Event(clock))
-    monkeypatch.setattr(timer, "_wait", lambda: drained.append(clock.now))
-    timer.resume()
+    timer = gpu_timer(monkeypatch, clock, drained)
+    timer.start()
     begin = clock.now
     for number in range(1, 46):
         waited = len(Event.waited)
@@ -281,10 +347,38 @@ def test_a_gpu_is_waited_for_at_the_end_and_before_only_where_it_passed_long_ago
         assert bool(new) == (number in (20, 30, 40))
         assert all(at <= clock.now - 10 * 2.05 + 1e-6 for at in new)
     assert not drained
-    segment = timer.pop()
-    assert len(drained) == 1 and segment.step_s == {duration_bin(2.05): 45}
-    assert sum(segment.phases.values()) == pytest.approx(clock.now - begin)
-    assert segment.overlapped_communication == pytest.approx(45 * 0.25)
+    times, _ = timer.pop()
+    assert drained and times.step_s == {duration_bin(2.05): 45}
+    assert sum(times.phases.values()) == pytest.approx(clock.now - begin)
+    assert times.overlapped_communication == pytest.approx(45 * 0.25)
+
+
+def test_a_gpu_s_phases_stay_exact_after_hours(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """float32 milliseconds since an hour ago are a quarter of a millisecond apart."""
+    timer = gpu_timer(monkeypatch, clock, [])
+    timer.start()
+    clock.run(7200.123456)  # a first step that waits for its data
+    for _ in range(100):
+        for phase in ("data_wait", "forward", "loss", "backward", "optimizer"):
+            clock.run(1e-5)
+            timer.end_phase(phase)
+        clock.run(3e-6)
+        timer.end_step(1)
+    times, _ = timer.pop()
+    assert times.phases["forward"] == pytest.approx(99e-5 + 1e-5, rel=0.3)
+    assert times.phases["metrics"] == pytest.approx(300e-6, rel=0.02)
+
+
+def test_without_stamps_a_gpu_is_waited_for_before_time_outside_begins(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    drained: list[float] = []
+    timer = gpu_timer(monkeypatch, clock, drained, enabled=False)
+    timer.start()
+    timer.end_step(1)
+    with timer.outside_steps("validation"):
+        assert len(drained) == 1
+    assert len(drained) == 2
 
 
 @pytest.mark.gpu
@@ -296,14 +390,14 @@ def test_a_gpu_s_batches_add_up_however_often_they_are_added_up(monkeypatch: pyt
     monkeypatch.setattr(module, "RESOLVE_EVERY", 5)
     matrix = torch.randn(2048, 2048, device="cuda")
     timer = PhaseTimer("cuda")
-    timer.resume()
+    timer.start()
     begin = timer.elapsed()
     for _ in range(33):
         timer.end_phase("data_wait")
         torch.mm(matrix, matrix)
         timer.end_phase("forward")
         timer.end_step(1)
-    segment = timer.pop()
+    segment = timer.pop()[0]
     assert segment.steps == sum(segment.step_s.values()) == 33
     assert 0 < sum(segment.phases.values()) <= timer.elapsed() - begin
 

@@ -12,6 +12,7 @@ from mlbench.report.grouping import Group, workers
 OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches
 BAR = 0.7  # width of a bar, of the distance between two
 APART = 0.6  # distance between two families of bars, beyond that between two bars
+LABELS = {"wait": "wait for the slowest", "transfer": "transfer (exposed)"}
 LETTERS = 5  # letters that fit below a bar where there are many
 LONGEST_WORD = 9  # letters of a line below a family of one bar
 
@@ -28,7 +29,7 @@ def phases(group: Group) -> Chart:
     traces = []
     for name in names:
         heights = [_part(point, name) for point in bars]
-        label = "communication (exposed)" if name == "communication" else name.replace("_", " ")
+        label = LABELS.get(name, name.replace("_", " "))
         traces.append(
             Trace(
                 label,

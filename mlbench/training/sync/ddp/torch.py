@@ -86,12 +86,14 @@ def _timed_all_reduce(
     bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
 ) -> torch.futures.Future[torch.Tensor]:
     """Average one bucket, as DDP does without a hook, and stamp when it left and when it was reduced."""
-    launch = timer.bucket_launched()
+    stamping = timer.stamping
+    launch = timer.bucket_launched() if stamping else None
     work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
     assert work is not None
 
     def reduced(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-        timer.bucket_reduced(launch)
+        if stamping:
+            timer.bucket_reduced(launch)
         return future.value()[0]
 
     return work.get_future().then(reduced)
