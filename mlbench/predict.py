@@ -112,7 +112,7 @@ def _measurements(args: Args) -> Measurements:
         else [_run(n, args) for n in args.words]
     )
     wanted = {group: args.settings[name] for group, name in _FILTERS.items() if args.settings[name]}
-    kept = [one for one in found if all(one.experiment[g]["name"] == n for g, n in wanted.items())]
+    kept = [one for one in found if all(getattr(one.experiment, g).name == n for g, n in wanted.items())]
     return from_records(kept, title=" ".join(args.words))
 
 

@@ -242,7 +242,7 @@ def _count(args: Args, name: str) -> int:
 
 def _uri(args: Args, one: Record) -> str:
     """Return the store that has a run: the one given, else its own, else the default."""
-    own = one.experiment["tracking_uri"]
+    own = one.experiment.tracking_uri
     return args.settings.get("tracking_uri") or own or uploader.default_uri(args.output_root)
 
 

@@ -65,7 +65,7 @@ def join_tables(name: str, task: str, *, files: str) -> list[str]:
     import pyarrow.parquet as pq
 
     found = outcome(name, [])
-    runs = [run for run in found.records if run.experiment["task"]["name"] == task]
+    runs = [run for run in found.records if run.experiment.task.name == task]
     table = [{**row, "run_id": run.run_id} for run in runs for row in run.table]
     if not table:
         return []

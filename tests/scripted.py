@@ -63,7 +63,7 @@ def validation(
             "metrics": {} if value is None else {"top1_accuracy": value, "loss": 0.5},
             "goal_reached": goal_reached,
         },
-        "metadata": {"started_at": BEGUN + 10, "segments": []},
+        "metadata": {"started_at": BEGUN + 10, "phase_times": []},
     }
 
 

@@ -201,8 +201,8 @@ def test_a_point_that_has_left_the_suite_fails_and_a_new_one_is_told(
 
 def test_data_that_changed_fail_the_suite(stages: ModuleType, tmp_path: Path) -> None:
     for seed in range(3):
-        earlier(tmp_path / "baseline", "task=logreg", seed=seed, data_manifest="a" * 16)
-        measured(tmp_path, "task=logreg", seed=seed, data_manifest="b" * 16)
+        earlier(tmp_path / "baseline", "task=logreg", seed=seed, data_hash="a" * 16)
+        measured(tmp_path, "task=logreg", seed=seed, data_hash="b" * 16)
     said, (found,) = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
     assert said == [] and "cannot be compared: data is aaaa" in found
 
@@ -227,7 +227,7 @@ def test_a_night_with_a_slower_point_ends_with_exit_code_1_and_its_report(
     data = manifest_hash(registry.load("logreg").prepare(config.compose(["task=logreg"]).task, data_root))
     for seed in range(6):
         seconds = 10 + 0.1 * seed
-        told: dict[str, Any] = {"seed": seed, "data_manifest": data}
+        told: dict[str, Any] = {"seed": seed, "data_hash": data}
         earlier(tmp_path / "baseline", "task=logreg", **told, time_to_accuracy=seconds)
         measured(tonight, "task=logreg", **told, time_to_accuracy=1.5 * seconds)
     environment = {

@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parent.parent
 def root(tmp_path: Path) -> Path:
     """Two finished runs, one that reached its goal."""
     good = Run(tmp_path, name="2026-a", seed=1)
-    good.validate(88.0)
+    good.validate(90.0)
     good.end("goal_reached")
     bad = Run(tmp_path, name="2026-b", seed=2)
     bad.validate(50.0)
@@ -46,7 +46,7 @@ def test_list_is_a_table_of_one_line_a_run(root: Path, capsys: Any) -> None:
 def test_list_as_json_is_for_scripts(root: Path, capsys: Any) -> None:
     assert results.main(["list", f"output_root={root}", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
-    assert (first["run"], first["time_to_accuracy"], first["best"]) == ("2026-a-1", 4.0, 88.0)
+    assert (first["run"], first["time_to_accuracy"], first["best"]) == ("2026-a-1", 4.0, 90.0)
     assert second["time_to_accuracy"] is None
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from records import record
 
 from mlbench.experiment.config import Hardware, Peak, Price
-from mlbench.experiment.record import Record, Spread
+from mlbench.experiment.record import RankStats, Record
 from mlbench.prediction.runs import Measurements, RunTimings
 
 NODE = Hardware(
@@ -113,8 +113,8 @@ def as_record(run: RunTimings, *words: str, seed: int = 7, **changes: Any) -> Re
         "epochs": run.epochs,
         "steps": round(run.steps),
         "samples": round(run.samples),
-        "phases": {name: Spread.of([0.9 * seconds, 1.1 * seconds]) for name, seconds in phases.items()},
-        "overlapped_communication": Spread.of([run.overlapped_s]),
+        "phases": {name: RankStats.of([0.9 * seconds, 1.1 * seconds]) for name, seconds in phases.items()},
+        "overlapped_communication": RankStats.of([run.overlapped_s]),
         "validations": [last],
         "status": "goal_reached" if run.reached else "goal_not_reached",
         "time_to_accuracy": run.total_s if run.reached else None,

@@ -8,6 +8,8 @@ from typing import Any
 
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
 from mlbench.experiment import attempts
+from mlbench.experiment.cost import nodes
+from mlbench.experiment.goal import Goal
 from mlbench.experiment.identity import identity
 from mlbench.experiment.record import Record
 
@@ -63,7 +65,7 @@ class Point:
     backend: str
     sync: str
     hardware: str
-    goal: str | None
+    goal: Goal | None
     nodes: int
     reached: int
     missed: tuple[str, ...]  # run ids
@@ -128,12 +130,16 @@ def series(record: Record) -> tuple[tuple[str, str], ...]:
     of torch; the prepared data. Where the hardware profile does not state the
     node's shape (local), also its processors as the nodes told them.
     """
-    shared = identity(record.experiment)
+    shared = identity(record.experiment.plain())
     shared.pop("workers", None)
-    shared |= {"source": record.source, "goal": record.goal, "mlbench": record.mlbench.rsplit(".", 1)[0]}
+    shared |= {
+        "source": record.source,
+        "goal": str(record.goal) if record.goal else None,
+        "mlbench": record.mlbench.rsplit(".", 1)[0],
+    }
     told: dict[str, Any] = {
-        "torch": record.software.get("packages", {}).get("torch"),
-        "data": record.data_manifest,
+        "torch": record.software.packages.get("torch"),
+        "data": record.data_hash,
         "machine": _machine(record) if shared.get("hardware.cpus") is None else None,
     }
     shared |= {name: value for name, value in told.items() if value}
@@ -151,8 +157,7 @@ def _machine(record: Record) -> list[Any]:
     """Return the kinds of nodes that the run told."""
     kinds = []
     for node in record.nodes:
-        gpus = [gpu.get("name") for gpu in node.get("gpus") or ()]
-        kinds.append([str(node.get("cpu_model")), node.get("usable_cpus"), *gpus])
+        kinds.append([str(node.cpu_model), node.usable_cpus, *(gpu.name for gpu in node.gpus)])
     return sorted({json.dumps(kind) for kind in kinds})
 
 
@@ -168,20 +173,20 @@ def _point(runs: list[Record]) -> Point:
         source=runs[0].source,
         records=tuple(runs),
         series=_common(runs),
-        task=_name(experiment, "task"),
-        recipe=str(experiment.get("task", {}).get("recipe", "")),
-        scale=str(experiment.get("scale", "")),
+        task=experiment.task.name,
+        recipe=experiment.task.recipe,
+        scale=experiment.scale,
         workers=runs[0].workers,
-        backend=_name(experiment, "backend"),
-        sync=_name(experiment, "sync"),
-        hardware=_name(experiment, "hardware"),
+        backend=experiment.backend.name,
+        sync=experiment.sync.name,
+        hardware=experiment.hardware.name,
         goal=runs[0].goal,
-        nodes=_nodes(runs[0]),
+        nodes=nodes(experiment.hardware, runs[0].workers),
         reached=sum(run.status == "goal_reached" for run in runs),
         missed=tuple(run.run_id for run in runs if run.status not in ("goal_reached", "completed")),
         oversubscribed=any(run.oversubscribed for run in runs),
         caveats=tuple(sorted({caveat for run in runs for caveat in run.caveats})),
-        threads=tuple(sorted({node.get("threads_per_worker") or 0 for run in runs for node in run.nodes})),
+        threads=tuple(sorted({node.threads_per_worker or 0 for run in runs for node in run.nodes})),
         times=tuple(times),
         compute_times=tuple(compute) if instrumented else (),
         time_to_accuracy=estimate(times),
@@ -199,13 +204,8 @@ def _point(runs: list[Record]) -> Point:
         samples_per_s=estimate([run.samples_per_s for run in timed if run.samples_per_s]),
         usd=_price(runs, "goal_usd") if asked else None,
         usd_spot=_price(runs, "goal_usd_spot") if asked else None,
-        usd_spent=math.fsum(run.cost["wall_usd"] for run in runs if run.cost) if runs[0].cost else None,
+        usd_spent=math.fsum(run.cost.wall_usd for run in runs if run.cost) if runs[0].cost else None,
     )
-
-
-def _name(experiment: dict[str, Any], group: str) -> str:
-    value = experiment.get(group)
-    return str(value.get("name", "") if isinstance(value, dict) else value or "")
 
 
 def _common(runs: list[Record]) -> tuple[tuple[str, str], ...]:
@@ -217,13 +217,6 @@ def _common(runs: list[Record]) -> tuple[tuple[str, str], ...]:
     return tuple((name, " | ".join(sorted(found))) for name, found in sorted(values.items()))
 
 
-def _nodes(run: Record) -> int:
-    if run.cost:
-        return run.cost["nodes"]
-    on_node = run.experiment.get("hardware", {}).get("workers_per_node")
-    return math.ceil(run.workers / (on_node or run.workers))
-
-
 def _reached(run: Record, value: float | None) -> float:
     """Return the run's value, infinite if it missed its goal."""
     return value if run.status == "goal_reached" and value is not None else math.inf
@@ -233,7 +226,7 @@ def _elapsed(run: Record) -> float:
     """Return the seconds from the first touch of data to the end of the last validation."""
     if run.time_to_accuracy is not None:
         return run.time_to_accuracy
-    return run.validations[-1]["elapsed"] if run.validations else math.nan
+    return run.validations[-1].elapsed if run.validations else math.nan
 
 
 def _outside(run: Record) -> float:
@@ -269,7 +262,7 @@ def _shares(runs: list[Record], seconds: Callable[[Record], float | None]) -> li
 
 def _price(runs: list[Record], name: str) -> Estimate | None:
     """Return the price of the goal; None where the hardware has no such price."""
-    prices = [run.cost.get(name) for run in runs if run.cost]
+    prices = [getattr(run.cost, name) for run in runs if run.cost]
     if not any(price is not None for price in prices):
         return None
-    return estimate([_reached(run, run.cost[name] if run.cost else None) for run in runs])
+    return estimate([_reached(run, getattr(run.cost, name) if run.cost else None) for run in runs])

@@ -49,12 +49,13 @@ def _apply_filter(
 
 def fields(record: Record) -> dict[str, Any]:
     """Return what a record can be selected by: its configuration, flat, with groups by their names."""
-    found = {name: value for name, value in flatten(record.experiment).items() if role(name) != "location"}
-    groups = {name: value for name, value in record.experiment.items() if isinstance(value, dict)}
+    experiment = record.experiment.plain()
+    found = {name: value for name, value in flatten(experiment).items() if role(name) != "location"}
+    groups = {name: value for name, value in experiment.items() if isinstance(value, dict)}
     found |= {name: value["name"] for name, value in groups.items() if "name" in value}
     found |= {"status": record.status, "source": record.source, "key": record.key, "seed": record.seed}
     found |= {"run": record.run_id, "official": record.official}
-    found["recipe"] = record.experiment["task"].get("recipe")
+    found["recipe"] = record.experiment.task.recipe
     return found
 
 

@@ -57,7 +57,7 @@ def middle(runs: Iterable[Record]) -> Record | None:
 def _time(run: Record) -> tuple[float, float, str]:
     reached = run.status == "goal_reached" and run.time_to_accuracy is not None
     to_goal = run.time_to_accuracy if reached else None if run.goal is None else math.inf
-    elapsed = run.validations[-1]["elapsed"] if run.validations else run.wall
+    elapsed = run.validations[-1].elapsed if run.validations else run.wall
     return (elapsed if to_goal is None else to_goal, elapsed, run.run_id)
 
 

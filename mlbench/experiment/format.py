@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from mlbench.experiment.goal import Goal
@@ -83,7 +84,7 @@ def measured(value: float, unit: str, goal: Goal | None) -> str:
 
 def asked(goal: Goal, unit: str) -> str:
     """Return what the goal asks of its metric, e.g. >= 95 %."""
-    return f"{'>=' if goal.direction == 'max' else '<='} {goal.target:g} {unit}".rstrip()
+    return f"{goal.bound} {unit}".rstrip()
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
@@ -99,11 +100,11 @@ def last_line(error: str) -> str:
     return printable(lines[-1]).strip() if lines else "no reason given"
 
 
-def failures(errors: dict[str, str]) -> list[str]:
+def failures(errors: Mapping[int, str]) -> list[str]:
     """Return one phrase a reason, with all ranks that gave it, e.g. ranks 0, 1 failed: out of memory."""
     ranks: dict[str, list[str]] = {}
-    for rank, error in sorted(errors.items(), key=lambda item: int(item[0])):
-        ranks.setdefault(last_line(error), []).append(rank)
+    for rank, error in sorted(errors.items()):
+        ranks.setdefault(last_line(error), []).append(str(rank))
     return [
         f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} failed: {reason}"
         for reason, same in ranks.items()

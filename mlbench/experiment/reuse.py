@@ -1,9 +1,7 @@
 """Whether a finished run stands for one that would be measured now: same code, libraries and machine."""
 
-from typing import Any
-
 from mlbench.experiment import provenance
-from mlbench.experiment.record import Record
+from mlbench.experiment.record import Node, Record, Software
 
 
 def obstacle(record: Record) -> str | None:
@@ -12,20 +10,19 @@ def obstacle(record: Record) -> str | None:
     Asked: the hash of mlbench's sources and configuration, Python, every library, and on each node of the
     run the host's name, CPU model, usable CPUs and GPUs. A value that the record lacks is a difference.
     """
-    then, now = record.software, provenance.software()
-    for name, what in (("sources", "other sources of mlbench"), ("python", "another Python")):
-        if then.get(name) != now[name]:
-            return f"it ran with {what}"
-    packages = then.get("packages", {})
-    for name, version in now["packages"].items():
-        if packages.get(name) != version:
-            return f"it ran with {name} {packages.get(name)}, here is {version}"
-    here = _machine(provenance.node())
+    then, now = record.software, Software.model_validate(provenance.software())
+    if then.sources != now.sources:
+        return "it ran with other sources of mlbench"
+    if then.python != now.python:
+        return "it ran with another Python"
+    for name, version in now.packages.items():
+        if then.packages.get(name) != version:
+            return f"it ran with {name} {then.packages.get(name)}, here is {version}"
+    here = _machine(Node.model_validate(provenance.node()))
     if not record.nodes or any(_machine(node) != here for node in record.nodes):
         return "it ran on another machine"
     return None
 
 
-def _machine(node: dict[str, Any]) -> tuple[Any, ...]:
-    gpus = [gpu.get("name") for gpu in node.get("gpus") or ()]
-    return node.get("hostname"), node.get("cpu_model"), node.get("usable_cpus"), *gpus
+def _machine(node: Node) -> tuple[str | int | None, ...]:
+    return node.hostname, node.cpu_model, node.usable_cpus, *(gpu.name for gpu in node.gpus)

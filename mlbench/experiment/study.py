@@ -221,7 +221,7 @@ def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Pat
         run.run_id
         for trial in trials(study)
         for run in attempts(trial, output_root)
-        if run.status in FINISHED and data.get(trial.point.key) not in (None, run.data_manifest)
+        if run.status in FINISHED and data.get(trial.point.key) not in (None, run.data_hash)
     ]
     if stale:
         raise UserError(

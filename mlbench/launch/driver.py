@@ -19,6 +19,7 @@ from mlbench.clusters.monitor import NodeMonitor
 from mlbench.experiment import clock, events
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Node, WorkerResult
 from mlbench.launch.failures import name_missing_rank, root_cause
 from mlbench.launch.heartbeat import HeartbeatClient
 from mlbench.tasks import registry
@@ -38,7 +39,7 @@ class Assignment:
     token: str
 
 
-def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[str, Any]:
+def fit(assignment: Assignment, connection: Connection, folder: Path) -> WorkerResult:
     """Train and return what rank 0 returned; raise UserError or WorkersFailed in one sentence.
 
     Call it from the main thread: there a signal ends the wait for Ray.
@@ -84,11 +85,11 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
         raise
     except Exception as error:
         raise root_cause(error) from error
-    assert isinstance(returned, dict)
+    assert isinstance(returned, WorkerResult)
     return returned
 
 
-def on_worker(told: dict[str, Any]) -> dict[str, Any]:
+def on_worker(told: dict[str, Any]) -> WorkerResult:
     """Run the task on this worker; every rank returns, Ray keeps rank 0's value."""
     from mlbench.datasets import arrow
 
@@ -112,10 +113,9 @@ def on_worker(told: dict[str, Any]) -> dict[str, Any]:
         raise
     except Exception as error:
         raise name_missing_rank(error, worker) from error
-    measurements = _measurements(result, worker, entered=entered, threads=assignment.threads)
     folder = task.prepare(experiment.task, experiment.data_root)
-    has_data = (folder / arrow.MANIFEST).exists()
-    return measurements | {"data_manifest": arrow.manifest_hash(folder) if has_data else None}
+    data_hash = arrow.manifest_hash(folder) if (folder / arrow.MANIFEST).exists() else None
+    return _result(result, worker, entered=entered, threads=assignment.threads, data_hash=data_hash)
 
 
 def _node(world_size: int) -> str | None:
@@ -186,15 +186,16 @@ def _resume() -> dict[str, Any] | None:
         return torch.load(Path(folder) / "state.pt", weights_only=True)
 
 
-def _measurements(result: Any, worker: Any, *, entered: float, threads: int) -> dict[str, Any]:
-    """Gather what every rank measured, and describe and calibrate every node; the clock has stopped."""
+def _result(
+    outcome: Any, worker: Any, *, entered: float, threads: int, data_hash: str | None
+) -> WorkerResult:
+    """Return what the log does not hold; describes and calibrates every node, as the clock has stopped."""
     import ray
 
     from mlbench.clusters import calibrate
     from mlbench.experiment import provenance
     from mlbench.launch.ray_hooks import startup_stamps
 
-    segments = [vars(times) for times in result.phase_times]
     node = None
     if worker.local_rank == 0:
         node = provenance.node() | {"threads_per_worker": threads}
@@ -202,11 +203,16 @@ def _measurements(result: Any, worker: Any, *, entered: float, threads: int) -> 
         usable: Any = node["usable_cpus"]
         node["calibration"] = calibrate.calibrate(usable, clock=clock.monotonic)
     worker.barrier()
-    plain = {name: value for name, value in vars(result).items() if name != "phase_times"}
-    return plain | {
-        "segments": worker.gather(segments),
-        "nodes": [found for found in worker.gather(node) if found],
-        "entered": entered,
-        "started_at": worker.timer.started_at,
-        "stamps": startup_stamps(),
-    }
+    return WorkerResult(
+        status=outcome.status,
+        error=outcome.error,
+        sample_unit=outcome.unit,
+        flops_per_sample=outcome.flops_per_sample,
+        gradient_bytes=outcome.gradient_bytes,
+        data_hash=data_hash,
+        table=outcome.table,
+        nodes=[Node.model_validate(description) for description in worker.gather(node) if description],
+        started_at=worker.timer.started_at,
+        entered=entered,
+        stamps=startup_stamps(),
+    )

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import mlbench
 from mlbench.clusters import connection as clusters
 from mlbench.experiment import clock, events, identity, provenance
-from mlbench.experiment.build_record import conclude
+from mlbench.experiment.build_record import build_record
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart, Software, WorkerResult
 from mlbench.launch import signals
 from mlbench.launch.driver import POLL_S, Assignment, fit
 from mlbench.launch.failures import WorkersFailed
@@ -55,18 +56,26 @@ def execute(
     command = provenance.without_credentials(shlex.join(["python", "-m", "mlbench.run", *overrides]))
     folder = _folder(experiment, seed, begun)
     log = folder / events.NAME
-    start = {"command": command, "experiment": experiment.plain(), "seed": seed, "begun": begun}
-    start |= {"key": identity.key(experiment), "run_id": folder.name}
-    start |= {"deviations": [deviation.model_dump(mode="json") for deviation in experiment.deviations]}
-    start |= {"warnings": provenance.warnings(before_run=True), "software": provenance.software()}
+    start = RunStart(
+        run_id=folder.name,
+        key=identity.key(experiment),
+        command=command,
+        mlbench=mlbench.__version__,
+        experiment=experiment,
+        seed=seed,
+        begun=begun,
+        deviations=list(experiment.deviations),
+        warnings=provenance.warnings(before_run=True),
+        software=Software.model_validate(provenance.software()),
+    )
     mirror = uploader.Mirror(folder, experiment.store)  # takes the run, before anybody can find it in its log
-    events.append(log, "run_configuration", start)
+    events.append(log, "run_configuration", start.model_dump(mode="json"))
     mirror.start()
-    measured = _measure(experiment, seed=seed, begun=begun, folder=folder)
-    result = conclude(experiment, start=start, measured=measured, log=events.read(log))
+    end, raised = _measure(experiment, seed=seed, begun=begun, folder=folder)
+    events.append(log, "run_result", end.model_dump(mode="json"))
+    result = build_record(events.read(log))
     result.save(folder)
     events.append(log, "run_stop", {"status": result.status}, kind="INTERVAL_END")
-    raised = measured["raised"]
     leaving = raised is not None or result.status == "interrupted"
     where = mirror.finish(wait=STORE_WAIT_LEAVING_S if leaving else STORE_WAIT_S)
     if raised is not None:
@@ -129,40 +138,48 @@ def _folder(experiment: Experiment, seed: int, begun: float) -> Path:
     return folder
 
 
-def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -> dict[str, Any]:
-    """Train on the cluster while showing progress; return what came back and how it ended.
+def _measure(
+    experiment: Experiment, *, seed: int, begun: float, folder: Path
+) -> tuple[RunEnd, BaseException | None]:
+    """Train on the cluster while showing progress; return how it ended, and what the caller has to raise.
 
-    `raised` is what the caller has to raise once the run has its record: a mistake of the user's, which may
-    show hours into the training, or a fault of the program's.
+    That is raised once the run has its record: a mistake of the user's, which may show hours into the
+    training, or a fault of the program's.
     """
     stamps = {"connect_begin": clock.wall()}
-    ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps}
-    ended |= {"returned": None, "raised": None}
+    result: WorkerResult | None = None
+    status = error_text = raised = None
+    oversubscribed, ray_ids = False, RayIds()
     try:
         with live_view.RunView(experiment, seed, command_started=begun) as progress:
             progress.say(f"starting Ray ({experiment.cluster.name})")
             # ray.init replaces signal handlers, so ours come after it.
             with clusters.connect(experiment) as connection, signals.interruptible():
                 stamps["connect_end"] = clock.wall()
-                ended |= {
-                    "oversubscribed": connection.oversubscribed,
-                    "threads": connection.threads,
-                }
-                ended |= {"ray": {"job_id": connection.job_id, "node_ids": connection.node_ids}}
+                oversubscribed = connection.oversubscribed
+                ray_ids = RayIds(job_id=connection.job_id, node_ids=connection.node_ids)
                 progress.connected(connection)
                 receiver = HeartbeatServer(connection.host)
                 told = Assignment(experiment, seed, connection.threads, receiver.address, receiver.token)
                 with _watching(receiver, events.Follower(folder / events.NAME), progress):
-                    ended["returned"] = fit(told, connection, folder)
+                    result = fit(told, connection, folder)
     except KeyboardInterrupt:
-        ended |= {"status": "interrupted", "error": "stopped by the user (Ctrl-C or SIGTERM)"}
+        status, error_text = "interrupted", "stopped by the user (Ctrl-C or SIGTERM)"
     except WorkersFailed as error:
-        ended |= {"status": "failed", "error": str(error)}
+        status, error_text = "failed", str(error)
     except Exception as error:  # whatever it is, the run has failed and its record says so
-        sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        ended |= {"status": "failed", "error": sentence, "raised": error}
-    ended["ended"] = clock.wall()
-    return ended
+        status, raised = "failed", error
+        error_text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    end = RunEnd(
+        status=status,
+        error=error_text,
+        ended=clock.wall(),
+        stamps=stamps,
+        oversubscribed=oversubscribed,
+        ray=ray_ids,
+        result=result,
+    )
+    return end, raised
 
 
 @contextmanager

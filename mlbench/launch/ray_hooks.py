@@ -132,7 +132,7 @@ class EventLogCallback(UserCallback):
         self.started = False
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-        """Write each validation with every rank's segment, and the nodes' samples."""
+        """Write each validation with every rank's times, and the nodes' samples."""
         ranks = sorted(metrics, key=lambda m: m["rank"])
         path = Path(self.path)
         started_at = ranks[0]["started_at"]
@@ -141,13 +141,12 @@ class EventLogCallback(UserCallback):
             self.started = True
             events.append(path, "run_start", started_at, kind="INTERVAL_START")
         for parts in zip(*(message["parts"] for message in ranks), strict=True):
-            segments = [part["segment"] for part in parts]
             events.append(
                 path,
                 "validation",
                 parts[0]["validation"],
                 started_at=started_at,
-                segments=segments,
+                phase_times=[part["phase_times"] for part in parts],
                 system=system,
             )
             system = []

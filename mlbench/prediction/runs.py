@@ -130,13 +130,13 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
             hint="choose one, e.g. task=logreg backend=gloo",
         )
     first = (kept or records)[0].experiment
-    hardware = Hardware.model_validate(first["hardware"])
+    hardware = first.hardware
     return Measurements(
         title=title,
-        task=first["task"]["name"],
+        task=first.task.name,
         runs=tuple(map(_measured, kept)),
         hardware=hardware,
-        precision=first["task"].get("precision", "fp32") if hardware.gpus else "fp32",
+        precision=getattr(first.task, "precision", "fp32") if hardware.gpus else "fp32",
         gradient_bytes=kept[0].gradient_bytes if kept else None,
         left_out=tuple(left_out),
     )
@@ -192,7 +192,7 @@ def _measured(one: Record) -> RunTimings:
         data_wait_s=phases["data_wait"] + phases["metrics"],
         communication_s=communication,
         overlapped_s=overlapped.mean if overlapped and one.workers > 1 else 0.0,
-        outside_s=max(0.0, one.validations[-1]["elapsed"] - math.fsum(phases.values())),
+        outside_s=max(0.0, one.validations[-1].elapsed - math.fsum(phases.values())),
         startup_s=one.startup_time,
     )
 

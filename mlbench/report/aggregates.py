@@ -83,7 +83,7 @@ def _row(group: Group, family: Family, one: Speedup) -> Row:
     row: Row = {
         "task": point.task,
         "scale": point.scale,
-        "goal": point.goal,
+        "goal": str(point.goal) if point.goal else None,
         "dataset": group.dataset,
         "other_data": group.other_data,
         "recipe": point.recipe,

@@ -9,6 +9,7 @@ from mlbench.analysis import compare
 from mlbench.analysis.points import OURS, points
 from mlbench.analysis.speedup import Point, Speedup, families, speedups
 from mlbench.experiment.format import counted
+from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
 
 LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware")  # fields of Point
@@ -53,7 +54,7 @@ class Group:
 
     task: str
     scale: str
-    goal: str | None
+    goal: Goal | None
     dataset: str
     other_data: str
     families: tuple[Family, ...]

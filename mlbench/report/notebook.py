@@ -104,7 +104,7 @@ def _records(runs: "pd.DataFrame") -> Sequence[Record]:
 
 
 def _row(one: Record, folder: Path) -> dict[str, Any]:
-    experiment = one.experiment
+    experiment = one.experiment.plain()
     row = {group: experiment[group]["name"] for group in GROUPS} | {"scale": experiment["scale"]}
     row |= {name: getattr(one, name) for name in COLUMNS}
     row |= {f"phase_{name}": spread.mean for name, spread in one.phases.items()}

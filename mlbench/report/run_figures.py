@@ -28,35 +28,33 @@ def charts(record: Record) -> list[Chart]:
     """Return the charts of a run."""
     experiment = record.experiment
     about = (
-        f"{experiment['task']['name']}, {experiment['scale']}, {counted(record.workers, 'worker')}, "
-        f"{experiment['backend']['name']}, seed {record.seed}: {record.status.replace('_', ' ')}"
+        f"{experiment.task.name}, {experiment.scale}, {counted(record.workers, 'worker')}, "
+        f"{experiment.backend.name}, seed {record.seed}: {record.status.replace('_', ' ')}"
     )
     return [_validation(record, about), _training_loss(record, about), _phases(record, about)]
 
 
 def _validation(record: Record, about: str) -> Chart:
-    task = record.experiment["task"]
+    task = record.experiment.task
     curve = [
-        (one["elapsed"], value)
+        (one.elapsed, value)
         for one in record.validations
-        if (value := one["metrics"].get(task["metric"])) is not None and math.isfinite(value)
+        if (value := one.metrics.get(task.metric)) is not None and math.isfinite(value)
     ]
     traces = [_line("validation", curve)] if curve else []
     if curve and record.goal is not None:
-        target = float(record.goal.split()[-1])
+        target = record.goal.target
         traces.append(Trace(f"goal: {record.goal}", [0, curve[-1][0]], [target, target], "reference_line"))
     notes = []
     if record.time_to_accuracy is not None:
         notes = [f"The goal was reached after {duration(record.time_to_accuracy)}."]
-    unit = f" / {task['metric_unit']}" if task.get("metric_unit") else ""
-    y = Axis(f"{task['metric'].replace('_', ' ')}{unit}")
+    unit = f" / {task.metric_unit}" if task.metric_unit else ""
+    y = Axis(f"{task.metric.replace('_', ' ')}{unit}")
     return Chart.of("validation", "Validation", about=about, x=ELAPSED, y=y, traces=traces, notes=notes)
 
 
 def _training_loss(record: Record, about: str) -> Chart:
-    curve = [
-        (one["elapsed"], one["train_loss"]) for one in record.validations if one["train_loss"] is not None
-    ]
+    curve = [(one.elapsed, one.train_loss) for one in record.validations if one.train_loss is not None]
     return Chart.of(
         "training_loss",
         "Training loss",
@@ -73,15 +71,15 @@ def _line(label: str, curve: list[tuple[float, float]]) -> Trace:
 
 
 def _phases(record: Record, about: str) -> Chart:
-    segments = record.segments if record.phases else []
-    together = max(1, -(-len(segments) // MOST_BARS))
-    starts = range(0, len(segments), together)
+    intervals = record.intervals if record.phases else []
+    together = max(1, -(-len(intervals) // MOST_BARS))
+    starts = range(0, len(intervals), together)
     places = [float(number) for number in range(1, len(starts) + 1)]
     bottoms = [0.0] * len(starts)
     traces = []
     for style, phase in enumerate(PHASES):
         seconds = [
-            sum(segment["phases"][phase]["mean"] for segment in segments[start : start + together])
+            sum(interval.phases[phase].mean for interval in intervals[start : start + together])
             for start in starts
         ]
         label = phase.replace("_", " ")
@@ -89,7 +87,7 @@ def _phases(record: Record, about: str) -> Chart:
         bars = Trace(label, places, seconds, "bars", style, base=list(bottoms), width=BAR, texts=texts)
         traces.append(bars)
         bottoms = [bottom + more for bottom, more in zip(bottoms, seconds, strict=True)]
-    epochs = all(one["epoch"] == count for count, one in enumerate(record.validations, start=1))
+    epochs = all(one.epoch == count for count, one in enumerate(record.validations, start=1))
     one = "epoch" if epochs else "interval between validations"
     step = max(1, len(places) // 10)
     return Chart.of(

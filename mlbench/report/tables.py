@@ -91,9 +91,9 @@ def runs(records: Iterable[Record]) -> Table:
         time = record.time_to_accuracy if record.status == "goal_reached" else None
         cells = [
             Cell(record.run_id),
-            Cell(f"{record.experiment['task']['name']}, {record.experiment['scale']}"),
+            Cell(f"{record.experiment.task.name}, {record.experiment.scale}"),
             Cell(str(record.workers), number=True),
-            Cell(record.experiment["backend"]["name"]),
+            Cell(record.experiment.backend.name),
             Cell(str(record.seed), number=True),
             Cell(record.status.replace("_", " ")),
             Cell(

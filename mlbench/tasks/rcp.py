@@ -84,7 +84,7 @@ def files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
             hyperparameters=values,
             missed=len(runs) - len(reached),
             when=f"mlbench {runs[0].mlbench}, {max(run.ended_at for run in runs)[:10]}",
-            platform=", ".join(sorted({run.experiment["hardware"]["name"] for run in runs})),
+            platform=", ".join(sorted({run.experiment.hardware.name for run in runs})),
         )
     return found
 
@@ -95,7 +95,7 @@ def warning(runs: Sequence[Record]) -> str | None:
     if not reached or reached[0].source != "mlbench":
         return None
     try:
-        references = registry.reference_convergence(reached[0].experiment["task"]["name"])
+        references = registry.reference_convergence(reached[0].experiment.task.name)
         values = hyperparameters(reached[0])
     except (UserError, ValueError):  # another version's fields, or a task that is not installed here
         return None

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from mlbench.experiment import format
+from mlbench.experiment.division import Deviation
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
 from mlbench.tasks import rcp, registry
@@ -37,8 +38,14 @@ Rows = list[tuple[str, str]]
 def verdict(record: Record) -> str:
     """Return how the run ended, in one sentence."""
     last, goal = _progress(record), _goal(record)
-    if record.status == "goal_reached" and goal and record.time_to_accuracy is not None:
-        value = format.measured(record.validations[-1]["metrics"][goal.metric], _unit(record), goal)
+    reached = record.validations[-1].metrics.get(goal.metric) if goal and record.validations else None
+    if (
+        record.status == "goal_reached"
+        and goal
+        and reached is not None
+        and record.time_to_accuracy is not None
+    ):
+        value = format.measured(reached, _unit(record), goal)
         after = format.duration(record.time_to_accuracy)
         return f"GOAL REACHED: {goal.metric} {value} ({_asked(record)}) after {after}, {last}"
     if record.status == "goal_not_reached":
@@ -55,11 +62,11 @@ def verdict(record: Record) -> str:
 
 def advice(record: Record) -> str | None:
     """Return what to do after a run that did not end well."""
-    task = record.experiment["task"]
+    task = record.experiment.task
     if record.status == "goal_not_reached":
         return (
-            f"The recipe ends at {format.counted(task['epochs'], 'epoch')}. Another seed may reach the goal; "
-            "goal=light or a number of your own asks for less."
+            f"The recipe ends at {format.counted(getattr(task, 'epochs', 0), 'epoch')}. "
+            "Another seed may reach the goal; goal=light or a number of your own asks for less."
         )
     if record.status == "diverged":
         return "Another seed or fewer workers may do; a lower task.lr needs division=open."
@@ -123,15 +130,11 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _goal(record: Record) -> Goal | None:
-    task, asked = record.experiment["task"], record.experiment["goal"]
-    if record.goal is None:
-        return None
-    target = task["goals"][asked] if isinstance(asked, str) else asked
-    return Goal(task["metric"], target, task["direction"])
+    return record.goal
 
 
 def _unit(record: Record) -> str:
-    return record.experiment["task"]["metric_unit"]
+    return record.experiment.task.metric_unit
 
 
 def _asked(record: Record) -> str:
@@ -143,25 +146,29 @@ def _best(record: Record) -> str:
     if record.best is None:
         return "no validation"
     value = format.measured(record.best, _unit(record), _goal(record))
-    return f"best {record.experiment['task']['metric']} {value}"
+    return f"best {record.experiment.task.metric} {value}"
 
 
 def _progress(record: Record) -> str:
     if not record.epochs:
-        return "no epoch" if record.experiment["task"].get("epochs") else f"{len(record.table)} rows measured"
-    of = record.experiment["task"].get("epochs")
+        return (
+            "no epoch"
+            if getattr(record.experiment.task, "epochs", None)
+            else f"{len(record.table)} rows measured"
+        )
+    of = getattr(record.experiment.task, "epochs", None)
     return f"epoch {record.epochs:g}" + (f" of {of}" if of else "")
 
 
 def _what(record: Record) -> str:
     given = record.experiment
-    threads = {node["threads_per_worker"] for node in record.nodes if "threads_per_worker" in node}
+    threads = {node.threads_per_worker for node in record.nodes if node.threads_per_worker is not None}
     each = f" x {format.counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
     return (
-        f"{given['task']['name']}, scale={given['scale']}, recipe={given['task']['recipe']}, "
-        f"division={given['division']['name']}, {format.counted(record.workers, 'worker')}{each}, "
-        f"{given['backend']['name']}, hardware={given['hardware']['name']}, "
-        f"cluster={given['cluster']['name']}, seed={record.seed}"
+        f"{given.task.name}, scale={given.scale}, recipe={given.task.recipe}, "
+        f"division={given.division.name}, {format.counted(record.workers, 'worker')}{each}, "
+        f"{given.backend.name}, hardware={given.hardware.name}, "
+        f"cluster={given.cluster.name}, seed={record.seed}"
     )
 
 
@@ -169,12 +176,12 @@ def _best_in_time(record: Record) -> str | None:
     if record.accuracy_after_time is None:
         return None
     value = format.measured(record.accuracy_after_time, _unit(record), _goal(record))
-    budget = format.duration(record.experiment["task"]["time_budget_s"])
-    return f"{record.experiment['task']['metric']} {value} within {budget}"
+    budget = format.duration(record.experiment.task.time_budget_s)
+    return f"{record.experiment.task.metric} {value} within {budget}"
 
 
 def _cost(record: Record) -> str | None:
-    name = record.experiment["hardware"]["name"]
+    name = record.experiment.hardware.name
     if record.cost is None:
         if record.status in UNFINISHED:
             return None
@@ -183,29 +190,29 @@ def _cost(record: Record) -> str | None:
             f"not priced: hardware={name} has no price, {why}; choose a hardware profile that has one "
             "(--help lists them) or write conf/hardware/NAME.yaml"
         )
-    nodes = format.counted(record.cost["nodes"], "node")
-    text = f"{format.usd(record.cost['wall_usd'])} on demand for the whole command on {nodes}"
-    if record.cost["goal_usd"] is not None:
-        text += f", {format.usd(record.cost['goal_usd'])} from the first data to the goal"
-    if record.cost["wall_usd_spot"] is None:
+    nodes = format.counted(record.cost.nodes, "node")
+    text = f"{format.usd(record.cost.wall_usd)} on demand for the whole command on {nodes}"
+    if record.cost.goal_usd is not None:
+        text += f", {format.usd(record.cost.goal_usd)} from the first data to the goal"
+    if record.cost.wall_usd_spot is None:
         text += "; no spot price stated"
     else:
-        text += f"; spot {format.usd(record.cost['wall_usd_spot'])}"
-        if record.cost["goal_usd_spot"] is not None:
-            text += f", {format.usd(record.cost['goal_usd_spot'])} to the goal"
-    return f"{text}; prices of {record.cost['date']}: {record.cost['source']}"
+        text += f"; spot {format.usd(record.cost.wall_usd_spot)}"
+        if record.cost.goal_usd_spot is not None:
+            text += f", {format.usd(record.cost.goal_usd_spot)} to the goal"
+    return f"{text}; prices of {record.cost.date}: {record.cost.source}"
 
 
 def _failures(record: Record) -> str | None:
     if record.status == "failed" and len(record.restarts) == 1:
         return None  # the verdict has said it
-    reasons = [reason for failures in record.restarts for reason in format.failures(failures)]
+    reasons = [reason for restart in record.restarts for reason in format.failures(restart.failures)]
     return f"{len(record.restarts)}; {'; '.join(reasons)}" if reasons else None
 
 
 def _facts(record: Record) -> Rows:
     """Return the rows of the task's table, unless a report of the task's own presents them."""
-    if registry.report(record.experiment["task"]["name"]):
+    if registry.report(record.experiment.task.name):
         return []
     return [(row["kind"].replace("_", " "), _fact(row)) for row in record.table]
 
@@ -217,10 +224,9 @@ def _fact(row: dict[str, Any]) -> str:
     )
 
 
-def _deviation(deviation: dict[str, Any]) -> str:
+def _deviation(deviation: Deviation) -> str:
     return (
-        f"{deviation['field']} is {deviation['given']}, the reference is {deviation['reference']} "
-        f"({deviation['rule']})"
+        f"{deviation.field} is {deviation.given}, the reference is {deviation.reference} ({deviation.rule})"
     )
 
 
@@ -237,13 +243,13 @@ def not_official(record: Record) -> str | None:
     reasons: Sequence[str] = [
         f"{name}={value}"
         for name, value in (
-            ("scale", record.experiment["scale"]),
-            ("division", record.experiment["division"]["name"]),
+            ("scale", record.experiment.scale),
+            ("division", record.experiment.division.name),
         )
         if value not in ("official", "closed")
     ]
-    if record.experiment["goal"] != "official" and record.experiment["task"]["goals"]:
-        reasons = [*reasons, f"goal={record.experiment['goal']}"]
+    if record.experiment.goal != "official" and record.experiment.task.goals:
+        reasons = [*reasons, f"goal={record.experiment.goal}"]
     elif record.status == "goal_not_reached":
         reasons = [*reasons, "the goal was not reached"]
     if record.caveats:

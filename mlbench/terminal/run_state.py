@@ -119,7 +119,8 @@ class RunState:
     def _failed(self, failures: dict[str, str], count: int) -> None:
         allowed = self.experiment.max_failures
         what = f"restart {count} of at most {allowed}" if count <= allowed else "no restart is left"
-        self.warnings += [f"{failed} ({what})" for failed in format.failures(failures)]
+        by_rank = {int(rank): error for rank, error in failures.items()}
+        self.warnings += [f"{failed} ({what})" for failed in format.failures(by_rank)]
         self.activity = RESTARTING if count <= allowed else "ending"
         self.step = 0
         self._counted = None

@@ -40,28 +40,28 @@ def _usd(value: float | None) -> str:
 def _best(one: Record) -> str:
     if one.best is None:
         return "-"
-    return f"{format.number(one.best)} {one.experiment['task']['metric_unit']}".rstrip()
+    return f"{format.number(one.best)} {one.experiment.task.metric_unit}".rstrip()
 
 
 # The order is that of importance: a narrow terminal gets the first ones. "run" is shown shortened, as "id".
 COLUMNS = (
     Column("run", lambda one: one.run_id),
     Column("when", lambda one: one.started_at, lambda at: at[5:16].replace("T", " ")),
-    Column("task", lambda one: one.experiment["task"]["name"]),
+    Column("task", lambda one: one.experiment.task.name),
     Column("workers", lambda one: one.workers, right=True),
     Column("status", lambda one: one.status, lambda status: STATUS.get(status) or status),
     Column("time_to_accuracy", lambda one: one.time_to_accuracy, _duration, right=True),
     Column("best", lambda one: one.best, right=True),
-    Column("scale", lambda one: one.experiment["scale"]),
-    Column("backend", lambda one: one.experiment["backend"]["name"]),
+    Column("scale", lambda one: one.experiment.scale),
+    Column("backend", lambda one: one.experiment.backend.name),
     Column("epochs", lambda one: one.epochs, right=True),
     Column("throughput", lambda one: one.samples_per_s, right=True),
-    Column("cost_usd", lambda one: one.cost["wall_usd"] if one.cost else None, _usd, right=True),
-    Column("hardware", lambda one: one.experiment["hardware"]["name"]),
-    Column("division", lambda one: one.experiment["division"]["name"]),
-    Column("goal", lambda one: one.goal),
+    Column("cost_usd", lambda one: one.cost.wall_usd if one.cost else None, _usd, right=True),
+    Column("hardware", lambda one: one.experiment.hardware.name),
+    Column("division", lambda one: one.experiment.division.name),
+    Column("goal", lambda one: str(one.goal) if one.goal else None),
     Column("seed", lambda one: one.seed, right=True),
-    Column("study", lambda one: one.experiment["study"]),
+    Column("study", lambda one: one.experiment.study),
     Column("source", lambda one: one.source),
 )
 HEADINGS = {"run": "id", "workers": "w", "time_to_accuracy": "time", "cost_usd": "cost"}
@@ -69,7 +69,7 @@ HEADINGS = {"run": "id", "workers": "w", "time_to_accuracy": "time", "cost_usd":
 
 def summary(one: Record) -> dict[str, Any]:
     """Return every column's value by its name, for JSON."""
-    return {column.name: column.value(one) for column in COLUMNS} | {"unit": one.unit}
+    return {column.name: column.value(one) for column in COLUMNS} | {"unit": one.sample_unit}
 
 
 def ordered(records: Sequence[Record], *, sort: str = "", last: int | None = None) -> list[Record]:
@@ -132,5 +132,5 @@ def _cell(column: Column, one: Record, wide: bool) -> str:
     if column.name == "best":
         return _best(one)
     if column.name == "throughput" and one.samples_per_s is not None:
-        return f"{format.number(one.samples_per_s)} {one.unit}/s"
+        return f"{format.number(one.samples_per_s)} {one.sample_unit}/s"
     return column.text(column.value(one))

@@ -65,9 +65,9 @@ def _print(record: Record, *, folder: Path, tracking_uri: str, below: list[str] 
 
 def _print_table(record: Record, console: Console) -> None:
     """Print the table of a task that presents its own; no column of a file or pipe is cut."""
-    report = registry.report(record.experiment["task"]["name"])
+    report = registry.report(record.experiment.task.name)
     if report and record.table:
-        rate = record.experiment["hardware"]["network_gbit_per_s"]
+        rate = record.experiment.hardware.network_gbit_per_s
         wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
         wide.print(report.terminal(record.table, network_gbit_per_s=rate))
 

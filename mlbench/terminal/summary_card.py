@@ -50,7 +50,7 @@ def lines(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
 def doubts(record: Record, width: int) -> list[Text]:
     """Return what a reader must know before trusting the numbers, in two lines at most."""
     sentences = []
-    if record.source != "mlbench" or "imported" in record.software:
+    if record.source != "mlbench" or record.imported:
         sentences.append("imported: measured elsewhere, not checked here")
     sentences += record.caveats
     if record.oversubscribed and not any("oversubscribed" in one for one in record.caveats):
@@ -83,8 +83,8 @@ def _row(label: str, text: str) -> Text:
 def _what(record: Record) -> str:
     given = record.experiment
     return (
-        f"{given['task']['name']} {given['scale']}, {format.counted(record.workers, 'worker')}, "
-        f"{given['backend']['name']}, {given['hardware']['name']}, seed={record.seed}"
+        f"{given.task.name} {given.scale}, {format.counted(record.workers, 'worker')}, "
+        f"{given.backend.name}, {given.hardware.name}, seed={record.seed}"
     )
 
 
@@ -94,14 +94,14 @@ def _time(record: Record, width: int) -> str:
     if record.time_to_accuracy is not None:
         parts.append(f"{format.duration(record.time_to_accuracy)} to the goal")
     elif record.validations:
-        parts.append(f"{format.duration(record.validations[-1]['elapsed'])} trained, goal not reached")
+        parts.append(f"{format.duration(record.validations[-1].elapsed)} trained, goal not reached")
         if record.goal is None:
             parts[-1] = parts[-1].removesuffix(", goal not reached")
     if record.epochs and record.validations:
-        each = record.validations[-1]["elapsed"] / record.epochs
+        each = record.validations[-1].elapsed / record.epochs
         parts.append(f"{record.epochs:g} epochs of {format.duration(each)}")
     if record.samples_per_s is not None:
-        parts.append(f"{format.number(record.samples_per_s)} {record.unit}/s")
+        parts.append(f"{format.number(record.samples_per_s)} {record.sample_unit}/s")
     parts.append(f"command {format.duration(record.wall)}")
     while len(", ".join(parts)) > width and len(parts) > 1:
         parts.pop()
@@ -110,12 +110,12 @@ def _time(record: Record, width: int) -> str:
 
 def _cost(record: Record) -> str | None:
     if record.cost is None:
-        name = record.experiment["hardware"]["name"]
+        name = record.experiment.hardware.name
         return None if record.status in UNFINISHED else f"not priced (hardware={name} has no price)"
-    text = f"{format.usd(record.cost['wall_usd'])} for the whole command"
-    if record.cost["goal_usd"] is not None:
-        text = f"{format.usd(record.cost['goal_usd'])} to the goal, {text}"
-    return f"{text}, prices of {record.cost['date']}"
+    text = f"{format.usd(record.cost.wall_usd)} for the whole command"
+    if record.cost.goal_usd is not None:
+        text = f"{format.usd(record.cost.goal_usd)} to the goal, {text}"
+    return f"{text}, prices of {record.cost.date}"
 
 
 def _bars(record: Record, width: int, mark: str) -> list[Text]:

@@ -4,7 +4,7 @@ import math
 
 from mlbench.experiment import format
 from mlbench.experiment.phases import EXPOSED
-from mlbench.experiment.record import Record, Spread
+from mlbench.experiment.record import RankStats, Record
 
 SHOWN_S = 1e-3  # s; shorter parts of the start-up are left out
 
@@ -27,7 +27,7 @@ def lines(record: Record) -> list[tuple[str, str | None]]:
 
 def _elapsed(record: Record) -> float | None:
     """Return the seconds on the run's clock at its last validation."""
-    return record.validations[-1]["elapsed"] if record.validations else None
+    return record.validations[-1].elapsed if record.validations else None
 
 
 def _time_to_accuracy(record: Record) -> str | None:
@@ -64,7 +64,7 @@ def _where_time_went(record: Record) -> str | None:
 
 
 def _startup(record: Record) -> str | None:
-    seconds = dict(record.startup)
+    seconds = record.startup.parts()
     if record.startup_time is not None:
         seconds["rest"] = record.startup_time - math.fsum(seconds.values())
     parts = [f"{name.replace('_', ' ')} {format.duration(s)}" for name, s in seconds.items() if s > SHOWN_S]
@@ -81,13 +81,13 @@ def _trained(record: Record) -> str | None:
         return None
     epochs = f"{record.epochs:g} {'epoch' if record.epochs == 1 else 'epochs'}"
     text = f"{epochs}, {format.counted(record.steps, 'update')}"
-    return f"{text}, {record.samples:,} {record.unit}" if record.samples else text
+    return f"{text}, {record.samples:,} {record.sample_unit}" if record.samples else text
 
 
 def _throughput(record: Record) -> str | None:
     if record.samples_per_s is None:
         return None
-    text = f"{format.number(record.samples_per_s)} {record.unit}/s"
+    text = f"{format.number(record.samples_per_s)} {record.sample_unit}/s"
     if record.workers == 1 or record.samples_per_s_per_worker is None:
         return text
     return f"{text}, {format.number(record.samples_per_s_per_worker)} per worker"
@@ -97,7 +97,7 @@ def _batch(record: Record) -> str | None:
     return ", ".join(f"{name} {format.duration(s)}" for name, s in record.step_s.items() if name != "p99")
 
 
-def _share(spread: Spread, whole: float) -> str:
+def _share(spread: RankStats, whole: float) -> str:
     """Return a spread as % of the batch, with the range over ranks where the digits show one."""
     text = format.percent(spread.mean / whole)
     low, high = (f"{100 * end / whole:.1f}" for end in (spread.min, spread.max))

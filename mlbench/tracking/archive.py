@@ -25,6 +25,7 @@ import yaml
 from pydantic import ValidationError
 
 from mlbench.experiment import config, events, record
+from mlbench.experiment.build_record import build_record, verify_against_log
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
@@ -39,9 +40,8 @@ MAX_BYTES = 256 * 2**20  # of the zip file and of each file in it; a run of 1,02
 DATE = (1980, 1, 1, 0, 0, 0)  # of every entry: the first day of the zip format, so that equal runs are equal
 PROVENANCE = (
     "command", "mlbench", "source", "key", "seed", "deviations", "caveats", "warnings", "nodes", "software",
-    "data_manifest", "ray",
+    "data_hash", "ray",
 )  # fmt: skip
-SAME = ("run_id", "experiment", "seed", "key", "command")  # of the record and of the log's first event
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # escapes, text direction
 
@@ -54,7 +54,7 @@ def export(folder: Path, target: Path) -> Path:
     files = {
         RECORD: found.model_dump_json(indent=2),
         events.NAME: "".join(json.dumps(event, allow_nan=False) + "\n" for event in log),
-        "config.yaml": yaml.safe_dump(found.experiment, sort_keys=False),
+        "config.yaml": yaml.safe_dump(found.experiment.plain(), sort_keys=False),
         "provenance.json": json.dumps(provenance, indent=2, allow_nan=False),
         "mllog.txt": mllog.text(found, log),
     }
@@ -115,11 +115,11 @@ def _run(path: Path) -> tuple[Record, Log]:
         raise _refusal(path, f"{found.run_id[:80]!r} is no name of a run")
     _check_experiment(path, found)
     log = _log(path, files[events.NAME], found)
-    imported = {"imported": {"file": path.name, "sha256": sha256}}
+    start = log[0]["value"] | {"imported": {"file": path.name, "sha256": sha256}}
     # Where the run was recorded is not where its copy is: nothing is sent to, or deleted from, that store.
-    here = {"experiment": found.experiment | {"tracking_uri": None}}
-    log[0] = log[0] | {"value": log[0]["value"] | imported | here}
-    return found.model_copy(update={"software": found.software | imported} | here), log
+    start["experiment"] = start["experiment"] | {"tracking_uri": None}
+    log[0] = log[0] | {"value": start}
+    return build_record(log), log
 
 
 def _files(path: Path) -> tuple[dict[str, str], str]:
@@ -177,20 +177,14 @@ def _not_a_number(word: str) -> NoReturn:
 
 
 def _check_experiment(path: Path, found: Record) -> None:
-    """Refuse an experiment that is none: a record keeps it as plain values, which every reader relies on."""
-    plain = found.experiment
-    task = plain.get("task")
-    name = task.get("name") if isinstance(task, dict) else None
-    if not isinstance(task, dict) or name not in config.choices("task"):
-        raise _refusal(path, f"{RECORD} is of a task that is not known here ({str(name)[:40]})")
-    common = {field: value for field, value in task.items() if field in config.TaskConfig.model_fields}
-    parts = (("task.", registry.load(name).Config, task), ("", config.Experiment, plain | {"task": common}))
-    for prefix, model, values in parts:
-        try:
-            model.model_validate_json(json.dumps(values), strict=True)
-        except ValidationError as error:
-            where = prefix + ".".join(map(str, error.errors()[0]["loc"]))
-            raise _changed(path, f"experiment.{where}") from error
+    """Refuse a task that is not known here: a record keeps its fields as they are."""
+    task = found.experiment.task
+    if task.name not in config.choices("task"):
+        raise _refusal(path, f"{RECORD} is of a task that is not known here ({task.name[:40]})")
+    try:
+        registry.load(task.name).Config.model_validate_json(task.model_dump_json(), strict=True)
+    except ValidationError as error:
+        raise _changed(path, f"experiment.task.{'.'.join(map(str, error.errors()[0]['loc']))}") from error
 
 
 def _log(path: Path, text: str, found: Record) -> Log:
@@ -203,8 +197,10 @@ def _log(path: Path, text: str, found: Record) -> Log:
     if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
         raise _refusal(path, f"{events.NAME} is not the whole log of a run")
     start = log[0]["value"]
-    if not isinstance(start, dict) or any(start.get(name) != getattr(found, name) for name in SAME):
-        raise _refusal(path, f"{RECORD} and {events.NAME} are of different runs")
+    try:
+        verify_against_log(found, log)
+    except UserError as error:
+        raise _refusal(path, str(error)) from error
     try:
         mapping.opening_tags(start)
         mapping.params(start)

@@ -34,7 +34,7 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
     ended = datetime.fromisoformat(record.ended_at).timestamp()
     validations = [event for event in log if event["key"] == "validation"]
     first = next((e["metadata"]["started_at"] for e in validations), begun + (record.startup_time or 0.0))
-    task = record.model_dump(mode="json")["experiment"]["task"]
+    task = record.experiment.plain()["task"]
     lines = [_line(begun, key, value, **metadata) for key, value, metadata in _header(record)]
     lines.append(_line(begun, "init_start", None, "INTERVAL_START"))
     lines.append(_line(first, "init_stop", None, "INTERVAL_END"))
@@ -53,7 +53,7 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
 
 def hyperparameters(record: Record) -> dict[str, Any]:
     """Return the global batch size and, where MLPerf has the task, its hyper-parameters by MLPerf's keys."""
-    task = record.model_dump(mode="json")["experiment"]["task"]
+    task = record.experiment.plain()["task"]
     module = registry.load(task["name"])
     config = module.Config.model_validate(task)
     if not isinstance(config, TrainingConfig):
@@ -62,8 +62,7 @@ def hyperparameters(record: Record) -> dict[str, Any]:
     mlperf = registry.mlperf(task["name"])
     if mlperf is None:
         return values
-    last = record.model_dump()["validations"][-1:]
-    steps = sum(one.get("step", one.get("update", 0)) / one["epoch"] for one in last if one["epoch"])
+    steps = sum(one.step / one.epoch for one in record.validations[-1:] if one.epoch)
     return values | mlperf.hyperparameters(config, workers=record.workers, steps_per_epoch=round(steps))
 
 
@@ -103,7 +102,7 @@ def _samples(record: Record) -> tuple[int | None, int | None]:
     experiment = record.model_dump(mode="json")["experiment"]
     folder = Path(experiment["data_root"]) / experiment["task"]["dataset"]
     try:
-        if arrow.manifest_hash(folder) == record.data_manifest:
+        if arrow.manifest_hash(folder) == record.data_hash:
             splits = arrow.read_manifest(folder)["splits"]
             train = splits.get("train", {}).get("rows")
             rest = [split["rows"] for name, split in splits.items() if name != "train"]
@@ -122,8 +121,9 @@ def _validated(task: dict[str, Any], event: dict[str, Any], *, since: float) -> 
     """Return the lines of one validation and of the training before it."""
     validation = event["value"]
     stop, epoch = validation["wall"], validation["epoch"]
-    ranks = event["metadata"].get("segments") or event["metadata"].get("phase_times") or ()
-    spent = max((rank["outside"].get("validation", 0.0) for rank in ranks), default=0.0)
+    spent = max(
+        (rank["outside"].get("validation", 0.0) for rank in event["metadata"]["phase_times"]), default=0.0
+    )
     begin = max(since, stop - spent)
     value = validation["metrics"].get(task["metric"])
     lines = [

@@ -21,8 +21,8 @@ def official_result(record: Record) -> str | None:
     """
     if record.status != "goal_reached" or record.goal is None or record.time_to_accuracy is None:
         return None
-    metric, _, target = record.goal.split()
-    text = _TASK_RESULT.get(metric, f"Validation {metric} of {{target:g}}").format(target=float(target))
+    metric, target = record.goal.metric, record.goal.target
+    text = _TASK_RESULT.get(metric, f"Validation {metric} of {{target:g}}").format(target=target)
     parts = [f"{text} reached in {record.time_to_accuracy:.3f} seconds"]
     mean = {phase: spread.mean for phase, spread in record.phases.items()}
     if mean:

@@ -75,7 +75,7 @@ def sync(output_root: Path, uri: str | None) -> Iterator[str]:
         plan = study.load(path.parent)
         records = study.records(plan, output_root) if plan else []
         if plan and records:
-            place = uri or records[0].experiment["tracking_uri"] or uploader.default_uri(output_root)
+            place = uri or records[0].experiment.tracking_uri or uploader.default_uri(output_root)
             write_it = partial(write, plan, records, output_root=output_root, uri=place, status="FINISHED")
             uploader.within(uploader.UPLOAD_S, write_it)
             yield plan.name

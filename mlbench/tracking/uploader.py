@@ -53,8 +53,8 @@ def find_finished(experiment: Experiment, *, data: str | None) -> Record | None:
     def stands(one: Record) -> bool:
         return (
             one.status in FINISHED
-            and data in (None, one.data_manifest)
-            and one.experiment["division"]["name"] == experiment.division.name
+            and data in (None, one.data_hash)
+            and one.experiment.division.name == experiment.division.name
             and reuse.obstacle(one) is None
         )
 
@@ -295,7 +295,7 @@ def _files(folder: Path, found: Record) -> Iterator[Path]:
         files = Path(name)
         clean = Record.model_validate(mapping.cleaned(found.model_dump(mode="json")))
         clean.save(files)
-        (files / "config.yaml").write_text(yaml.safe_dump(clean.experiment, sort_keys=False))
+        (files / "config.yaml").write_text(yaml.safe_dump(clean.experiment.plain(), sort_keys=False))
         log = [json.dumps(mapping.cleaned(event)) + "\n" for event in events.read(folder / events.NAME)]
         (files / events.NAME).write_text("".join(log))
         line = official_result(clean)
@@ -314,9 +314,9 @@ def _table(found: Record, files: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_pylist(found.table), files / "table.parquet")
-    report = registry.report(found.experiment["task"]["name"])
+    report = registry.report(found.experiment.task.name)
     if report and found.source == "mlbench":  # others' tables have no percentiles to draw
-        rate = found.experiment["hardware"]["network_gbit_per_s"]
+        rate = found.experiment.hardware.network_gbit_per_s
         charts = report.charts({"": found.table}, about=found.run_id, network_gbit_per_s=rate)
         render.save(charts, files / "table.png", columns=2)
 

@@ -268,7 +268,7 @@ class Run:
         message = {
             "started_at": self.timer.started_at,
             "rank": worker.rank,
-            "parts": [{"validation": v, "segment": times.plain()} for v, times, _ in self.unreported],
+            "parts": [{"validation": v, "phase_times": times.plain()} for v, times, _ in self.unreported],
             "system": worker.drain_node_metrics(),
         }
         self.unreported = []

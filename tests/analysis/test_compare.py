@@ -338,7 +338,7 @@ def test_other_data_is_another_task(words: tuple[str, ...], told: str) -> None:
 
 
 def test_a_data_set_that_was_prepared_otherwise_is_another_one() -> None:
-    a = runs(FAST, "workers=1", data_manifest="a" * 16)
+    a = runs(FAST, "workers=1", data_hash="a" * 16)
     with pytest.raises(UserError, match="data is aaaa.* in A and bbbb.* in B"):
-        compare(a, runs(FAST, "workers=2", data_manifest="b" * 16))
+        compare(a, runs(FAST, "workers=2", data_hash="b" * 16))
     assert compare(a, runs(FAST, "workers=2")).pairs, "what a run could not tell is no difference"

@@ -15,6 +15,7 @@ from scipy import stats
 from mlbench.analysis import speedup
 from mlbench.analysis.points import points
 from mlbench.analysis.speedup import interval, median, olympic_mean, ratio, speedups
+from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
 
 SIMULATIONS = 2000  # made-up studies a coverage is measured with
@@ -292,11 +293,11 @@ DIFFERENT: dict[str, dict[str, Any]] = {
     "cluster.name": {"cluster": {"name": "attached"}},
 }
 OTHERWISE: dict[str, dict[str, Any]] = {
-    "goal": {"goal": "top1_accuracy >= 90"},
+    "goal": {"goal": Goal("top1_accuracy", 90, "max")},
     "source": {"source": "mlbench-published"},
     "mlbench": {"mlbench": "9.9.0"},
     "torch": {"software": {"packages": {"torch": "1.7.0"}}},
-    "data": {"data_manifest": "e" * 64},
+    "data": {"data_hash": "e" * 64},
 }
 
 
@@ -306,7 +307,7 @@ def test_no_speed_up_against_a_worker_that_differs_in_anything_else(field: str) 
     base = [studies.run(1, seed, T4, time=90, **known) for seed in range(3)]
     changes = dict(known) | OTHERWISE.get(field, {})
     group = DIFFERENT.get(field, {})
-    experiment = base[0].experiment
+    experiment = base[0].experiment.plain()
     changed = {name: experiment[name] | v if isinstance(v, dict) else v for name, v in group.items()}
     other = [studies.run(2, seed, T4, time=50, experiment=changed, **changes) for seed in range(3)]
     found = {one.point.workers: one for one in speedups(points(base + other))}
@@ -334,7 +335,7 @@ def _why(base: Record, other: Record) -> str | None:
 
 
 def test_other_threads_a_worker_are_noted() -> None:
-    node = {"cpu_model": "x", "usable_cpus": 2}
+    node = {"hostname": "a", "cpu_model": "x", "usable_cpus": 2}
     one = studies.run(1, 0, time=90, nodes=[node | {"threads_per_worker": 2}])
     two = studies.run(2, 0, time=50, nodes=[node | {"threads_per_worker": 1}])
     base, other = speedups(points([one, two]))

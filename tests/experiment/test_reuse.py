@@ -6,6 +6,7 @@ import pytest
 from records import record
 
 from mlbench.experiment import provenance, reuse
+from mlbench.experiment.record import Node
 
 GPU = {"name": "NVIDIA T4"}
 
@@ -35,7 +36,7 @@ def test_other_code_or_libraries_do_not(software: dict[str, Any], reason: str) -
     "other", [{"hostname": "other"}, {"cpu_model": "Z80"}, {"usable_cpus": 4711}, {"gpus": [GPU]}]
 )
 def test_another_machine_does_not(other: dict[str, Any]) -> None:
-    nodes = [provenance.node(), provenance.node() | other]
+    nodes = [Node.model_validate(values) for values in (provenance.node(), provenance.node() | other)]
     assert reuse.obstacle(here().model_copy(update={"nodes": nodes})) == "it ran on another machine"
     assert reuse.obstacle(here().model_copy(update={"nodes": []})) == "it ran on another machine"
 

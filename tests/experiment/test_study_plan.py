@@ -24,6 +24,7 @@ from mlbench import results
 from mlbench import sweep as command
 from mlbench.analysis import speedup
 from mlbench.experiment import attempts, config, events, provenance, study
+from mlbench.experiment.cost import Cost
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.study import Asked, Point, Study, Trial
 from mlbench.launch import execute
@@ -211,6 +212,11 @@ def test_every_attempt_keeps_its_output(tmp_path: Path) -> None:
 PRICED = ("hardware=gcp_n1_standard_4",)
 
 
+def spent(usd: float) -> Cost:
+    """Return the cost of a run that missed its goal."""
+    return Cost(1, usd, None, None, None, date="2026-11-21", source="made up")
+
+
 def test_a_study_stops_before_its_money_is_exceeded() -> None:
     one = experiment(*PRICED, "workers=1")
     assert one.hardware.price is not None
@@ -218,8 +224,8 @@ def test_a_study_stops_before_its_money_is_exceeded() -> None:
     budget = Budget(points, max_usd=1.0)
     assert budget.spent is None and budget.refusal("a") is None, "nothing is known yet"
     hour = 3600 / one.hardware.price.usd_per_hour  # s that cost one USD on one node
-    budget.add(record(*PRICED, key="a", wall=0.3 * hour, cost={"wall_usd": 0.3}))
-    budget.add(record(*PRICED, key="a", wall=0.5 * hour, cost={"wall_usd": 0.5}, status="failed"))
+    budget.add(record(*PRICED, key="a", wall=0.3 * hour, cost=spent(0.3)))
+    budget.add(record(*PRICED, key="a", wall=0.5 * hour, cost=spent(0.5), status="failed"))
     assert budget.spent == pytest.approx(0.8)
     assert budget.seconds("a") == pytest.approx(0.3 * hour), "failed runs tell no duration"
     assert "max_usd=1 would be exceeded: 0.800 USD spent" in (budget.refusal("a") or "")
@@ -310,7 +316,7 @@ def finished(root: Path, data_root: Path, **more: Any) -> Run:
     """Leave a finished run in its folder and in the store."""
     made = Run(root, f"data_root={data_root}")
     made.validate(50.0)
-    told = {"data_manifest": execute.check_data(made.experiment), "nodes": [HERE]} | more
+    told = {"data_hash": execute.check_data(made.experiment), "nodes": [HERE]} | more
     made.end("goal_not_reached", **told)
     assert [one.outcome for one in uploader.sync(root, None)] == ["uploaded"]
     return made
@@ -358,7 +364,7 @@ def test_a_failed_trial_stays_failed_when_its_sweep_is_called_again(
     Run(root, f"data_root={data_root}", name="b").end("interrupted")
     good = Run(root, f"data_root={data_root}", name="c")
     good.validate(50.0)
-    good.end("goal_not_reached", data_manifest=execute.check_data(good.experiment), nodes=[HERE])
+    good.end("goal_not_reached", data_hash=execute.check_data(good.experiment), nodes=[HERE])
     again = sweeps()
     assert [one.status for one in again.records] == ["failed", "interrupted", "goal_not_reached"]
     (point,) = speedup.points(again.records)
@@ -385,7 +391,7 @@ def test_a_study_is_not_continued_on_other_data(
 ) -> None:
     root = zips.with_store(tmp_path / "runs", empty_store)
     sweeps = asked_again(root, data_root, monkeypatch)
-    finished(root, data_root, data_manifest="another")
+    finished(root, data_root, data_hash="another")
     with pytest.raises(UserError, match="has runs on other data than is there now, e.g. run-7"):
         sweeps()
     assert not (root / "studies" / "s" / study.PLAN).exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import zips
-from driven import Run, segment
+from driven import Run, phase_times
 
 from mlbench import results
 from mlbench.experiment import clock, config, events, identity, provenance, record
@@ -48,9 +48,9 @@ def fails(error: Exception, monkeypatch: pytest.MonkeyPatch, *, trained: bool = 
 
     def fit(_: Any, __: Any, folder: Path) -> None:
         now = clock.wall()
-        segments = [segment(1.0), segment(2.0)]
+        times = [phase_times(1.0), phase_times(2.0)]
         events.append(
-            folder / events.NAME, "validation", EPOCH | {"wall": now}, started_at=now - 4, segments=segments
+            folder / events.NAME, "validation", EPOCH | {"wall": now}, started_at=now - 4, phase_times=times
         )
         raise error
 
@@ -78,7 +78,7 @@ def test_a_run_that_finds_no_room_is_recorded_as_failed_and_can_be_deleted(
     assert caught.value is refusal
     found, keys = left(root)
     assert (found.status, found.error, found.validations) == ("failed", "no room (add nodes)", [])
-    assert keys == ["run_configuration", "run_stop"]
+    assert keys == ["run_configuration", "run_result", "run_stop"]
     assert {one.outcome for one in uploader.sync(root, None)} <= {"uploaded", "present"}
     assert [one.outcome for one in uploader.sync(root, None)] == ["present"]
     assert results.main(["delete", "status=failed", "--yes", f"output_root={root}"]) == 0
@@ -93,9 +93,9 @@ def test_a_mistake_that_shows_after_hours_keeps_what_was_measured(
         execute.execute(logreg(root, data_root))
     found, keys = left(root)
     assert (found.status, found.error) == ("failed", "the disk is full")
-    assert [v["metrics"]["accuracy"] for v in found.validations] == [50.0] and found.best == 50.0
+    assert [v.metrics["accuracy"] for v in found.validations] == [50.0] and found.best == 50.0
     assert found.time_to_accuracy is None
-    assert keys == ["run_configuration", "validation", "run_stop"]
+    assert keys == ["run_configuration", "validation", "run_result", "run_stop"]
 
 
 def test_a_fault_that_nobody_foresaw_is_recorded_as_failed_and_raised(
@@ -121,7 +121,7 @@ def measured(root: Path, wanted: Experiment, *words: str, data: str | None) -> R
     finished = Run(root, *words)
     assert identity.key(finished.experiment) == identity.key(wanted)
     finished.validate(50.0)
-    return finished.end("goal_not_reached", data_manifest=data)
+    return finished.end("goal_not_reached", data_hash=data)
 
 
 def test_a_run_stands_for_another_only_on_the_same_data(

@@ -79,8 +79,8 @@ def measure(way: str, words: list[str], options: argparse.Namespace, folder: Pat
     from mlbench.experiment.record import load
 
     record = load(max(folder.glob("*/record.json"), key=lambda path: path.stat().st_mtime))
-    rate = record.samples / record.validations[-1]["elapsed"] / options.workers
-    return {"rate": rate, "startup": record.startup, "startup_time": record.startup_time}
+    rate = record.samples / record.validations[-1].elapsed / options.workers
+    return {"rate": rate, "startup": record.startup.parts(), "startup_time": record.startup_time}
 
 
 def train_plain(words: list[str]) -> dict[str, Any]:

@@ -333,7 +333,7 @@ def test_runs_with_a_caveat_are_never_fitted_and_are_named() -> None:
         as_record(slow, seed=12, caveats=["the cost is not this hardware's"]),
         as_record(slow, seed=13, status="failed"),
         as_record(slow, seed=14, phases={}),
-        as_record(slow, seed=15, restarts=[{"0": "killed"}]),
+        as_record(slow, seed=15, restarts=[{"failures": {0: "killed"}}]),
     ]
     found = measured.from_records([*good, *bad], title="study")
     assert found.counts == [1, 2]

@@ -18,8 +18,9 @@ from records import nothing_measured
 from mlbench.analysis.chart import Chart
 from mlbench.analysis.points import points
 from mlbench.analysis.speedup import speedups
+from mlbench.experiment.config import Experiment
 from mlbench.experiment.phases import PHASES
-from mlbench.experiment.record import Record
+from mlbench.experiment.record import Node, Record
 from mlbench.report import grouping, page, provenance_section, render, tables, writer
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.charts.phases import APART, OUTSIDE
@@ -91,8 +92,13 @@ def test_metrics_of_several_families_and_tasks_have_names_of_their_own() -> None
     assert {"gloo/speedup", "mpi/speedup"} <= names and "speedup" not in names
 
 
-def other(run: Record) -> dict[str, Any]:
-    return run.experiment | {"backend": run.experiment["backend"] | {"name": "mpi"}}
+def node(cpu_model: str) -> Node:
+    return Node(hostname="a", usable_cpus=2, cpu_model=cpu_model)
+
+
+def other(run: Record) -> Experiment:
+    backend = run.experiment.backend.model_copy(update={"name": "mpi"})
+    return run.experiment.model_copy(update={"backend": backend})
 
 
 def test_missed_runs_stand_at_the_top_of_the_times(records: list[Record]) -> None:
@@ -242,7 +248,7 @@ def test_the_answer_without_a_point_that_reached_the_goal() -> None:
 
 
 def test_families_are_told_apart_by_what_differs() -> None:
-    small = {"experiment": {"task": studies.run(1, 0, time=9).experiment["task"] | {"batch_size": 7}}}
+    small = {"experiment": {"task": studies.run(1, 0, time=9).experiment.plain()["task"] | {"batch_size": 7}}}
     records = studies.study(T4, repeats=2)
     records += [studies.run(1, 5, T4, time=9, key="b7", run_id="b7", **small)]
     (group,) = grouping.groups(records)
@@ -335,15 +341,14 @@ def test_a_table_that_is_not_of_messages_makes_no_task_0(row: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"data_manifest": "e" * 16}, "data"),
-        ({"nodes": [{"cpu_model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}]}, "machine"),
+        ({"data_hash": "e" * 16}, "data"),
+        ({"nodes": [node("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz")]}, "machine"),
     ],
 )
 def test_a_point_whose_runs_differ_in_data_or_machine_is_told_apart(
     change: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
-    node = {"cpu_model": "AMD EPYC 7B12 64-Core Processor"}
-    records = studies.study(repeats=2, nodes=[node], data_manifest="d" * 16)
+    records = studies.study(repeats=2, nodes=[node("AMD EPYC 7B12 64-Core Processor")], data_hash="d" * 16)
     records[-1] = records[-1].model_copy(update=change)
     (group,) = grouping.groups(records)
     labels = [family.label for family in group.families]

@@ -7,7 +7,7 @@ from driven import EPOCH_S, Run
 
 from mlbench.analysis.chart import Chart
 from mlbench.experiment.format import duration
-from mlbench.experiment.record import Record
+from mlbench.experiment.record import Record, Validation
 from mlbench.report import run_figures
 
 
@@ -50,15 +50,15 @@ def test_the_bars_of_an_epoch_add_up_to_its_batches(record: Record) -> None:
 
 
 def test_many_epochs_are_added_up_to_bars_that_can_be_told_apart(record: Record) -> None:
-    many = record.model_copy(update={"segments": record.segments * 41, "validations": []})
+    many = record.model_copy(update={"intervals": record.intervals * 41, "validations": []})
     chart = drawn(many, "phases")
-    assert len(chart.traces[0].x) == 31  # 123 segments, four a bar
+    assert len(chart.traces[0].x) == 31  # 123 intervals, four a bar
     everything = sum(sum(bars.y) for bars in chart.traces)
     assert everything == pytest.approx(41 * sum(spread.mean for spread in record.phases.values()))
 
 
 def test_nothing_is_drawn_of_what_was_not_measured(record: Record, tmp_path: Path) -> None:
-    diverged = {"metrics": {}, "train_loss": None, "elapsed": 1.0, "epoch": 1.0}
-    nothing = {"validations": [diverged], "segments": [], "phases": {}, "time_to_accuracy": None}
+    diverged = Validation(epoch=1.0, step=1, elapsed=1.0, wall=1.0, train_loss=None, metrics={})
+    nothing = {"validations": [diverged], "intervals": [], "phases": {}, "time_to_accuracy": None}
     assert run_figures.draw(record.model_copy(update=nothing), tmp_path) == []
     assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ from rich.console import Console
 from scripted import experiment
 
 from mlbench.experiment import cost
+from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import STATUSES
 from mlbench.terminal import result_card
 
@@ -84,7 +85,9 @@ def test_a_run_that_did_not_end_well_says_what_to_do_second(status):
     + [(nothing_measured, status) for status in STATUSES if status != "goal_reached"],
 )
 def test_every_ending_has_a_card_whatever_was_measured(build, status):
-    found = build(status=status, error="rank 0: it broke", goal=None if status == "completed" else "x >= 95")
+    found = build(
+        status=status, error="rank 0: it broke", goal=None if status == "completed" else Goal("x", 95, "max")
+    )
     for text in (result_card.plain(found), drawn(found, 80)):
         assert status.replace("_", " ").upper() in text
         assert "None" not in text
@@ -162,7 +165,7 @@ def test_deviations_caveats_noise_and_failures_are_all_listed():
             deviations=[deviation],
             caveats=["4 workers had fewer CPUs"],
             warnings=["the CPU frequency may change"],
-            restarts=[{"1": "Traceback\nActorDiedError: killed"}, {"0": "gone"}],
+            restarts=[{"failures": {1: "Traceback\nActorDiedError: killed"}}, {"failures": {0: "gone"}}],
         )
     )
     assert "deviation task.lr is 0.1, the reference is 0.02 (R1)" in text
@@ -172,7 +175,7 @@ def test_deviations_caveats_noise_and_failures_are_all_listed():
 
 
 def test_one_failure_that_ended_the_run_is_said_once():
-    found = nothing_measured(status="failed", error="rank 1: gone", restarts=[{"1": "gone"}])
+    found = nothing_measured(status="failed", error="rank 1: gone", restarts=[{"failures": {1: "gone"}}])
     assert said(found).count("gone") == 1
 
 

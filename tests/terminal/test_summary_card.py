@@ -11,8 +11,7 @@ import pytest
 from records import nothing_measured, record
 from scripted import experiment
 
-from mlbench.experiment.record import STATUSES
-from mlbench.experiment.record import Spread as RankStats
+from mlbench.experiment.record import STATUSES, RankStats
 from mlbench.terminal import show, summary_card
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

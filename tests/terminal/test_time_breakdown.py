@@ -1,6 +1,6 @@
 from records import nothing_measured, record
 
-from mlbench.experiment.record import Spread
+from mlbench.experiment.record import RankStats
 from mlbench.terminal import time_breakdown
 
 
@@ -16,8 +16,10 @@ def test_the_parts_of_the_clock_add_up_to_the_whole():
 
 
 def test_time_lost_by_restarts_is_named():
-    assert "rest, with what restarts lost 1.3 s" in said(restarts=[{"1": "gone"}])["where it went"]
-    assert "restarts" not in said(restarts=[{"1": "gone"}], status="failed")["where it went"]
+    assert (
+        "rest, with what restarts lost 1.3 s" in said(restarts=[{"failures": {"1": "gone"}}])["where it went"]
+    )
+    assert "restarts" not in said(restarts=[{"failures": {"1": "gone"}}], status="failed")["where it went"]
 
 
 def test_long_times_keep_their_exact_seconds():
@@ -47,7 +49,7 @@ def test_phases_show_their_range_only_where_ranks_differ():
     assert "data wait 1.0 % (0.5 to 1.5)" in text
     assert "backward 45.0 %, wait 5.0 % (2.5 to 7.5), transfer 7.5 %" in text
     assert text.endswith("in brackets lowest to highest rank")
-    same = said(phases={"forward": Spread.of([1.0]), "backward": Spread.of([3.0])})["phases"]
+    same = said(phases={"forward": RankStats.of([1.0]), "backward": RankStats.of([3.0])})["phases"]
     assert same == "of the batch: forward 25.0 %, backward 75.0 %"
 
 

@@ -114,11 +114,11 @@ def test_a_run_cannot_take_the_name_of_something_else(
     assert not elsewhere.exists() and "is no name of a run" in str(read(path))
 
 
-def test_what_a_terminal_would_obey_is_made_visible(
-    files: dict[str, str], tmp_path: Path, empty_store: Path, capsys: Any
-) -> None:
+def test_what_a_terminal_would_obey_is_made_visible(tmp_path: Path, empty_store: Path, capsys: Any) -> None:
     error = "\x1b[2J\x1b]0;owned\x07\u202e[red]it broke[/red]"
-    path = zips.write(tmp_path / "run.zip", rewritten(files, error=error))
+    run = Run(tmp_path / "theirs")
+    run.end("failed", error=error)
+    path = archive.export(run.folder, tmp_path / "run.zip")
     elsewhere = zips.with_store(tmp_path / "elsewhere", empty_store)
     assert results.main(["import", str(path), f"output_root={elsewhere}"]) == 0
     capsys.readouterr()

@@ -13,9 +13,10 @@ import torch.distributed as dist
 from ranks import mini_worker, run_ranks
 from torch import nn
 
-from mlbench.experiment.build_record import spread_segments
+from mlbench.experiment.build_record import intervals
 from mlbench.experiment.config import choices, compose
 from mlbench.experiment.goal import Goal
+from mlbench.experiment.phases import PhaseTimes
 from mlbench.tasks import registry
 from mlbench.training import loop, sampling
 from mlbench.training.loop import train
@@ -373,7 +374,8 @@ def interrupted(worker: Worker) -> tuple[list[dict[str, Any]], list[dict[str, An
     dist.broadcast_object_list(kept, src=0)  # only rank 0's is kept; the others would find nothing else
     saved = kept[0]
     resumed = trained(replace(worker, timer=PhaseTimer(), resume=saved))
-    return whole, resumed, spread_segments(worker.gather(resumed))
+    times = [[PhaseTimes.from_plain(one) for one in rank] for rank in worker.gather(resumed)]
+    return whole, resumed, [one.model_dump() for one in intervals(times)]
 
 
 def test_a_restart_gives_each_rank_its_own_segments_back() -> None:

@@ -7,8 +7,8 @@ from mlbench.report.grouping import Group, workers
 
 def convergence(group: Group) -> Chart:
     """Return the goal's metric over time, one line a run; a run that missed its goal ends in a cross."""
-    task = group.records[0].experiment["task"]
-    metric = str(task["metric"])
+    task = group.records[0].experiment.task
+    metric = task.metric
     traces: list[Trace] = []
     named: set[str] = set()
     points = [(family, point) for family in group.families for point in family.points]
@@ -35,9 +35,9 @@ def convergence(group: Group) -> Chart:
                 traces.append(Trace("", *last, "marks", style, excluded=True, texts=[record.run_id]))
     longest = max((x for trace in traces for x in trace.x), default=0.0)
     if group.goal and longest:
-        target = float(group.goal.split()[-1])
+        target = group.goal.target
         traces.append(Trace(f"goal: {group.goal}", [0, longest], [target, target], "reference_line"))
-    unit = f" / {task['metric_unit']}" if task.get("metric_unit") else ""
+    unit = f" / {task.metric_unit}" if task.metric_unit else ""
     return Chart.of(
         "convergence",
         "Convergence of single runs",
@@ -51,5 +51,5 @@ def convergence(group: Group) -> Chart:
 
 def _course(record: Record, metric: str) -> list[tuple[float, float]]:
     """Return (elapsed, value) of every validation that has a finite value."""
-    found = ((one["elapsed"], one["metrics"].get(metric)) for one in record.validations)
+    found = ((one.elapsed, one.metrics.get(metric)) for one in record.validations)
     return [(elapsed, value) for elapsed, value in found if value is not None]
