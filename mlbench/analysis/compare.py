@@ -254,7 +254,7 @@ def _significantly_above(a: Sequence[float], b: Sequence[float], limit: float, *
         if max(np.ptp(part) for part in ([y - x] if paired else [x, y])) < EQUAL:
             return bool(y.mean() > x.mean())  # without spread there is nothing to test
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of one side without spread
-            test = ttest_rel if paired else partial(ttest_ind, equal_var=False)
+            test: Any = ttest_rel if paired else partial(ttest_ind, equal_var=False)
             p = test(y, x, alternative="greater")[1]
     return bool(p < (1 - LEVEL) / 2)
 

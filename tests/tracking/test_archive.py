@@ -229,6 +229,6 @@ def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> N
         with pytest.raises(UserError, match=told):
             raise found
     elsewhere = tmp_path / "elsewhere"
-    assert results.main(["import", str(tmp_path / "8.zip"), f"output_root={elsewhere}"]) == 2
-    assert "8.zip is not imported: record.json is of a task" in capsys.readouterr().err
+    assert results.main(["import", str(tmp_path / "10.zip"), f"output_root={elsewhere}"]) == 2
+    assert "10.zip is not imported: record.json is of a task" in capsys.readouterr().err
     assert not elsewhere.exists()
