@@ -25,7 +25,8 @@ from mlbench.training.stamps import Arrivals, DeviceClock, StepTotals
 HEARTBEAT_S = 1.0  # s between two heartbeats while a run trains
 RESOLVE_EVERY = 1_000  # stamped steps between two sums of stamps, which bounds how many of them are kept
 CALIBRATION_STEPS = 50  # all stamped; their median duration decides how many are from then on
-SHORT_STEP_S = 1e-3  # s; stamps of a step take some microseconds
+SHORT_STEP_S = 1e-3  # s; the stamps of a step and their sums take some 10 us
+SAMPLE_S = 4e-3  # s from one stamped step to the next, on average, where steps are short
 # A phase that ends, a begin of a step ("", or "first" after time outside), "launch" or "reduced"; and when.
 Stamp = tuple[str, Any]
 
@@ -65,7 +66,8 @@ class PhaseTimer:
         self._times = PhaseTimes()
         self._totals = StepTotals()
         self._draw = random.Random(0)
-        self._place = self._chosen = 0  # of the present step in its `stamp_every`, and of the one to stamp
+        # Of the present step, the next to stamp, the block of `stamp_every` steps that it is drawn from.
+        self._place = self._chosen = self._block = self._decide_at = 0
         self._inside_since = self.started
         self._steps_inside = 0  # since then
         self._stamped = 0
@@ -102,7 +104,9 @@ class PhaseTimer:
                 self._resolve_older()
             self.end_phase("metrics")
         if self.stamp_every > 1:
-            self._choose()
+            self._place += 1
+            if self._place >= self._decide_at:
+                self._choose()
 
     def bucket_launched(self) -> Any:
         """Stamp that a bucket of gradients is complete and handed to the backend."""
@@ -124,7 +128,7 @@ class PhaseTimer:
 
     def calibration_due(self) -> bool:
         """Return true once, when enough steps were stamped to choose `stamp_every`."""
-        return self._stamped == CALIBRATION_STEPS and self.stamp_every == 1 and self.stamping
+        return self._stamped == CALIBRATION_STEPS and self.enabled and self.stamp_every == 1
 
     def median_step_s(self) -> float:
         """Return the median duration (s) of the steps stamped since the last `pop`; waits for the device."""
@@ -132,10 +136,10 @@ class PhaseTimer:
         return percentiles([self._totals.step_s]).get("p50", math.inf)
 
     def sample(self, step_s: float) -> None:
-        """Stamp one of so many steps of `step_s` seconds from here on as together last SHORT_STEP_S."""
-        self.stamp_every = max(1, math.ceil(SHORT_STEP_S / step_s))
-        self._chosen = self._draw.randrange(self.stamp_every)
-        self._place = 0
+        """Stamp from here on one of so many steps of `step_s` seconds as last SAMPLE_S, if they are short."""
+        if step_s < SHORT_STEP_S:
+            self.stamp_every = math.ceil(SAMPLE_S / step_s)
+            self._chosen = self._draw.randrange(self.stamp_every)
 
     @contextmanager
     def outside_steps(self, name: str) -> Iterator[None]:
@@ -193,7 +197,7 @@ class PhaseTimer:
     def _enter_steps(self, now: float) -> None:
         self._inside_since, self._steps_inside = now, 0
         if self.enabled:
-            self.stamping, self.end_phase = True, self._end_phase
+            self.stamping, self.end_phase, self._decide_at = True, self._end_phase, 0
             self._stamps.append(("first", (self._event(), now) if self._cuda else now))
 
     def _leave_steps(self) -> float:
@@ -210,13 +214,14 @@ class PhaseTimer:
         return now
 
     def _choose(self) -> None:
-        """Decide whether the next step is stamped."""
-        self._place += 1
-        if self._place == self.stamp_every:
-            self._place, self._chosen = 0, self._draw.randrange(self.stamp_every)
+        """Decide whether the step at `_place` is stamped, and where to decide again."""
+        while self._chosen < self._place:
+            self._block += self.stamp_every
+            self._chosen = self._block + self._draw.randrange(self.stamp_every)
+        self._decide_at = self._chosen
         if self._place == self._chosen:
-            if not self.stamping:
-                self.stamping, self.end_phase = True, self._end_phase
+            self._decide_at += 1
+            self.stamping, self.end_phase = True, self._end_phase
             self._stamps.append(("", self._stamp()))
         elif self.stamping:
             self.stamping, self.end_phase = False, _nothing
