@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from mlbench.experiment import study
-from mlbench.studies.session import Outcome, measure, publish
+from mlbench.studies.session import StudyResult, measure, publish
 from mlbench.studies.spec import REPEATS, read
 from mlbench.terminal.args import FAILED, OK, Args, Command, Verb, check_overrides, paragraph, run_command
 
@@ -20,7 +20,7 @@ def _sweep(args: Args) -> int:
     return _finish(measure(read([*args.words, *own])))
 
 
-def _finish(outcome: Outcome) -> int:
+def _finish(outcome: StudyResult) -> int:
     """Publish what was measured, and say where it is and what it lacks; return the exit code."""
     if not outcome.interrupted:
         publish(outcome)
@@ -43,7 +43,7 @@ CLOSING = (
         "stopping",
         "Ctrl-C ends the current run, as it ends a single run. The same command resumes a sweep that was "
         "stopped or killed, and repeats nothing that was finished. A failed run is reported, does not stop "
-        "the others, and is tried again by the next call.",
+        "the others, and counts as a missed goal; more repeats add runs with new seeds.",
     ),
     (
         "results",
@@ -68,7 +68,7 @@ EXAMPLES = (
      "The first study again, extended: only 16 workers are measured."),
     ("python -m mlbench.sweep task=resnet50 scale=official data_root=/data \\\n"
      "      workers=1,2,4 hardware=gcp_n1_t4 backend=nccl cluster=attached \\\n      max_usd=50",
-     "Stops before the runs of this study have cost more than 50 USD."),
+     "Starts no run that is expected to bring the cost of this study above 50 USD."),
     ("python -m mlbench.sweep study=quick",
      "A study of conf/study, or the rest of one that was begun."),
 )  # fmt: skip
@@ -85,8 +85,8 @@ SETTINGS = {
     ),
     "max_usd": (
         "",
-        "limit for all runs of the study together, from the hardware's price and the time that runs of the "
-        "same point took; the first run of a task has no estimate and always starts",
+        "no run starts that would bring the study's cost above this, by the median time of its point; the "
+        "first run of a task has no estimate and starts, so it and any longer run may exceed it",
     ),
     "question": ("", "what the study asks; the first line of its report"),
 }

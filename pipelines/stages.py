@@ -15,13 +15,13 @@ from mlbench.experiment.errors import UserError
 from mlbench.launch import signals
 from mlbench.report import render, writer
 from mlbench.studies import session, spec
-from mlbench.studies.session import Outcome
+from mlbench.studies.session import StudyResult
 from mlbench.tasks import registry
 
 
-def planned(name: str) -> spec.Request:
+def planned(name: str) -> spec.SweepSpec:
     """Return the study of conf/study, or the begun one, with this flow's folders."""
-    return spec.named(name, place=PLACE)
+    return spec.named(name, output_settings=PLACE)
 
 
 def prepare(name: str) -> None:
@@ -42,9 +42,9 @@ def measure(name: str) -> list[str]:
     return outcome.unmeasured
 
 
-def outcome(name: str, unmeasured: list[str]) -> Outcome:
+def outcome(name: str, unmeasured: list[str]) -> StudyResult:
     """Return what the study has measured so far."""
-    return replace(session.measured(planned(name)), unmeasured=unmeasured)
+    return replace(session.load_results(planned(name)), unmeasured=unmeasured)
 
 
 def rows(name: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from records import record
 from mlbench.datasets.arrow import manifest_hash
 from mlbench.experiment import config, events, identity, study
 from mlbench.experiment.record import load
-from mlbench.experiment.study import Asked, Study
+from mlbench.experiment.study import Invocation, Study
 from mlbench.tasks import registry
 
 TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none")
@@ -30,8 +30,8 @@ def plan(output: Path, *words: str, seeds: tuple[int, ...]) -> Study:
     """Begin a study of one point in `output`."""
     found = study.load(study.folder(output, "tiny")) or study.new("tiny", question="Does a flow resume?")
     key = identity.key(config.compose(words))
-    line = Asked(at="2026-11-21T00:00:00+00:00", words=words, repeats=len(seeds))
-    found = study.extended(found, {key: words}, asked=line, seeds=seeds)
+    line = Invocation(at="2026-11-21T00:00:00+00:00", words=words, repeats=len(seeds))
+    found = study.extended(found, {key: words}, invocation=line, seeds=seeds)
     study.save(found, study.folder(output, "tiny"))
     return found
 

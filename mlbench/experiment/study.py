@@ -28,7 +28,8 @@ from mlbench.experiment.record import FINISHED, Record
 
 PLAN = "study.yaml"
 LOG = "trials.jsonl"
-STARTED, ENDED = "trial_started", "trial_ended"  # keys of the log
+# Keys of the log: of a trial's attempts, of a trial that the budget refused, and of a sweep's stop.
+STARTED, ENDED, REFUSED, STOPPED = "trial_started", "trial_ended", "trial_refused", "sweep_stopped"
 REPORT = "report"  # folder of the figures and the page
 LOCK_S = 10  # s that a killed sweep's last processes have to let go of the study
 LOCK_POLL_S = 0.2  # s
@@ -43,7 +44,7 @@ class Point(Model):
     seeds: tuple[int, ...]
 
 
-class Asked(Model):
+class Invocation(Model):
     """One command line that made or extended the study."""
 
     at: str  # ISO 8601, UTC
@@ -59,7 +60,7 @@ class Study(Model):
     created: str  # ISO 8601, UTC
     mlbench: str  # version
     order_seed: int
-    asked: tuple[Asked, ...]
+    invocations: tuple[Invocation, ...]
     points: tuple[Point, ...]
 
 
@@ -92,7 +93,7 @@ def new(name: str, *, question: str) -> Study:
         created=clock.iso(clock.wall()),
         mlbench=mlbench.__version__,
         order_seed=secrets.randbelow(SEEDS),
-        asked=(),
+        invocations=(),
         points=(),
     )
 
@@ -121,10 +122,10 @@ def extended(
     study: Study,
     points: Mapping[str, Sequence[str]],
     *,
-    asked: Asked,
+    invocation: Invocation,
     seeds: Sequence[int] | None = None,
 ) -> Study:
-    """Return the study with these points (words by key) measured at least `asked.repeats` times.
+    """Return the study with these points (words by key) measured at least `invocation.repeats` times.
 
     Points and seeds that it has stay as they are. New seeds are drawn, unless `seeds` are given: then every
     point has these as well.
@@ -132,11 +133,11 @@ def extended(
     known = {point.key: point for point in study.points}
     for name, words in points.items():
         old = known.get(name) or Point(key=name, words=tuple(words), seeds=())
-        known[name] = old.model_copy(update={"seeds": _seeds(old.seeds, asked.repeats, seeds)})
+        known[name] = old.model_copy(update={"seeds": _seeds(old.seeds, invocation.repeats, seeds)})
     if tuple(known.values()) == study.points:
         return study
     return study.model_copy(
-        update={"asked": (*study.asked, asked), "points": tuple(known.values())},
+        update={"invocations": (*study.invocations, invocation), "points": tuple(known.values())},
     )
 
 
@@ -168,7 +169,7 @@ def _place(order_seed: int, trial: Trial) -> bytes:
 
 def commands(study: Study) -> tuple[str, ...]:
     """Return the command lines that made the study, with the seeds it drew they make it again."""
-    return tuple(shlex.join(["python", "-m", "mlbench.sweep", *asked.words]) for asked in study.asked)
+    return tuple(shlex.join(["python", "-m", "mlbench.sweep", *one.words]) for one in study.invocations)
 
 
 def attempts(trial: Trial, output_root: Path) -> list[Record]:

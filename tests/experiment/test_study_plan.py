@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from mlbench.analysis import speedup
 from mlbench.experiment import attempts, config, events, provenance, study
 from mlbench.experiment.cost import Cost
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.study import Asked, Point, Study, Trial
+from mlbench.experiment.study import Invocation, Point, Study, Trial
 from mlbench.launch import execute
 from mlbench.studies import grid, session, spec, tune
 from mlbench.studies.budget import Budget
@@ -34,20 +34,20 @@ from mlbench.terminal.sweep_view import PointProgress, SweepView
 from mlbench.tracking import uploader
 
 
-def asked(repeats: int) -> Asked:
-    return Asked(at="2026-11-21T00:00:00+00:00", words=("task=logreg",), repeats=repeats)
+def invocation(repeats: int) -> Invocation:
+    return Invocation(at="2026-11-21T00:00:00+00:00", words=("task=logreg",), repeats=repeats)
 
 
 def planned(*names: str, repeats: int = 3) -> Study:
     points = {name: (f"workers={place + 1}",) for place, name in enumerate(names)}
-    return study.extended(study.new("s", question="?"), points, asked=asked(repeats))
+    return study.extended(study.new("s", question="?"), points, invocation=invocation(repeats))
 
 
 def test_a_grid_multiplies_lists_and_ranges() -> None:
     found = grid.parse(["task=logreg,resnet20", "workers=range(1,4)", "goal=none", "output_root=/x"])
     assert len(found.points) == 6 and found.points[0] == ("task=logreg", "workers=1", "goal=none")
     assert found.swept == ["task", "workers"]
-    assert found.place == {"output_root": "output_root=/x"} and found.seeds is None
+    assert found.output_settings == {"output_root": "output_root=/x"} and found.seeds is None
     assert grid.parse(["seed=1,2,1", "workers=2"]).seeds == (1, 2)
 
 
@@ -94,7 +94,7 @@ def test_contradictions_and_unknown_studies_are_refused(words: list[str], tmp_pa
 
 @pytest.mark.parametrize("name", config.choices("study"))
 def test_every_shipped_study_is_valid(name: str) -> None:
-    wanted = spec.named(name, place={})
+    wanted = spec.named(name, output_settings={})
     assert wanted.question.endswith("?")
     points = [point for asked, _ in wanted.grids for point in asked.points]
     assert points
@@ -102,22 +102,64 @@ def test_every_shipped_study_is_valid(name: str) -> None:
         config.compose(point)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("question: Why?", "sweeps: field required"),
+        ("sweeps: [task=logreg]", "question: field required"),
+        ("question: Why?\nsweeps: []", "sweeps: tuple should have at least 1 item"),
+        ("question: Why?\nsweeps: [task=logreg]\nmax_usd: much", "max_usd: input should be a valid number"),
+        ("question: Why?\nsweeps: [task=logreg]\nrepeats: 3", "repeats: extra inputs are not permitted"),
+        ("question: [", "is no YAML"),
+        ("- 1", "the file: input should be a valid dictionary"),
+    ],
+)
+def test_a_wrong_study_file_is_told_in_a_sentence(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        spec.load_file(path)
+    assert f"{path}" in str(caught.value) and reason in str(caught.value)
+
+
+def test_every_point_is_composed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    composed: list[str] = []
+    original = config.compose
+
+    def compose(words: Sequence[str]) -> Any:
+        composed.extend(word for word in words if word.startswith("workers="))
+        return original(words)
+
+    def join(_: Any) -> None:
+        raise Measures
+
+    monkeypatch.setattr(config, "compose", compose)
+    monkeypatch.setattr(session.connection, "join", join)
+    with pytest.raises(Measures):
+        session.measure(
+            spec.read(["task=logreg", "workers=1,2", f"output_root={tmp_path}", f"data_root={tmp_path}"])
+        )
+    assert composed == ["workers=1", "workers=2"]
+
+
 def test_an_extension_keeps_points_and_seeds_and_draws_new_ones() -> None:
     first = planned("a", "b", repeats=2)
-    second = study.extended(first, {"b": (), "c": ("workers=4",)}, asked=asked(3))
+    second = study.extended(first, {"b": (), "c": ("workers=4",)}, invocation=invocation(3))
     seeds = {point.key: point.seeds for point in second.points}
     assert list(seeds) == ["a", "b", "c"]
     assert seeds["a"] == first.points[0].seeds
     assert seeds["b"][:2] == first.points[1].seeds and len(seeds["b"]) == 3
     assert len(set(seeds["c"])) == 3
     assert second.points[1].words == first.points[1].words
-    assert study.extended(second, {"a": ()}, asked=asked(1)) == second, "fewer repeats take nothing away"
+    assert study.extended(second, {"a": ()}, invocation=invocation(1)) == second, (
+        "fewer repeats take nothing away"
+    )
 
 
 def test_given_seeds_come_beside_those_that_were_drawn() -> None:
-    plan = study.extended(planned("a", repeats=1), {"a": ()}, asked=asked(2), seeds=(5, 6))
+    plan = study.extended(planned("a", repeats=1), {"a": ()}, invocation=invocation(2), seeds=(5, 6))
     assert plan.points[0].seeds[1:] == (5, 6)
-    assert study.extended(plan, {"a": ()}, asked=asked(2), seeds=(6, 5)) == plan
+    assert study.extended(plan, {"a": ()}, invocation=invocation(2), seeds=(6, 5)) == plan
 
 
 @given(count=st.integers(1, 8), repeats=st.integers(1, 5))
@@ -133,7 +175,7 @@ def test_every_block_has_every_point_once(count: int, repeats: int) -> None:
 
 def test_a_later_point_does_not_reorder_the_others() -> None:
     plan = planned("a", "b", "c")
-    longer = study.extended(plan, {"d": ("workers=8",)}, asked=asked(3))
+    longer = study.extended(plan, {"d": ("workers=8",)}, invocation=invocation(3))
     assert [t for t in study.trials(longer) if t.point.key != "d"] == study.trials(plan)
 
 
@@ -300,7 +342,7 @@ class Measures(Exception):
 
 def asked_again(
     root: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], session.Outcome]:
+) -> Callable[[], session.StudyResult]:
     """Return a sweep for driven.Run's experiment and seed, that raises Measures instead of starting Ray."""
 
     def join(_: Any) -> None:

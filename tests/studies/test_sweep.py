@@ -144,7 +144,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(
 ) -> None:
     _, again = extended
     plan = study.load(again.folder)
-    assert plan is not None and len(plan.points) == 2 and len(plan.asked) == 2
+    assert plan is not None and len(plan.points) == 2 and len(plan.invocations) == 2
     finished = [run for run in again.records() if run.status == "completed"]
     wanted = {(point.key, seed) for point in plan.points for seed in point.seeds}
     assert Counter((run.key, run.seed) for run in finished) == dict.fromkeys(wanted, 1)

@@ -12,7 +12,7 @@ from mlbench.tracking import parent_runs
 
 
 @dataclass
-class Outcome:
+class StudyResult:
     """How a sweep ended; `unmeasured` has a sentence for every trial without a result."""
 
     study: Study
@@ -28,11 +28,11 @@ class Outcome:
         return self.folder.parent.parent
 
 
-def publish(outcome: Outcome) -> None:
+def publish(result: StudyResult) -> None:
     """Write the report, and the parent run with it into MLflow."""
-    if outcome.records:
-        _report(outcome.study, outcome.records, outcome.folder)
-        _to_mlflow(outcome)
+    if result.records:
+        _report(result.study, result.records, result.folder)
+        _to_mlflow(result)
 
 
 def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
@@ -56,18 +56,18 @@ def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
     writer.write(records, folder / study.REPORT, study=text)
 
 
-def _to_mlflow(outcome: Outcome) -> None:
+def _to_mlflow(result: StudyResult) -> None:
     """Write the parent run; a store that does not answer loses nothing and fails nothing."""
-    status = "FAILED" if outcome.unmeasured else "FINISHED"
+    status = "FAILED" if result.unmeasured else "FINISHED"
     try:
         parent_runs.write(
-            outcome.study,
-            outcome.records,
-            output_root=outcome.output_root,
-            uri=outcome.store,
+            result.study,
+            result.records,
+            output_root=result.output_root,
+            uri=result.store,
             status=status,
         )
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = provenance.without_credentials(str(error)).splitlines()[0]
-        later = run_folders.results_command("sync", outcome.output_root)
-        outcome.notes.append(f"MLflow could not be reached ({reason}): {later}")
+        later = run_folders.results_command("sync", result.output_root)
+        result.notes.append(f"MLflow could not be reached ({reason}): {later}")
