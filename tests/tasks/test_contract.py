@@ -122,7 +122,7 @@ def test_no_content_of_the_data_is_read_before_the_clock_runs(data_root: Path, t
         assert found is None or not any(map(torch.equal, right[name], found)), name
 
 
-SCALING = [words for grid, _ in spec.named("scaling", place={}).grids for words in grid.points]
+SCALING = [words for grid, _ in spec.named("scaling", output_settings={}).grids for words in grid.points]
 
 
 @pytest.mark.parametrize("words", SCALING, ids=" ".join)

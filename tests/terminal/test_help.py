@@ -10,7 +10,7 @@ from conftest import ROOT
 
 from mlbench import cluster, data, predict, results, run, sweep
 from mlbench.experiment import config
-from mlbench.studies.spec import OWN
+from mlbench.studies.spec import OPTIONS
 from mlbench.terminal import help
 
 COMMANDS = (run, sweep, data, results, predict, cluster)
@@ -102,7 +102,7 @@ def test_every_value_is_listed_with_its_default_and_meaning():
 
 
 def test_the_settings_of_sweep_are_those_that_a_study_reads():
-    assert set(sweep.SETTINGS) == {*OWN, "study"}
+    assert set(sweep.SETTINGS) == {*OPTIONS, "study"}
 
 
 def test_run_names_every_other_command(capsys):
