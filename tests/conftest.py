@@ -18,6 +18,7 @@ os.environ.update(
     MLFLOW_DISABLE_TELEMETRY="true",
     MPLBACKEND="Agg",
 )
+pytest_plugins = ["mlbench.contract.options"]
 ROOT = Path(__file__).parent.parent
 SHARE_RAY = ("test_sockets.py", "test_sweep.py", "test_faults.py", "test_run_command.py", "test_pipelines.py")
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.

@@ -54,6 +54,11 @@ def load(group: str, name: str) -> ModuleType:
     return module
 
 
+def name(group: str, given: str) -> str:
+    """Return the name of a plug-in that is given by its name or its module, e.g. my_package.my_task."""
+    return next((point.name for point in _points(ENTRY_POINTS[group]) if point.value == given), given)
+
+
 def implementation(group: str, name: str) -> ModuleType:
     """Import the part of a task or sync strategy that needs torch: the module `torch` in its folder."""
     module = import_module(f"{load(group, name).__name__}.torch")
