@@ -15,7 +15,7 @@ RATE_SAMPLES = 256  # images that the recipe's rate is for (Goyal et al. 2017)
 class Config(TrainingConfig):
     """What conf/task/resnet50.yaml holds beyond the fields of every training task."""
 
-    FREE = ("dataloader_workers",)
+    FREE = ("dataloader_workers", "precision")
     OWN_DATA = ("train_folder", "val_folder")
 
     train_folder: Path | None

@@ -16,6 +16,7 @@ class TranslationConfig(TrainingConfig):
     `batch_size` is the most that one worker's micro-batch holds, in what `batch_by` says.
     """
 
+    FREE = ("precision",)
     OWN_DATA = ("train_files", "test_files")
     DATA_FIELDS = ("source", "target")
 
