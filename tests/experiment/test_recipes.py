@@ -58,8 +58,8 @@ GOALS = {
 DEFINED = {
     "resnet20 mlbench2020": {
         "depth": 20, "variant": "v1", "shortcut": "projection", "width": 16, "batch_size": 128,
-        "epochs": 164, "lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4, "decay_factor": 0.5,
-        "patience": 2, "warmup_epochs": "log2", "decay": "plateau",
+        "epochs": 164, "lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-4,
+        "decay_factor": 0.5, "patience": 2, "warmup_epochs": "log2", "decay": "plateau",
     },
     "resnet20 mlbench2018": {
         "batch_size": 32, "lr": 0.1 / 256 * 32, "warmup_epochs": 5, "decay": "steps", "decay_factor": 0.1,
@@ -85,8 +85,8 @@ DEFINED = {
         "global_batch_size": 2048, "batch_size": 128, "lr": 2e-3, "betas": [0.9, 0.999], "warmup_steps": 200,
         "warmup_start": 0.01, "decay_start": 0.4, "decay_every": 0.05, "decay_factor": 0.5, "decay_times": 4,
         "label_smoothing": 0.1, "max_grad_norm": 5, "epochs": 8, "loss_scale": 2**10,
-        "loss_scale_window": 128, "max_loss_scale": 2**13, "beam_size": 5, "length_penalty": 0.6, "coverage_penalty": 0.1,
-        "validate_at": [0.3, 0.6, 0.9, 1],
+        "loss_scale_window": 128, "max_loss_scale": 2**13, "beam_size": 5, "length_penalty": 0.6,
+        "coverage_penalty": 0.1, "validate_at": [0.3, 0.6, 0.9, 1],
     },
     "transformer mlbench2020": {
         "layers": 6, "d_model": 1024, "ffn": 4096, "heads": 16, "dropout": 0.1, "max_length": 80 - 1,
