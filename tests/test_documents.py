@@ -1,10 +1,13 @@
 """What pages name is there."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("mlbench/**/README.md")])
 
@@ -32,3 +35,14 @@ def test_every_page_is_on_the_map() -> None:
 def test_a_folder_s_readme_is_short() -> None:
     pages = [ROOT / "conf" / "README.md", *(ROOT / "mlbench").glob("*/README.md")]
     assert [page for page in pages if len(list(filter(None, page.read_text().splitlines()))) > 12] == []
+
+
+def test_the_package_s_dependencies_are_pinned_in_requirements() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    pins = [Requirement(line.partition("#")[0].strip()) for line in lines if line and line[0] not in "#-"]
+    versions = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
+    wanted = [Requirement(line) for group in (project["dependencies"], *extras.values()) for line in group]
+    assert {canonicalize_name(one.name) for one in wanted} == versions.keys()
+    assert [str(one) for one in wanted if versions[canonicalize_name(one.name)] not in one.specifier] == []

@@ -35,6 +35,12 @@ HYDRA = {  # options of Hydra's own command line, and what to use instead
     "--package": "packages cannot be changed; write name=value",
     "--run": "a run needs no option; write name=value",
     "--resolve": "--cfg job prints resolved values",
+    "--shell-completion": "shells are not completed; --help lists all names, and a misspelt one is corrected",
+    "-sc": "shells are not completed; --help lists all names, and a misspelt one is corrected",
+    "--config-dir": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
+    "-cd": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
+    "--config-path": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
+    "--config-name": "conf/config.yaml is the only one; write name=value",
 }
 
 
