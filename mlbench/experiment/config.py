@@ -115,8 +115,10 @@ class Backend(Model):
 
     name: str
     device: Literal["cpu", "cuda"]
-    module: str | None  # imported on every worker before the process group, to register the backend
-    interface: str | None  # network interface of all workers; None: the one by which each reaches the head
+    module: str | None = None  # imported on every worker before the process group, to register the backend
+    interface: str | None = (
+        None  # network interface of all workers; None: the one by which each reaches the head
+    )
     timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
 
 

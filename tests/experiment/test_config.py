@@ -32,7 +32,19 @@ def test_every_choice_of_every_group_composes(group: str) -> None:
 
 # Counts and factors that their name explains; a recipe or scale repeats names explained above it.
 PLAIN = {"epochs", "width", "momentum", "weight_decay", "decay_factor", "gpus", "cpus", "workers_per_node"}
-PLAIN |= {"batch_size", "layers", "hidden", "dropout", "heads", "inner", "beam", "beta1", "beta2", "repeats"}
+PLAIN |= {
+    "batch_size",
+    "layers",
+    "hidden",
+    "dropout",
+    "heads",
+    "d_model",
+    "ffn",
+    "beam",
+    "beta1",
+    "beta2",
+    "repeats",
+}
 
 
 def test_every_number_in_conf_says_what_it_is() -> None:
