@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from mlbench.experiment import overrides, plugins
 from mlbench.experiment.division import Deviation, deviations
@@ -180,6 +188,15 @@ class Experiment(Model):
     def hardware_overrides(self) -> tuple[Deviation, ...]:
         """The fields of the hardware profile that were overridden, price and threads aside."""
         return tuple(one for one in self.deviations if one.field.split(".")[0] == "hardware")
+
+    @field_validator("goal")
+    @classmethod
+    def _goal_can_be_reached(cls, goal: str | float, info: ValidationInfo) -> str | float:
+        task = info.data.get("task")
+        percent = getattr(task, "metric_unit", "") == "%"
+        if isinstance(goal, float) and percent and not 0 <= goal <= 100:
+            raise ValueError(f"{getattr(task, 'metric', 'the metric')} lies between 0 and 100 %")
+        return goal
 
     @property
     def target(self) -> Goal | None:

@@ -5,6 +5,7 @@ every command ends is here too: with an exit code, and with one sentence instead
 """
 
 import argparse
+import difflib
 import os
 import re
 import select
@@ -182,6 +183,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
             raise UserError(sentence, hint=hint)
         if equals and left in verb.settings:
             settings[left] = value
+        elif equals and left not in config.Experiment.model_fields and (meant := _near(left, verb)):
+            raise UserError(f"{left} is unknown: did you mean {meant}?")
         elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):
             raise UserError(f"{left} is unknown to {label}{suggest(left, list(verb.settings))}")
         else:
@@ -304,6 +307,13 @@ def _of_verb(command: Command, name: str, verb: Verb, make: Callable[..., Any]) 
     for option, keywords in verb.options.items():
         parser.add_argument(option, **keywords)
     return parser
+
+
+def _near(name: str, verb: Verb) -> str | None:
+    """Return the setting that is meant by an unknown name, None where a field of an experiment is nearer."""
+    known = [*verb.settings, *config.Experiment.model_fields]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return close[0] if close and close[0] in verb.settings else None
 
 
 def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, label: str) -> tuple[str, str]:
