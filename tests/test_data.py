@@ -117,7 +117,7 @@ def test_a_task_without_data_is_prepared_by_doing_nothing(command, tmp_path, mon
     [
         (["frobnicate"], "'frobnicate' is not a sub-command of data; choose one of list, prepare, verify"),
         (["prepare", "taks=logreg"], "taks is unknown: did you mean task?"),
-        (["prepare", "task=logreg", "task.train_file=a.txt"], "say division=open"),
+        (["prepare", "task=logreg", "task.train_file=a.txt"], "use division=open"),
         (["prepare", "task=logreg", "task.train_file=a.txt", "division=open"], "go together"),
         (
             ["verify", "data_root=/nowhere/at/all"],

@@ -1,4 +1,4 @@
-"""More than a hundred wrong command lines: each ends with exit code 2 and one sentence that names the field."""
+"""Over a hundred wrong command lines: each ends with exit code 2 and one sentence that names the field."""
 
 import os
 import shlex
@@ -67,7 +67,7 @@ run task=logreg goal=100.5                         | goal=100.5
 run task.batch_size=-5                             | task.batch_size
 run task.batch_size=many                           | task.batch_size
 run task.learning_rate=0.1                         | task.learning_rate is unknown
-run task.goals.official=80                         | task.goals.official
+run task.goals.official=80                         | goal=NUMBER
 run task.goals=80                                  | task.goals
 run hardware=local hardware.cpus=0                 | hardware.cpus
 run hardware.cpus=many                             | hardware.cpus

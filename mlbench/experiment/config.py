@@ -20,7 +20,7 @@ from pydantic import (
 
 from mlbench.experiment import overrides, plugins
 from mlbench.experiment.division import Deviation, deviations
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.goal import Direction, Goal
 from mlbench.experiment.provenance import without_credentials
 
@@ -281,7 +281,9 @@ def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Devia
     found = deviations(experiment.plain(), reference.plain(), division.model_copy(update={"free": free}))
     if division.name == "closed":
         refused = [one for one in found if not one.declared]
-        hint = "restore the reference value, or say division=open and have it listed in the result"
+        hint = "restore the reference value, or use division=open, which lists it in the result"
+        if any(one.rule == "R2" for one in refused):  # no division allows these
+            hint = "goal=NUMBER sets another goal; other data are a task of your own: docs/adding-a-task.md"
     else:
         refused = [one for one in found if one.fixed]
         hint = "make it a task of your own: docs/adding-a-task.md"
@@ -311,10 +313,37 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
             place = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
             if not prefix and place.startswith(broken):
                 continue  # the group's own Config has said it
-            sentence = f"{place}={problem['input']!r}: {problem['msg'].lower()}"
+            sentence = f"{place}={_given(problem['input'])}: {_complaint(problem)}"
+            if problem["type"] != "literal_error" and place == "goal" and isinstance(problem["input"], str):
+                continue  # the other half of what a goal may be
             if sentence not in errors:
                 errors.append(sentence)
     return experiment if not found else None
+
+
+COMPLAINTS = {  # by the beginning of pydantic's name of an error
+    "int": "not a whole number",
+    "float": "not a number",
+    "bool": "neither true nor false",
+    "path": "not a path",
+    "string_pattern": "only letters, digits, _, . and - are allowed",
+    "model": "a group of values; set its fields one by one",
+}
+
+
+def _given(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def _complaint(problem: Any) -> str:
+    """Return in plain words what pydantic found wrong with a value."""
+    kind, message = problem["type"], problem["msg"].removeprefix("Value error, ")
+    if kind == "literal_error":
+        known = [word.strip("'") for word in problem["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        number = ", or a number" if problem["loc"][0] == "goal" else ""
+        return f"unknown{suggest(str(problem['input']), known)}{number}"
+    complaint = next((text for name, text in COMPLAINTS.items() if kind.startswith(name)), message)
+    return complaint if complaint != message else message.replace("Input should be", "must be")
 
 
 def _is_field(part: int | str) -> bool:

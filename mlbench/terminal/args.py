@@ -202,6 +202,8 @@ def check_overrides(words: Sequence[str]) -> None:
     names: dict[str, str] = {}
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
+        if word.startswith(("+", "~")):
+            raise UserError(f"{word}: keys cannot be added or removed", hint="write name=value")
         if not equals or not name:
             raise UserError(f"{word!r} is not of the form name=value", hint=_meant(words, place))
         if re.search(r"\s[\w.]+=", value) and value[0] not in "\"'[{":

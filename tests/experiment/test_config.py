@@ -65,11 +65,11 @@ def test_every_number_in_conf_says_what_it_is() -> None:
         (["wrokers=3"], "wrokers is unknown: did you mean workers?"),
         (["task=resnet2"], "task=resnet2 is unknown: did you mean resnet20?"),
         (["backend=smoke"], "backend=smoke is unknown; choose one of gloo"),
-        (["workers=0"], "workers=0: input should be greater than 0"),
-        (["task.lr=fast"], "task.lr='fast': input should be a valid number"),
+        (["workers=0"], "workers=0: must be greater than 0"),
+        (["task.lr=fast"], "task.lr=fast: not a number"),
         (["scale=big"], "scale=big is unknown; choose one of official, mini"),
         (["task.recipe=mine"], "task.recipe=mine is unknown; choose one of mlbench2020"),
-        (["goal=fast"], "goal='fast': input should be 'official', 'light' or 'none'"),
+        (["goal=fast"], "goal=fast: unknown; choose one of official, light, none, or a number"),
         (["workers=1,2"], "python -m mlbench.sweep"),
         (["+colour=red"], "keys cannot be added"),
         (["task.goals=3"], "task.goals is a group of values"),
@@ -79,7 +79,7 @@ def test_every_number_in_conf_says_what_it_is() -> None:
             "needs its origin (rule R13): add hardware.price.date=... hardware.price.source=...",
         ),
         (["hardware=gcp_n1_t4", "hardware.peak.fp32=9e12"], "add hardware.peak.source=..."),
-        (["seed=-1"], "seed=-1: input should be greater than or equal to 0"),
+        (["seed=-1"], "seed=-1: must be greater than or equal to 0"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(words: list[str], told: str) -> None:
