@@ -155,7 +155,7 @@ def test_compare_is_a_table_with_a_verdict(root: Path, capsys: Any) -> None:
     shown = capsys.readouterr().out
     assert "differs: workers 1 -> 3" in shown and "verdict: B is slower (time to accuracy)" in shown
     line = next(line for line in shown.splitlines() if line.startswith("time to accuracy"))
-    assert line.split()[-1] == "independently" and "1.199" in line
+    assert line.split()[-1] == "independent" and "1.199" in line
     assert results.main([*words, "--fail-if-slower", "5%"]) == 1
     assert "B slower by more than 5 %: yes" in capsys.readouterr().out
     assert results.main([*words, "--fail-if-slower=25%"]) == 0
@@ -321,3 +321,53 @@ def test_a_store_that_is_down_is_one_sentence(root: Path, capsys: Any) -> None:
     told = capsys.readouterr().err
     assert f"the MLflow store http://127.0.0.1:{port} does not answer" in told
     assert "secret" not in told
+
+
+def test_points_of_one_side_are_told_apart_and_opposite_verdicts_are_said(root: Path, capsys: Any) -> None:
+    for workers, first, second in ((1, FAST, SLOW), (2, SLOW, FAST)):
+        timed(root, [f"workers={workers}", "hardware.threads_per_worker=1"], first)
+        timed(root, [f"workers={workers}", "hardware.threads_per_worker=2"], second)
+    assert results.main(["compare", "workers=1", "workers=2", "hardware.threads_per_worker=1,2",
+                         f"output_root={root}"]) == 0  # fmt: skip
+    shown = capsys.readouterr().out
+    assert shown.startswith("2 pairs with opposite verdicts; narrow both with hardware.threads_per_worker=")
+    for threads in (1, 2):
+        assert (
+            f"A: logreg mini, 1 worker, gloo, local, hardware.threads_per_worker={threads}, 4 runs" in shown
+        )
+
+
+def test_list_fits_80_columns_with_short_ids_and_wide_has_everything(
+    root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert results.main(["list", f"output_root={root}"]) == 0
+    narrow = capsys.readouterr().out.splitlines()
+    assert max(map(len, narrow)) <= 80
+    assert narrow[0].split()[:6] == ["id", "when", "task", "w", "status", "time"]
+    assert [line.split()[0] for line in narrow[1:]] == ["1", "2"]
+    assert " reached " in narrow[1] and " missed " in narrow[2]
+    assert results.main(["list", f"output_root={root}", "--wide"]) == 0
+    wide = capsys.readouterr().out
+    assert "2026-a-1" in wide and "goal_not_reached" in wide and "hardware" in wide.splitlines()[0]
+
+
+def test_list_sorts_and_takes_the_newest(root: Path, capsys: Any) -> None:
+    timed(root, ["workers=3"], [10.0, 5.0])
+
+    def names(*words: str) -> list[str]:
+        assert results.main(["list", *words, f"output_root={root}", "--json"]) == 0
+        return [one["run"] for one in json.loads(capsys.readouterr().out)]
+
+    in_order = names()
+    assert names("last=2") == in_order[-2:]
+    by_time = ["2026-a-1", "run-workers3-b", "run-workers3-a", "2026-b-2"]
+    assert names("sort=time") == by_time, "a run without a time comes last"
+    assert names("sort=-time") == [*reversed(by_time[:3]), by_time[3]]
+
+
+def test_show_takes_last_and_the_short_id(root: Path, capsys: Any) -> None:
+    for word, run in (("last", "2026-b-2"), ("1", "2026-a-1"), ("2", "2026-b-2")):
+        assert results.main(["show", word, f"output_root={root}", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["run_id"] == run

@@ -110,7 +110,7 @@ def text(records: Sequence[Record], *, wide: bool = False) -> str:
         headings.append(heading)
         cells.append(lines)
         right.append(column.right)
-    return tables.table(headings, list(zip(*cells, strict=True)), right=right)
+    return tables.table(headings, list(zip(*cells, strict=True)), right=right, fold=not wide)
 
 
 def short_ids(names: Sequence[str]) -> list[str]:
