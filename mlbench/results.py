@@ -1,6 +1,7 @@
 """Finished runs: `python -m mlbench.results list`, show, compare, export, import, plot, rcp, ..."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from mlbench.terminal.args import (
     run_command,
 )
 from mlbench.tracking import parent_runs, uploader
+
+MLFLOW_ID = "[0-9a-f]{32}"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,7 +55,10 @@ def _show(args: Args) -> int:
     """Print one run's result card, or its whole record as JSON."""
     if len(args.words) != 1:
         raise UserError(f"show takes one RUN, got: {' '.join(args.words) or 'nothing'}", hint="show last")
-    folder = run_folders.folder(args.output_root, args.words[0])
+    word = args.words[0]
+    if re.fullmatch(MLFLOW_ID, word):
+        word = uploader.run_id_of(word, uploader.default_uri(args.output_root)) or word
+    folder = run_folders.folder(args.output_root, word)
     one = run_folders.load(folder)
     if args.json:
         print(one.model_dump_json(indent=2))

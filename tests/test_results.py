@@ -15,6 +15,8 @@ from driven import Run
 
 from mlbench import results
 from mlbench.experiment import events, record, study
+from mlbench.tracking import uploader
+from mlbench.tracking.client import open_ledger
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -371,3 +373,16 @@ def test_show_takes_last_and_the_short_id(root: Path, capsys: Any) -> None:
     for word, run in (("last", "2026-b-2"), ("1", "2026-a-1"), ("2", "2026-b-2")):
         assert results.main(["show", word, f"output_root={root}", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["run_id"] == run
+
+
+def test_show_takes_the_id_that_mlflow_gave_the_run(root: Path, capsys: Any) -> None:
+    assert results.main(["sync", f"output_root={root}"]) == 0
+    ledger = open_ledger(uploader.default_uri(root), artifacts=None)
+    assert ledger is not None
+    found = ledger.find("2026-a-1")
+    assert found is not None
+    capsys.readouterr()
+    assert results.main(["show", found.info.run_id, f"output_root={root}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run_id"] == "2026-a-1"
+    assert results.main(["show", 32 * "0", f"output_root={root}"]) == 2
+    assert 32 * "0" in capsys.readouterr().err

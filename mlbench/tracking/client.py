@@ -42,6 +42,11 @@ class Ledger:
         """Return MLflow's run of the mlbench run with this id."""
         return next(self.search(f"tags.`{RUN_ID}` = '{run_id}'"), None)
 
+    def run_id(self, mlflow_id: str) -> str | None:
+        """Return the mlbench run that MLflow knows by this id."""
+        run = next(self.search(f"attributes.run_id = '{mlflow_id}'"), None)
+        return run.data.tags.get(RUN_ID) if run else None
+
     def complete(self) -> set[str]:
         """Return the ids of the mlbench runs that are here in full, or were until a person deleted them."""
         runs = self.search(f"tags.`{COMPLETE}` = 'true'", deleted=True)

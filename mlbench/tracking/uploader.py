@@ -179,6 +179,17 @@ def complete_in(uri: str) -> set[str]:
         return within(ANSWER_S, ask)
 
 
+def run_id_of(mlflow_id: str, uri: str) -> str | None:
+    """Return the mlbench run that a store knows by its own id; None where it has none."""
+
+    def ask() -> str | None:
+        ledger = open_ledger(uri, artifacts=None)
+        return ledger.run_id(mlflow_id) if ledger else None
+
+    with answering(uri):
+        return within(ANSWER_S, ask)
+
+
 def within(seconds: float, call: Callable[[], Result]) -> Result:
     """Return what the call returns; TimeoutError where it takes longer, e.g. for a server that drips bytes.
 
