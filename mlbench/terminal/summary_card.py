@@ -16,7 +16,7 @@ BAR = 14  # columns of a phase's bar
 MOST_LINES = 12  # half a terminal
 SENTENCE_LINES = 2  # of the verdict, the doubts and the advice; the full card has all
 MORE = " ... (--full)"
-COLUMNS = (("data_wait", "forward", "backward"), ("wait", "transfer", "communication", "optimizer"))
+COLUMNS = (("data_wait", "forward", "backward"), ("wait", "transfer", "optimizer"))
 JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
 
 
