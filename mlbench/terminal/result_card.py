@@ -86,14 +86,14 @@ def rows(record: Record) -> Rows:
         ("next", advice(record)),
         ("what", _what(record)),
         *time_breakdown.lines(record),
-        ("best in time", _best_in_time(record)),
+        ("best in budget", _best_in_time(record)),
         *_facts(record),
         ("cost", _cost(record)),
         ("worker failures", _failures(record)),
         *(("deviation", _deviation(deviation)) for deviation in record.deviations),
         *(("caveat", caveat) for caveat in record.caveats),
         ("implausible", rcp.warning([record])),
-        *(("noise", warning) for warning in record.warnings),
+        *(("busy machine", warning) for warning in record.warnings),
         ("official", _official(record)),
     ]
     return [(label, format.printable(text)) for label, text in found if text]
@@ -185,7 +185,7 @@ def _cost(record: Record) -> str | None:
     if record.cost is None:
         if record.status in UNFINISHED:
             return None
-        why = "it is nobody's offer" if name == "local" else "its profile states none"
+        why = "this machine has no list price" if name == "local" else "its profile states none"
         return (
             f"not priced: hardware={name} has no price, {why}; choose a hardware profile that has one "
             "(--help lists them) or write conf/hardware/NAME.yaml"

@@ -13,7 +13,7 @@ def lines(record: Record) -> list[tuple[str, str | None]]:
     """Return label and text of each; the text is None where nothing was measured."""
     return [
         ("time to accuracy", _time_to_accuracy(record)),
-        ("where it went", _where_time_went(record)),
+        ("time breakdown", _where_time_went(record)),
         ("start-up", _startup(record)),
         ("whole command", format.duration(record.wall)),
         ("trained", _trained(record)),
@@ -34,12 +34,12 @@ def _time_to_accuracy(record: Record) -> str | None:
     if record.time_to_accuracy is not None:
         exact = f" ({record.time_to_accuracy:,.2f} s)" if record.time_to_accuracy >= format.MINUTE else ""
         said = format.duration(record.time_to_accuracy)
-        return f"{said}{exact} from the first touch of training data to the goal"
+        return f"{said}{exact} from clock start (first access to training data) to the goal"
     elapsed = _elapsed(record)
     if elapsed is None:
         return None
     said = format.duration(elapsed)
-    return f"none; {said} from the first touch of training data to the last validation"
+    return f"none; {said} from clock start to the last validation"
 
 
 def _where_time_went(record: Record) -> str | None:
@@ -73,14 +73,14 @@ def _startup(record: Record) -> str | None:
     if record.startup_time is None:
         return f"not finished: {', '.join(parts)}"
     whole = format.duration(record.startup_time)
-    return f"{whole} from the command to the first touch of training data: {', '.join(parts)}"
+    return f"{whole} from the command to clock start: {', '.join(parts)}"
 
 
 def _trained(record: Record) -> str | None:
     if not record.steps:
         return None
     epochs = f"{record.epochs:g} {'epoch' if record.epochs == 1 else 'epochs'}"
-    text = f"{epochs}, {format.counted(record.steps, 'update')}"
+    text = f"{epochs}, {format.counted(record.steps, 'step')}"
     return f"{text}, {record.samples:,} {record.sample_unit}" if record.samples else text
 
 
@@ -130,5 +130,5 @@ def _communication(record: Record) -> str | None:
 def _arithmetic(record: Record) -> str | None:
     if record.model_flops_per_s is None:
         return None
-    text = f"model {format.with_prefix(record.model_flops_per_s, 'FLOP/s')} on all workers"
+    text = f"model FLOP/s (all workers) {format.with_prefix(record.model_flops_per_s, 'FLOP/s')}"
     return f"{text}, MFU {format.number(100 * record.mfu)} %" if record.mfu is not None else text
