@@ -8,10 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mlbench.clusters import connection, ray_env
-from mlbench.experiment.config import Experiment
+from mlbench.experiment.config import Cluster, Experiment, NonNegativeFloat
 from mlbench.experiment.errors import UserError
 
 shares_files = False
+
+
+class Config(Cluster):
+    """A cluster's fields and this one's own."""
+
+    wait_s: NonNegativeFloat  # s for an autoscaler to add nodes; 0: what does not fit is refused at once
+
+
 REACH_S = 5  # s in which a Ray that runs takes a connection; ray.init waits for minutes for one that does not
 HINT = "submit it as a Ray job, set RAY_ADDRESS=HOST:PORT, or say cluster=local"
 ADDRESS = re.compile(r"(?P<host>\[[\da-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5})")

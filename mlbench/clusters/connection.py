@@ -7,16 +7,22 @@ A cluster is a module of this folder, found by its name:
 - `shares_files`: whether workers see the driver's files, so that the driver can prepare data for them.
 """
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 
-from mlbench.clusters import ray_env
+import psutil
+
+from mlbench.clusters import persistent, ray_env
 from mlbench.experiment import plugins
 from mlbench.experiment.config import Experiment
+
+WHAT = {"gcs_server": "server of the cluster's state (GCS)", "raylet": "node server (raylet)"}
+ANSWER_S = 5.0  # s that a server on another node has to take a connection
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,20 @@ class Connection:
     host: str
     job_id: str
     node_ids: list[str]
+    servers: tuple[tuple[str, psutil.Process], ...] = ()  # Ray's on this machine, with their names
+    gcs: tuple[str, int] | None = None  # where the server of the cluster's state listens, if elsewhere
+
+    def lost(self) -> str | None:
+        """Return why Ray cannot go on, in one sentence; None while its servers live.
+
+        Ray itself notices after a minute, and then ends this process.
+        """
+        for name, server in self.servers:
+            if not persistent.lives(server):
+                return f"Ray's {WHAT[name]} has died: killed, out of memory, or stopped by somebody"
+        if self.gcs is not None and not any(_answers(self.gcs) for _ in range(2)):
+            return f"Ray's {WHAT[persistent.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
+        return None
 
 
 def load(name: str) -> ModuleType:
@@ -55,7 +75,8 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
     with join(experiment) as host:
         from mlbench.clusters import placement
 
-        yield placement.reserve(experiment, host=host)
+        servers, gcs = _servers()
+        yield replace(placement.reserve(experiment, host=host), servers=servers, gcs=gcs)
 
 
 @contextmanager
@@ -72,3 +93,28 @@ def import_trainer() -> None:
     import ray  # noqa: F401  (before the thread, so that no two threads import it at once)
 
     threading.Thread(target=import_module, args=("ray.train.torch",), daemon=True).start()
+
+
+def _servers() -> tuple[tuple[tuple[str, psutil.Process], ...], tuple[str, int] | None]:
+    """Return Ray's servers on this machine, and the address of the cluster's state where it is elsewhere."""
+    import ray
+    from ray._private import worker
+
+    session = worker._global_node.get_session_dir_path() if worker._global_node else ""
+    found = []
+    for process in psutil.process_iter(["name", "cmdline"]):
+        words = process.info["cmdline"] or ()
+        if session and process.info["name"] in WHAT and any(session in word for word in words):
+            found.append((process.info["name"], process))
+    if any(name == persistent.SERVERS[0] for name, _ in found):
+        return tuple(found), None
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return tuple(found), (host.strip("[]"), int(port))
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=ANSWER_S).close()
+    except OSError:
+        return False
+    return True

@@ -16,10 +16,20 @@ import psutil
 
 from mlbench.clusters import connection, persistent, ray_env
 from mlbench.experiment import provenance
-from mlbench.experiment.config import Experiment
+from mlbench.experiment.config import Cluster, Experiment
 from mlbench.experiment.errors import UserError
 
 shares_files = True
+
+
+class Config(Cluster):
+    """A cluster's fields and this one's own."""
+
+    exclusive: (
+        bool  # wait for another run that measures on this machine; false: beside it, and both are marked
+    )
+
+
 LOOPBACK = "127.0.0.1"  # workers are on this machine, and so are their heartbeats
 MIN_OPEN_FILES = 256  # descriptors; Ray's servers and a worker each need some 100 (2.60)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from mlbench.clusters.persistent import SESSION
 from mlbench.experiment import clock
 from mlbench.experiment.noise import Interference
 
@@ -105,6 +106,17 @@ class CpuUse:
             others=max(0.0, busy - max(0.0, own)) / seconds,
             steal=max(0.0, steal) / seconds,
         )
+
+
+def own_processes(roots: Iterable[int] = ()) -> set[psutil.Process]:
+    """Return this process, those with a pid of `roots`, Ray's processes that it is part of, and all below."""
+    names = []
+    for parent in psutil.Process().parents():
+        with suppress(psutil.Error):
+            session = SESSION.search(" ".join(parent.cmdline()))
+            if parent.name() == "raylet" and session:
+                names.append(session[0])
+    return processes_of(*names, roots={os.getpid(), *roots})
 
 
 def processes_of(*names: str, roots: Iterable[int] = ()) -> set[psutil.Process]:

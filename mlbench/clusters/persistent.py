@@ -55,6 +55,12 @@ def address() -> str | None:
     return note["address"]
 
 
+def servers() -> list[int]:
+    """Return the process ids of the servers of the Ray that `start` left running."""
+    note = _note()
+    return [server["pid"] for server in note["servers"] if _is_alive(server)] if note else []
+
+
 def start() -> str:
     """Start a Ray that outlives this command and return its address; one that runs is kept."""
     _path().parent.mkdir(parents=True, exist_ok=True)
@@ -112,10 +118,10 @@ def end(processes: Collection[psutil.Process]) -> None:
     """Wait STOP_S for processes that were told to end, and kill those that have not."""
     # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
     waits = 10 * STOP_S
-    while waits and any(_lives(process) for process in processes):
+    while waits and any(lives(process) for process in processes):
         time.sleep(0.1)
         waits -= 1
-    for process in filter(_lives, processes):
+    for process in filter(lives, processes):
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
@@ -140,12 +146,13 @@ def _is_alive(server: dict[str, Any]) -> bool:
     """Return whether this very process is alive; its number may be another's by now."""
     try:
         process = psutil.Process(server["pid"])
-        return process.create_time() == server["created"] and _lives(process)
+        return process.create_time() == server["created"] and lives(process)
     except (KeyError, TypeError, ValueError, psutil.Error):
         return False
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Return whether the process runs; one that has ended and was not waited for does not."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -14,7 +14,6 @@ TOKEN = Path(".ray") / "auth_token"  # below the home directory, where Ray itsel
 OWN_TOKEN = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}  # variables by which a user brings a token
 AF_UNIX_BYTES = 107  # longest path of a Unix socket (Linux, unix(7): 108 with the closing zero)
 SOCKET = "ray/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.0"  # the longest that Ray makes
-GCS_RECONNECT_S = 10  # s that processes wait for a dead GCS before they end; Ray's own 60 (2.60)
 
 
 def disable_background_work() -> None:
@@ -29,7 +28,6 @@ def disable_background_work() -> None:
         RAY_enable_metrics_collection="0",  # for Prometheus, which nobody runs here
         RAY_task_events_report_interval_ms="0",  # for the dashboard, which is off
         LOG_NAME_UPDATE_INTERVAL_S="10",  # s between two searches for new log files
-        RAY_gcs_rpc_server_reconnect_timeout_s=str(GCS_RECONNECT_S),
     )
 
 

@@ -1,12 +1,13 @@
 """From the event log of a run to its record: one route for runs that ended in any way, here or elsewhere."""
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import mlbench
-from mlbench.experiment import clock, cost
+from mlbench.experiment import clock, cost, noise
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.goal import Goal, better
@@ -42,7 +43,6 @@ def build_record(log: Log) -> Record:
     measured = _measured(log)
     validations = [validation for validation, _ in measured]
     per_rank = [list(rank) for rank in zip(*(ranks for _, ranks in measured), strict=True)]
-    started_at = _first_touch(log, result)
     status, error = _status(end, result, validations, experiment.target)
     reached = validations[-1].elapsed if status == "goal_reached" else None
     wall = end.ended - start.begun
@@ -50,8 +50,10 @@ def build_record(log: Log) -> Record:
     flops = result.flops_per_sample
     totals = _totals(per_rank, elapsed=validations[-1].elapsed if validations else 0.0)
     rate = totals["samples_per_s"]
-    caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed)
-    noise = {sentence for node in result.nodes for sentence in node.warnings}
+    disturbed = _disturbances(end, result.nodes)
+    caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed) + disturbed
+    startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
+    told = {sentence for node in result.nodes for sentence in node.warnings}
     task = experiment.task
     return Record(
         source=start.source,
@@ -75,12 +77,13 @@ def build_record(log: Log) -> Record:
         workers=experiment.workers,
         oversubscribed=end.oversubscribed,
         caveats=caveats,
-        warnings=sorted(noise | set(start.warnings)),
+        disturbances=disturbed,
+        warnings=sorted(told | set(start.warnings)),
         started_at=clock.iso(start.begun),
         ended_at=clock.iso(end.ended),
         wall=wall,
-        startup=_startup(start, end, result, started_at=started_at, restarted=bool(restarts)),
-        startup_time=started_at - start.begun if started_at else None,
+        startup=startup,
+        startup_time=startup_time,
         time_to_accuracy=reached,
         accuracy_after_time=accuracy_after(
             validations,
@@ -188,45 +191,42 @@ def _status(
     return status, error
 
 
-def _first_touch(log: Log, result: WorkerResult) -> float | None:
-    for event in log:
-        if event["key"] == "run_start":
-            return event["value"]
-        if event["key"] == "validation":
-            return event["metadata"]["started_at"]
-    return result.started_at
-
-
 def _startup(
-    start: RunStart, end: RunEnd, result: WorkerResult, *, started_at: float | None, restarted: bool
-) -> Startup:
-    """Return the parts of the start-up that were reached; contiguous, so they add up.
+    log: Log, start: RunStart, end: RunEnd, result: WorkerResult, *, restarted: bool
+) -> tuple[Startup, float | None]:
+    """Return the parts of the start-up that were reached, in their order, and the whole.
 
-    Workers that were `restarted` have the stamps of their last start, which is not the run's: left out.
+    Every part lies between two readings of one host's clock: the driver's up to the process group (the
+    controller is on its machine), rank 0's from there on. Where these are two hosts the step from the one to
+    the other, a remote call, is left out, and the whole is the sum of the parts. Workers that were
+    `restarted` know of their last start, which is not the run's: left out.
     """
-    stamps: dict[str, float | None] = dict(end.stamps)
-    if not restarted:
-        stamps |= {**result.stamps, "entered": result.entered}
-        if result.entered is not None:
-            stamps["started_at"] = started_at
-    order = (
-        ("command", "connect_begin"),
-        ("cluster", "connect_end"),
-        ("scheduling", "backend_begin"),
-        ("imports", "imports_end"),
-        ("process_group", "group_end"),
-        ("entering", "entered"),
-        ("data_opening", "started_at"),
-    )
+    group = next((event for event in log if event["key"] == "startup"), {"value": {}, "metadata": {}})
+    first = next((event for event in log if event["key"] == "run_start"), None)
+    one_host = first is None or first["metadata"].get("hostname") == group["metadata"].get("hostname")
+    touched = first["value"] if first else result.started_at
+    driver: list[tuple[str, float | None]] = [
+        ("begin", start.begun),
+        ("command", end.stamps.get("connect_begin")),
+        ("cluster", end.stamps.get("connect_end")),
+        ("scheduling", group["value"].get("backend_begin")),
+        ("imports", group["value"].get("imports_end")),
+        ("process_group", group["value"].get("group_end")),
+    ]
+    worker = [
+        ("entering", None if restarted else result.entered),
+        ("calibration", result.calibrated),
+        ("data_opening", touched),
+    ]
     parts: dict[str, float] = {}
-    before = start.begun
-    for part, name in order:
-        stamp = stamps.get(name)
-        if stamp is None:
-            break
-        parts[part] = stamp - before
-        before = stamp
-    return Startup(**parts)
+    for chain in [driver + worker] if one_host else [driver, worker]:
+        for (_, before), (part, after) in itertools.pairwise(chain):
+            if before is None or after is None:
+                break
+            parts[part] = after - before
+    if one_host:
+        return Startup(**parts), touched - start.begun if touched else None
+    return Startup(**parts), math.fsum(parts.values()) if "data_opening" in parts else None
 
 
 def _restarts(log: Log, status: str) -> list[Restart]:
@@ -274,6 +274,15 @@ def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool)
             f"{len(nodes)}: neither time nor cost are this hardware's"
         )
     return sorted(set(caveats))
+
+
+def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:
+    """Return what else the machines did while the run was measured, one sentence each."""
+    here = end.hostname or "the driver's machine"
+    found = noise.disturbances(here, during=None, before=end.interference, shared=end.machine_shared)
+    for node in nodes:
+        found += noise.disturbances(node.hostname, during=node.interference, shared=node.machine_shared)
+    return found
 
 
 def _best(validations: Sequence[Validation], metric: str, direction: Any) -> float | None:

@@ -14,6 +14,7 @@ from mlbench.experiment.config import Cluster, Experiment, Sync, TaskConfig
 from mlbench.experiment.cost import Cost
 from mlbench.experiment.division import Deviation
 from mlbench.experiment.goal import Goal
+from mlbench.experiment.noise import Interference
 
 STATUSES = (
     "goal_reached",
@@ -109,7 +110,8 @@ class Startup(Values):
     scheduling: float | None = None  # placing the workers' processes
     imports: float | None = None  # of torch, on the workers
     process_group: float | None = None
-    entering: float | None = None  # until the worker's own code runs
+    entering: float | None = None  # until the worker's own code runs; unknown on another host
+    calibration: float | None = None  # measuring the nodes
     data_opening: float | None = None  # until the first touch of training data
 
     def parts(self) -> dict[str, float]:
@@ -156,6 +158,8 @@ class Node(Values):
     threads_per_worker: int | None = None
     ray_node_id: str | None = None
     calibration: dict[str, str | int | float | None] = {}  # rates by name; the name ends in the unit
+    interference: Interference | None = None  # what else used its CPUs while the run trained
+    machine_shared: bool = False  # another run of mlbench measured there at the same time
 
 
 class Git(Values):
@@ -225,7 +229,7 @@ class WorkerResult(Values):
     nodes: list[Node] = []
     started_at: float | None = None  # s since 1970, the first touch of training data
     entered: float | None = None  # s since 1970, the first line of the worker's own code
-    stamps: dict[str, float] = {}  # s since 1970, of the process group's set-up
+    calibrated: float | None = None  # s since 1970, when every node had been measured
 
 
 class RunEnd(Values):
@@ -235,7 +239,10 @@ class RunEnd(Values):
     error: str | None = None
     ended: float  # s since 1970
     stamps: dict[str, float] = {}  # s since 1970, of the connection to the cluster
+    hostname: str | None = None  # of the driver
     oversubscribed: bool = False
+    interference: Interference | None = None  # what else used this machine's CPUs while Ray started
+    machine_shared: bool = False  # another run of mlbench measured here at the same time
     ray: RayIds = RayIds()
     result: WorkerResult | None = None  # None: the workers returned nothing
 
@@ -259,6 +266,7 @@ class Record(Values):
     workers: int
     oversubscribed: bool  # more threads computed than there were CPUs
     caveats: list[str]  # why this number is not what it seems, one sentence each
+    disturbances: list[str] = []  # those of them that tell what else the machine did meanwhile
     warnings: list[str]  # what may have made the machine noisy, one sentence each
     started_at: str  # ISO 8601, when the command started
     ended_at: str  # ISO 8601

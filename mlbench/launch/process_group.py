@@ -6,14 +6,17 @@ Here rank 0 binds a socket to the one address by which it reaches the cluster, a
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
+from typing import Any
 
 from mlbench.experiment.errors import UserError
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # what gloo and NCCL read
 _listening: list[socket.socket] = []  # rank 0's, from `listen` to `join`
+_stores: list[Any] = []  # this process's client of the store, once it has joined
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ def join(meeting: Rendezvous, rank: int, *, backend: str, world_size: int, timeo
         timeout=timedelta(seconds=meeting.start_timeout_s),
         master_listen_fd=_listening.pop().detach() if rank == 0 else None,
     )
+    _stores[:] = [store]
     dist.init_process_group(
         backend,
         store=store,
@@ -106,3 +110,22 @@ def join(meeting: Rendezvous, rank: int, *, backend: str, world_size: int, timeo
         world_size=world_size,
         timeout=timedelta(seconds=timeout_s),
     )
+
+
+def set_key(key: str) -> None:
+    """Tell all ranks that something has happened here."""
+    for store in _stores:
+        store.set(key, "1")
+
+
+def await_keys(keys: Sequence[str], timeout_s: float) -> bool:
+    """Wait until every key was set by some rank; return whether they were within `timeout_s`.
+
+    Unlike a barrier this has a time limit of its own, and ranks that are late fail nothing.
+    """
+    for store in _stores:
+        try:
+            store.wait(list(keys), timedelta(seconds=timeout_s))
+        except RuntimeError:  # torch.distributed.DistStoreError
+            return False
+    return True

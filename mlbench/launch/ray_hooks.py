@@ -1,6 +1,6 @@
 """What runs inside Ray Train's own processes: the set-up of the process group, and the event log's writer."""
 
-import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,6 @@ from mlbench.experiment import clock, events
 from mlbench.launch.process_group import Rendezvous, choose_interface, import_backend, join, listen
 
 START_TIMEOUT_S = 300.0  # s; importing torch took 100 s on 2 CPUs with a load of 45
-STAMPS = ("backend_begin", "imports_end", "group_end")
 
 
 # Ray Train's helpers that only cost us: an actor that asks the dashboard every second whether the controller
@@ -69,11 +68,13 @@ class ProcessGroupConfig(TorchConfig):
     - module: a Python module that registers the backend, imported on every worker first.
     - interface: the network interface of all workers; None: the one by which each reaches the head.
     - start_timeout_s: how long the workers may take to import torch and to meet.
+    - log: the event log, which gets the stamps of these steps.
     """
 
     module: str | None = None
     interface: str | None = None
     start_timeout_s: float = START_TIMEOUT_S
+    log: str | None = None
 
     @property
     def backend_cls(self) -> type:
@@ -97,7 +98,9 @@ def _on_start(self: Any, worker_group: Any, config: ProcessGroupConfig) -> None:
     group = {"backend": config.backend, "world_size": size, "timeout_s": config.timeout_s}
     joining = [worker_group.execute_single_async(rank, join, meeting, rank, **group) for rank in range(size)]
     await_ranks(joining, "join the process group", limit + 1)  # the ranks that wait tell what for
-    worker_group.execute(_stamp, begin, imported, clock.wall())
+    stamps = {"backend_begin": begin, "imports_end": imported, "group_end": clock.wall()}
+    if config.log is not None:
+        events.append(Path(config.log), "startup", stamps, hostname=platform.node())
 
 
 def await_ranks(results: Sequence[Any], what: str, timeout_s: float) -> list[Any]:
@@ -113,16 +116,6 @@ def await_ranks(results: Sequence[Any], what: str, timeout_s: float) -> list[Any
     return ray.get(list(results))
 
 
-def _stamp(*stamps: float) -> None:
-    for name, stamp in zip(STAMPS, stamps, strict=True):
-        os.environ[f"MLBENCH_{name.upper()}"] = repr(stamp)
-
-
-def startup_stamps() -> dict[str, float]:
-    """Return the wall-clock stamps that the set-up left in this worker's environment."""
-    return {name: float(os.environ[f"MLBENCH_{name.upper()}"]) for name in STAMPS}
-
-
 class EventLogCallback(UserCallback):
     """Appends validations and restarts to the event log; lives in the controller, beside the driver."""
 
@@ -132,14 +125,18 @@ class EventLogCallback(UserCallback):
         self.started = False
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-        """Write each validation with every rank's times, and the nodes' samples."""
+        """Write each validation with every rank's times and the nodes' samples, or rank 0's result."""
         ranks = sorted(metrics, key=lambda m: m["rank"])
         path = Path(self.path)
+        if "result" in ranks[0]:
+            events.append(path, "worker_result", ranks[0]["result"])
+            return
         started_at = ranks[0]["started_at"]
         system = [sample for message in ranks for sample in message["system"]]
         if not self.started:
             self.started = True
-            events.append(path, "run_start", started_at, kind="INTERVAL_START")
+            host = ranks[0].get("hostname")
+            events.append(path, "run_start", started_at, kind="INTERVAL_START", hostname=host)
         for parts in zip(*(message["parts"] for message in ranks), strict=True):
             events.append(
                 path,

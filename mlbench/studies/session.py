@@ -262,7 +262,7 @@ def _attempts(
 
 
 def _from_store(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:
-    there = execute.already_measured(experiment.model_copy(update={"seed": trial.seed}))
+    there = execute.find_cached(experiment.model_copy(update={"seed": trial.seed}))
     if there is None:
         return []
     uploader.restore(there, output_root / there.run_id, experiment.store)

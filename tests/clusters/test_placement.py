@@ -7,7 +7,7 @@ import ray
 
 from mlbench.clusters import placement
 from mlbench.clusters.placement import WorkerResources, worker_resources
-from mlbench.experiment.config import Experiment, compose
+from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 
 SMALL = {"CPU": 4.0}
@@ -92,14 +92,9 @@ class Autoscaled:
         return [one] * self.count + [{"Alive": False, "NodeID": "dead", "Resources": {"CPU": 64.0}}]
 
 
-def waiting(experiment: Experiment, wait_s: float) -> Experiment:
-    cluster = SimpleNamespace(**vars(experiment.cluster), wait_s=wait_s)
-    return experiment.model_copy(update={"cluster": cluster})
-
-
 def test_an_autoscaler_is_asked_for_whole_nodes_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Autoscaled(monkeypatch, most=3)
-    experiment = waiting(compose(f"{STANDARD} workers=3".split()), 60)
+    experiment = compose(f"{STANDARD} workers=3 cluster.wait_s=60".split())
     found = placement.reserve(experiment, host="h")
     assert found.node_ids == ["n"] * 3 and found.placement == "STRICT_SPREAD"
     assert cluster.requests[0] == [{"CPU": 3.0}] * 3
@@ -109,7 +104,7 @@ def test_an_autoscaler_is_asked_for_whole_nodes_and_waited_for(monkeypatch: pyte
 
 def test_an_autoscaler_that_adds_too_little_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     Autoscaled(monkeypatch, most=2)
-    experiment = waiting(compose(["cluster=attached", "workers=9"]), 0.1)
+    experiment = compose(["cluster=attached", "workers=9", "cluster.wait_s=0.1"])
     with pytest.raises(UserError, match=r"room for 8 on 2 node\(s\), after its autoscaler had 0.1 s to add"):
         placement.reserve(experiment, host="h")
 

@@ -66,8 +66,9 @@ RESULT: dict[str, Any] = {
     "nodes": [NODE],
     "started_at": 112.0,
     "entered": 111.0,
-    "stamps": {"backend_begin": 109.0, "imports_end": 109.5, "group_end": 110.5},
+    "calibrated": 111.5,
 }
+GROUP = {"backend_begin": 109.0, "imports_end": 109.5, "group_end": 110.5}
 END = {"status": None, "ended": 200.0, "stamps": {"connect_begin": 101.0, "connect_end": 104.0}}
 MEASURED = (validated(1, 40.0, 90.0, 1.0, 1.1), validated(2, 80.0, 98.0, 1.0, 1.2))
 
@@ -78,7 +79,8 @@ def log(
     """Return a whole log, as it is read back from its file."""
     start = {"run_id": "r", "key": "k", "command": "c", "mlbench": "0.2.0", "seed": 1, "begun": 100.0}
     start |= {"experiment": experiment.plain()}
-    whole = [event("run_configuration", start, at=100.0), event("run_start", 112.0, at=112.0), *events]
+    whole = [event("run_configuration", start, at=100.0), event("startup", GROUP, hostname="n")]
+    whole += [event("run_start", 112.0, at=112.0, hostname="n"), *events]
     whole.append(event("run_result", END | {"result": result} | end))
     return json.loads(json.dumps(whole))
 
@@ -115,15 +117,52 @@ def test_the_parts_of_the_start_up_add_up() -> None:
     assert record.startup_time == pytest.approx(12.0)
     assert sum(record.startup.parts().values()) == pytest.approx(12.0)
     assert record.startup.scheduling == pytest.approx(5.0)
-    assert record.startup.data_opening == pytest.approx(1.0)
+    assert record.startup.calibration == record.startup.data_opening == pytest.approx(0.5)
+
+
+def test_clocks_of_two_hosts_are_never_subtracted() -> None:
+    """Rank 0's clock is an hour ahead: its parts are its own differences, and the step between is unknown."""
+    ahead = RESULT | {"entered": 3711.0, "calibrated": 3711.5, "started_at": 3712.0}
+    whole = log(compose([]), result=ahead)
+    (first,) = [event for event in whole if event["key"] == "run_start"]
+    first |= {"value": 3712.0, "metadata": {"hostname": "other"}}
+    record = build_record(whole)
+    assert record.startup.entering is None and record.startup.process_group == pytest.approx(1.0)
+    assert record.startup.calibration == record.startup.data_opening == pytest.approx(0.5)
+    assert record.startup_time == pytest.approx(12.0 - 0.5)  # less the call to the worker
+    assert record.time_to_accuracy == 80.0
 
 
 def test_a_restart_s_stamps_are_not_the_run_s() -> None:
-    again = RESULT | {"entered": 300.0, "stamps": {"backend_begin": 290.0}}
+    again = RESULT | {"entered": 300.0, "calibrated": 301.0}
     died = event("worker_failure", {"0": "died"}, count=1)
     record = built(events=[died, *MEASURED], result=again)
     assert len(record.restarts) == 1 and record.startup_time == pytest.approx(12.0)
-    assert record.startup.parts() == {"command": pytest.approx(1.0), "cluster": pytest.approx(3.0)}
+    assert list(record.startup.parts()) == ["command", "cluster", "scheduling", "imports", "process_group"]
+
+
+BUSY = {"seconds": 10.0, "cpus": 2.0, "others": 1.5, "steal": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("node", "end", "sentence"),
+    [
+        ({"interference": BUSY}, {}, "other processes used 1.5 of the 2 CPUs of n while it trained"),
+        ({"machine_shared": True}, {}, "another run of mlbench measured on n at the same time"),
+        (
+            {},
+            {"interference": BUSY, "hostname": "n"},
+            "other processes used 1.5 of the 2 CPUs of n when the run",
+        ),
+        ({}, {"machine_shared": True, "hostname": "n"}, "another run of mlbench measured on n"),
+        ({"interference": BUSY | {"others": 0.1}}, {}, None),
+    ],
+)
+def test_a_busy_machine_is_a_caveat(node: dict, end: dict, sentence: str | None) -> None:
+    record = built(result=RESULT | {"nodes": [NODE | node]}, **end)
+    assert record.caveats == record.disturbances
+    assert len(record.disturbances) == (sentence is not None)
+    assert sentence is None or record.disturbances[0].startswith(sentence)
 
 
 def test_what_a_restart_repeats_counts_once() -> None:

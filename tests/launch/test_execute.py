@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import zips
 from driven import Run, phase_times
 
 from mlbench import results
+from mlbench.clusters.connection import Connection
 from mlbench.experiment import clock, config, events, identity, provenance, record
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
@@ -44,9 +44,9 @@ def fails(error: Exception, monkeypatch: pytest.MonkeyPatch, *, trained: bool = 
     def connect(_: Experiment) -> Iterator[Any]:
         if not trained:
             raise error
-        yield SimpleNamespace(host="127.0.0.1", threads=1, oversubscribed=False, job_id="1", node_ids=[])
+        yield Connection({"CPU": 1.0}, "PACK", 1, False, host="127.0.0.1", job_id="1", node_ids=[])
 
-    def fit(_: Any, __: Any, folder: Path) -> None:
+    def run_workers(_: Any, __: Any, folder: Path) -> None:
         now = clock.wall()
         times = [phase_times(1.0), phase_times(2.0)]
         events.append(
@@ -55,7 +55,7 @@ def fails(error: Exception, monkeypatch: pytest.MonkeyPatch, *, trained: bool = 
         raise error
 
     monkeypatch.setattr(execute.clusters, "connect", connect)
-    monkeypatch.setattr(execute, "fit", fit)
+    monkeypatch.setattr(execute, "run_workers", run_workers)
 
 
 def left(root: Path) -> tuple[Record, list[str]]:
@@ -148,7 +148,7 @@ def test_nobody_knows_a_user_s_files_on_the_nodes_of_a_cluster(root: Path, tmp_p
     words = own_files(tmp_path / "a", rows=2)
     wanted = logreg(root, tmp_path / "data", "cluster=attached", *words)
     measured(root, wanted, "cluster=attached", *words, data="d")
-    assert execute.already_measured(wanted) is None
+    assert execute.find_cached(wanted) is None
 
 
 def test_small_data_is_compared_and_official_data_where_it_is_prepared(
@@ -156,18 +156,18 @@ def test_small_data_is_compared_and_official_data_where_it_is_prepared(
 ) -> None:
     small = logreg(root, data_root)
     measured(root, small, data="other")
-    assert execute.already_measured(small) is None
+    assert execute.find_cached(small) is None
     official = logreg(tmp_path / "official", tmp_path / "empty", "scale=official")
     there = measured(tmp_path / "official", official, "scale=official", data="d")
-    assert execute.already_measured(official) == there
+    assert execute.find_cached(official) == there
     assert not (tmp_path / "empty").exists()
 
 
 def test_a_run_on_one_kind_of_cluster_does_not_stand_for_another(root: Path, tmp_path: Path) -> None:
     words = ("task=allreduce", "goal=none")
     Run(root, *words).end("completed")
-    assert execute.already_measured(logreg(root, tmp_path / "data", *words, "cluster=attached")) is None
-    assert execute.already_measured(logreg(root, tmp_path / "data", *words, "division=open")) is None
+    assert execute.find_cached(logreg(root, tmp_path / "data", *words, "cluster=attached")) is None
+    assert execute.find_cached(logreg(root, tmp_path / "data", *words, "division=open")) is None
 
 
 def test_other_code_another_library_and_another_machine_are_measured_again(
@@ -177,17 +177,17 @@ def test_other_code_another_library_and_another_machine_are_measured_again(
     wanted = logreg(root, tmp_path / "data", *words)
     there = Run(root, *words).end("completed")
     software, node = provenance.software(), provenance.node()
-    assert execute.already_measured(wanted) == there
+    assert execute.find_cached(wanted) == there
     changes = [("software", software | {"sources": "other"}), ("node", node | {"hostname": "other"})]
     for name, value in changes:
         with monkeypatch.context() as patch:
             patch.setattr(provenance, name, lambda value=value: value)
-            assert execute.already_measured(wanted) is None
+            assert execute.find_cached(wanted) is None
 
 
 def test_a_task_without_data_is_reused(root: Path, tmp_path: Path) -> None:
     words = ("task=allreduce", "goal=none")
     wanted = logreg(root, tmp_path / "data", *words)
-    assert execute.already_measured(wanted) is None
+    assert execute.find_cached(wanted) is None
     there = Run(root, *words).end("completed")
-    assert execute.already_measured(wanted) == there
+    assert execute.find_cached(wanted) == there

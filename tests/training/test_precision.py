@@ -7,7 +7,7 @@ import torch
 
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
-from mlbench.launch import driver
+from mlbench.launch import worker_process
 from mlbench.training.precision import STUCK, LossScaler, on_device
 
 CPU = torch.device("cpu")
@@ -174,19 +174,20 @@ def test_every_worker_computes_in_float32_unless_its_recipe_declares_less(monkey
     before = [switch.allow_tf32 for switch in switches]
     context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1, get_local_rank=lambda: 0)
     monkeypatch.setattr("ray.train.get_context", lambda: context)
-    monkeypatch.setattr(driver, "_resume", lambda: None)
+    monkeypatch.setattr(worker_process, "_resume", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assignment = driver.Assignment(
+    spec = worker_process.WorkerSpec(
         compose(["task=resnet20"]),
         seed=1,
         threads=torch.get_num_threads(),
-        progress=("127.0.0.1", 9),
+        heartbeats=("127.0.0.1", 9),
         token="",
+        driver=None,
     )
     try:
         for switch in switches:
             switch.allow_tf32 = True
-        driver._worker(assignment)
+        worker_process.build_worker(spec)
         assert [switch.allow_tf32 for switch in switches] == [False, False]
     finally:
         for switch, allowed in zip(switches, before, strict=True):
