@@ -74,14 +74,20 @@ class Comparison:
     only_b: tuple[Point, ...]
 
 
-def compare(a: Sequence[Record], b: Sequence[Record], *, limit: float | None = None) -> Comparison:
+def compare(
+    a: Sequence[Record],
+    b: Sequence[Record],
+    *,
+    limit: float | None = None,
+    with_disturbed: bool = False,
+) -> Comparison:
     """Return two selections of runs side by side; runs that a person interrupted do not count.
 
     `limit`: a share, e.g. 0.05; the pairs then tell whether B is shown to be slower by more than that, or
-    lost its goal. Raises UserError for an empty side, for a run on both sides, and for tasks, data, scales or
-    goals that differ.
+    lost its goal. `with_disturbed`: count runs, too, beside which their machine did something else. Raises
+    UserError for an empty side, for a run on both sides, and for tasks, data, scales or goals that differ.
     """
-    of_a, of_b = (points(side) for side in (a, b))
+    of_a, of_b = (points(side, with_disturbed=with_disturbed) for side in (a, b))
     for name, found in (("A", of_a), ("B", of_b)):
         if not found:
             raise UserError(
@@ -268,6 +274,14 @@ def _notes(a: Point, b: Point) -> tuple[str, ...]:
         sides = [side for side, point in (("A", a), ("B", b)) if caveat in point.caveats]
         notes.append(f"{' and '.join(sides)}: {caveat}")
     for side, point in (("A", a), ("B", b)):
+        if point.mixture:
+            notes.append(f"{side}: its runs mix {' and '.join(point.mixture)}")
+        left_out = [run for run in point.disturbed if run not in {one.run_id for one in point.records}]
+        if left_out:
+            notes.append(
+                f"{side}: {len(left_out)} of {point.n + len(left_out)} runs are left out, something else ran "
+                f"beside them ({point.disturbed[left_out[0]]})"
+            )
         if point.missed:
             notes.append(
                 f"{side}: {len(point.missed)} of {point.n} runs missed the goal, counted as infinite"

@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlbench.analysis import comparability
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
 from mlbench.experiment import attempts
 from mlbench.experiment.cost import nodes
@@ -52,6 +53,9 @@ class Point:
     - phases, outside: s an epoch, mean over ranks and runs, so that they add up.
     - exposed, overlapped: communication as a share of the time in batches.
     - usd_spent: what all runs cost from command to end, the missed ones too.
+    - disturbed: why the times of runs are not those of a quiet machine, by run id. They are listed and enter
+      no other value, unless asked or unless nothing else was measured.
+    - mixture: what the pooled runs do not share though it may change their times.
     """
 
     key: str
@@ -88,10 +92,12 @@ class Point:
     usd: Estimate | None
     usd_spot: Estimate | None
     usd_spent: float | None
+    disturbed: dict[str, str] = field(default_factory=dict)
+    mixture: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
-        """The number of runs, missed ones included."""
+        """The number of runs that count, missed ones included; disturbed ones stand beside it."""
         return len(self.records)
 
     @property
@@ -101,16 +107,22 @@ class Point:
             return "its workers shared CPUs (oversubscribed)"
         if self.caveats and self.source == OURS:  # an archive's caveats say what its numbers are
             return self.caveats[0]
+        if any("machines" in what for what in self.mixture):
+            return "its runs were measured on several kinds of machines"
         return None if self.times else "its runs had no goal"
 
 
-def points(records: Iterable[Record]) -> list[Point]:
-    """Return the points of a study, few workers first; every seed counts once (experiment.attempts)."""
+def points(records: Iterable[Record], *, with_disturbed: bool = False) -> list[Point]:
+    """Return the points of a study, few workers first; every seed counts once (experiment.attempts).
+
+    `with_disturbed`: pool also runs beside which their machine did something else.
+    """
     together: dict[tuple[str, str], list[Record]] = {}
     for run in attempts.results(records):
         together.setdefault((run.source, run.key), []).append(run)
     return sorted(
-        map(_point, together.values()), key=lambda point: (point.source, point.series, point.workers)
+        (_quiet_point(runs, with_disturbed=with_disturbed) for runs in together.values()),
+        key=lambda point: (point.source, point.series, point.workers),
     )
 
 
@@ -159,6 +171,18 @@ def _machine(record: Record) -> list[Any]:
     for node in record.nodes:
         kinds.append([str(node.cpu_model), node.usable_cpus, *(gpu.name for gpu in node.gpus)])
     return sorted({json.dumps(kind) for kind in kinds})
+
+
+def _quiet_point(runs: list[Record], *, with_disturbed: bool) -> Point:
+    """Return the point of the runs that nothing disturbed; of all where there is no other."""
+    disturbed = comparability.disturbed(runs)
+    quiet = [run for run in runs if run.run_id not in disturbed]
+    pooled = runs if with_disturbed or not any(run.status in TIMED for run in quiet) else quiet
+    point = _point(pooled)
+    if with_disturbed:
+        told = {sentence for run in pooled for sentence in getattr(run, "disturbances", [])}
+        point = replace(point, caveats=tuple(one for one in point.caveats if one not in told))
+    return replace(point, disturbed=disturbed, mixture=comparability.mixture(pooled))
 
 
 def _point(runs: list[Record]) -> Point:

@@ -152,8 +152,15 @@ def _without_base(point: Point, bases: Sequence[Point], all_points: Sequence[Poi
 
 
 def _note(base: Point, point: Point) -> str | None:
-    if base.threads == point.threads:
-        return None
+    notes = [
+        f"the runs with {one.workers} mix {' and '.join(one.mixture)}" for one in (point,) if one.mixture
+    ]
+    if base.threads != point.threads:
+        notes.append(_threads(base, point))
+    return "; ".join(notes) or None
+
+
+def _threads(base: Point, point: Point) -> str:
     before, after = (" or ".join(map(str, one.threads)) or "unknown" for one in (base, point))
     return (
         f"one worker computes with {before} CPU threads, each of {point.workers} with {after}: "

@@ -122,6 +122,14 @@ def _certainty(some: Sequence[Point]) -> str:
             f"with {fewest} runs a point an interval is their whole range and covers the median in "
             f"{100 * max_coverage(fewest):.0f} % of studies, not {100 * LEVEL:.0f} %"
         )
+    left_out = sum(
+        run not in {one.run_id for one in point.records} for point in some for run in point.disturbed
+    )
+    if left_out:
+        parts.append(f"{counted(left_out, 'run')} beside which the machine did something else are left out")
+    mixed = sorted({what for point in some for what in point.mixture})
+    if mixed:
+        parts.append(f"the runs of a point mix {' and '.join(mixed)}")
     if apart:
         parts.append(f"k = {', '.join(apart)} stands apart and enters no speed-up")
     return "; ".join(parts) + "."

@@ -457,3 +457,38 @@ def test_an_interval_is_expanded_by_student_s_t_with_n_less_one_degrees_of_freed
     assert found and (found.low, found.high) == (drawn[place], drawn[-1 - place])
     other = math.floor(stats.norm.cdf(math.sqrt(7 / 6) * stats.t.ppf(0.025, 7)) * 10_000)
     assert drawn[other] != drawn[place]
+
+
+def calibrated(seed: int, rate: float, **changes: Any) -> Record:
+    node = {"hostname": "here", "usable_cpus": 2, "cpu_model": "A", "calibration": {"gemm_flops_per_s": rate}}
+    run = studies.run(1, seed, T4, time=changes.pop("time", 100.0), **changes)
+    return Record.model_validate(run.model_dump(mode="json") | {"nodes": [node | {"threads_per_worker": 1}]})
+
+
+def test_a_run_on_a_node_at_half_speed_is_left_out_and_listed() -> None:
+    runs = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9))]
+    slow = calibrated(9, 95e9, time=190.0)
+    (point,) = points([*runs, slow])
+    assert point.n == 3 and point.times == (100.0,) * 3
+    assert list(point.disturbed) == [slow.run_id] and "52 % slower" in point.disturbed[slow.run_id]
+    (asked,) = points([*runs, slow], with_disturbed=True)
+    assert asked.n == 4 and max(asked.times) == 190.0
+    missed = calibrated(8, 95e9, status="goal_not_reached")
+    (point,) = points([*runs, missed])
+    assert point.n == 4 and point.missed == (missed.run_id,)  # a missed goal is never left out
+
+
+def test_a_point_says_what_its_runs_mix() -> None:
+    one = calibrated(1, 200e9)
+    software = one.model_dump(mode="json")["software"] | {"packages": {"ray": "1.0"}}
+    other = Record.model_validate(calibrated(2, 200e9).model_dump(mode="json") | {"software": software})
+    base = Record.model_validate(
+        one.model_dump(mode="json") | {"software": software | {"packages": {"ray": "2.0"}}}
+    )
+    (point,) = points([base, other])
+    assert point.mixture == ("2 versions of ray",) and point.exclusion_reason is None
+    nodes = [node | {"cpu_model": "B"} for node in other.model_dump(mode="json")["nodes"]]
+    moved = Record.model_validate(other.model_dump(mode="json") | {"nodes": nodes})
+    (point,) = points([base, moved])
+    assert "2 kinds of machines" in point.mixture
+    assert point.exclusion_reason == "its runs were measured on several kinds of machines"
