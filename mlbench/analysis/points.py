@@ -47,7 +47,8 @@ class Point:
     - series: what another point must share to be compared with this one, as (field, JSON value).
     - times, compute_times: one value a run with a goal, in the order of `records`; a missed goal is infinite.
       compute_times is empty where a run that reached the goal was not instrumented.
-    - time_to_accuracy, usd, usd_spot: to the goal; None without a goal, USD also without a price.
+    - time_to_accuracy, usd, usd_spot: to the goal from the first touch of data; None without a goal, USD also
+      without a price. usd_with_startup: from the command to the goal.
     - epochs x seconds_per_epoch is time_to_accuracy in every single run (not for their medians): what lies
       outside the batches, validations above all, is inside seconds_per_epoch.
     - phases, outside: s an epoch, mean over ranks and runs, so that they add up.
@@ -91,6 +92,7 @@ class Point:
     samples_per_s: Estimate | None
     usd: Estimate | None
     usd_spot: Estimate | None
+    usd_with_startup: Estimate | None
     usd_spent: float | None
     disturbed: dict[str, str] = field(default_factory=dict)
     mixture: tuple[str, ...] = ()
@@ -228,6 +230,7 @@ def _point(runs: list[Record]) -> Point:
         samples_per_s=estimate([run.samples_per_s for run in timed if run.samples_per_s]),
         usd=_price(runs, "goal_usd") if asked else None,
         usd_spot=_price(runs, "goal_usd_spot") if asked else None,
+        usd_with_startup=_with_startup(runs) if asked else None,
         usd_spent=math.fsum(run.cost.wall_usd for run in runs if run.cost) if runs[0].cost else None,
     )
 
@@ -290,3 +293,17 @@ def _price(runs: list[Record], name: str) -> Estimate | None:
     if not any(price is not None for price in prices):
         return None
     return estimate([_reached(run, getattr(run.cost, name) if run.cost else None) for run in runs])
+
+
+def _with_startup(runs: list[Record]) -> Estimate | None:
+    """Return the price from the command to the goal; None without a price or where a start was not timed."""
+    if _price(runs, "goal_usd") is None:
+        return None
+    bills = []
+    for run in runs:
+        price = _price([run], "goal_usd")
+        if run.time_to_accuracy and price and run.startup_time is None:
+            return None
+        share = (run.startup_time or 0.0) / run.time_to_accuracy if run.time_to_accuracy else 0.0
+        bills.append(price.value * (1 + share) if price else math.inf)
+    return estimate(bills)

@@ -44,7 +44,7 @@ def summarize(runs: "pd.DataFrame") -> "pd.DataFrame":
     """Return one row a point, with medians and 95 % intervals (`_low`, `_high`); docs/statistics.md."""
     import pandas as pd
 
-    return pd.DataFrame(aggregates.rows(_records(runs)))
+    return pd.DataFrame(aggregates.rows(grouping.groups(_records(runs))))
 
 
 def answers(runs: "pd.DataFrame") -> dict[str, str]:

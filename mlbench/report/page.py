@@ -30,7 +30,7 @@ READING = (
     "Exposed communication is what nothing hides; overlapped communication runs beside the backward pass. "
     "Both are shares of the time in batches.",
     "The price index is price increase over performance increase, k / S^2 at one price a node: below 1 the "
-    "workers earn their price.",
+    "workers earn their price. It is of the time to accuracy, without start-up.",
     "Runs whose workers shared CPUs, or whose node is not the hardware stated, stand apart: no speed-up.",
 )
 
@@ -54,11 +54,17 @@ class _Section:
     unshown: int
 
 
-def page(records: Sequence[Record], *, study: StudyText, references: Sequence[Any]) -> str:
+def page(
+    records: Sequence[Record],
+    *,
+    study: StudyText,
+    references: Sequence[Any],
+    found: Sequence[Group] | None = None,
+) -> str:
     """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped."""
     from jinja2 import Environment, StrictUndefined
 
-    found = groups(records)
+    found = groups(records) if found is None else found
     sections = [_section(group, place, found, references) for place, group in enumerate(found)]
     drawn = {
         one.id: render.specification(one.chart)

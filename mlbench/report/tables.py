@@ -189,8 +189,9 @@ _COLUMNS: dict[str, tuple[Callable[[Speedup], Any], Callable[[float], str]]] = {
     "parallel efficiency": (lambda one: one.efficiency, percent),
     "exposed communication": (lambda one: one.point.exposed, percent),
     "overlapped communication": (lambda one: one.point.overlapped, percent),
-    "cost, on demand": (lambda one: one.point.usd, usd),
-    "cost, spot": (lambda one: one.point.usd_spot, usd),
+    "cost, on demand, with start-up": (lambda one: one.point.usd_with_startup, usd),
+    "cost, on demand, training": (lambda one: one.point.usd, usd),
+    "cost, spot, training": (lambda one: one.point.usd_spot, usd),
     "price index": (lambda one: one.price_index, number),
     "samples / s": (lambda one: one.point.samples_per_s, number),
 }

@@ -4,11 +4,15 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlbench.experiment import events, provenance, run_folders, study
 from mlbench.experiment.record import Record
 from mlbench.experiment.study import Study
 from mlbench.tracking import parent_runs
+
+if TYPE_CHECKING:
+    from mlbench.report.grouping import Group
 
 
 @dataclass
@@ -30,12 +34,15 @@ class StudyResult:
 
 def publish(result: StudyResult) -> None:
     """Write the report, and the parent run with it into MLflow."""
+    from mlbench.report import writer
+
     if result.records:
-        _report(result.study, result.records, result.folder)
-        _to_mlflow(result)
+        found = writer.groups(result.records)  # once: their bootstraps take seconds
+        _report(result.study, result.records, result.folder, found)
+        _to_mlflow(result, found)
 
 
-def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
+def _report(plan: Study, records: Sequence[Record], folder: Path, found: "Sequence[Group]") -> None:
     """Write figures, tables and the page."""
     from mlbench.report import writer
 
@@ -53,10 +60,10 @@ def _report(plan: Study, records: Sequence[Record], folder: Path) -> None:
     ]
     lost = tuple(study.lost_attempts(folder, records))
     text = writer.StudyText(plan.name, plan.question, study.commands(plan), tuple(planned), lost)
-    writer.write(records, folder / study.REPORT, study=text)
+    writer.write(records, folder / study.REPORT, study=text, found=found)
 
 
-def _to_mlflow(result: StudyResult) -> None:
+def _to_mlflow(result: StudyResult, found: "Sequence[Group]") -> None:
     """Write the parent run; a store that does not answer loses nothing and fails nothing."""
     status = "FAILED" if result.unmeasured else "FINISHED"
     try:
@@ -66,6 +73,7 @@ def _to_mlflow(result: StudyResult) -> None:
             output_root=result.output_root,
             uri=result.store,
             status=status,
+            found=found,
         )
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = provenance.without_credentials(str(error)).splitlines()[0]

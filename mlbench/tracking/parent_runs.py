@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlbench.experiment import study
 from mlbench.experiment.record import Record
@@ -17,6 +18,9 @@ from mlbench.experiment.study import Study
 from mlbench.tracking import uploader
 from mlbench.tracking.client import Ledger, open_ledger
 from mlbench.tracking.mapping import COMPLETE, RUN_ID, Metric
+
+if TYPE_CHECKING:
+    from mlbench.report.grouping import Group
 
 PARENT = "mlflow.parentRunId"  # tag by which MLflow nests runs
 FIELDS = ("task", "scale", "recipe", "backend", "sync", "hardware", "goal")
@@ -39,22 +43,34 @@ def parent(ledger: Ledger, output_root: Path, name: str) -> str:
     return ledger.open_run(identity, name=f"study {name}", begun=begun, tags=tags)
 
 
-def write(plan: Study, records: Sequence[Record], *, output_root: Path, uri: str, status: str) -> str:
+def write(
+    plan: Study,
+    records: Sequence[Record],
+    *,
+    output_root: Path,
+    uri: str,
+    status: str,
+    found: "Sequence[Group] | None" = None,
+) -> str:
     """Write the parent: aggregates, tags, and the report's files; return its MLflow id.
 
-    `status` is FINISHED, FAILED or KILLED. Raises what MLflow raises, and may then be called again.
+    - status: FINISHED, FAILED or KILLED.
+    - found: the records' groups (report.writer.groups), where the caller has them.
+
+    Raises what MLflow raises, and may then be called again.
     """
     from mlbench.report import writer  # numpy is for the aggregates alone; a run's mirror needs none
 
     ledger = open_ledger(uri, artifacts=output_root.absolute() / "artifacts")
     assert ledger is not None
     ended = max((datetime.fromisoformat(run.ended_at).timestamp() for run in records), default=0.0)
-    metrics = [Metric(*found[:2], round(ended * 1000), found[2]) for found in writer.metrics(records)]
+    found = writer.groups(records) if found is None else found
+    metrics = [Metric(*one[:2], round(ended * 1000), one[2]) for one in writer.metrics(found)]
     run = parent(ledger, output_root, plan.name)
     if _written(ledger, run) - {(m.name, m.step, m.value) for m in metrics}:
         ledger.client.set_tag(run, RUN_ID, f"{_identity(plan, plan.name)} (superseded)")
         run = parent(ledger, output_root, plan.name)
-    ledger.log(run, metrics=metrics, tags=tags(plan, records))
+    ledger.log(run, metrics=metrics, tags=tags(plan, records, found))
     place = study.folder(output_root, plan.name)
     ledger.client.log_artifact(run, str(place / study.PLAN))
     if (place / study.REPORT).is_dir():
@@ -81,12 +97,10 @@ def sync(output_root: Path, uri: str | None) -> Iterator[str]:
             yield plan.name
 
 
-def tags(plan: Study, records: Sequence[Record]) -> dict[str, str]:
+def tags(plan: Study, records: Sequence[Record], groups: "Sequence[Group]") -> dict[str, str]:
     """Return the parent's tags: what all its runs share, so that two studies compare side by side."""
-    from mlbench.analysis import speedup
-
     found: dict[str, set[str]] = {field: set() for field in FIELDS}
-    all_points = speedup.points(records)
+    all_points = [point for group in groups for point in group.points]
     for point in all_points:
         for field in FIELDS:
             found[field].add(str(getattr(point, field) or ""))

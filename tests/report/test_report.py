@@ -75,7 +75,7 @@ def test_the_tables_on_disk_hold_the_aggregates(records: list[Record], tmp_path:
 
 
 def test_metrics_for_a_tracking_store_are_finite_and_step_by_workers(records: list[Record]) -> None:
-    found = list(writer.metrics(records))
+    found = list(writer.metrics(grouping.groups(records)))
     assert all(math.isfinite(value) for _, value, _ in found)
     assert {workers for _, _, workers in found} == {1, 2, 4}  # the oversubscribed point is not compared
     speedup_two = next(value for name, value, workers in found if (name, workers) == ("speedup", 2))
@@ -88,7 +88,7 @@ def test_metrics_of_several_families_and_tasks_have_names_of_their_own() -> None
         run.model_copy(update={"key": f"m{run.key}", "run_id": f"m{run.run_id}", "experiment": other(run)})
         for run in studies.study(T4, repeats=2)
     ]
-    names = {name for name, _, _ in writer.metrics([*studies.study(T4, repeats=2), *mpi])}
+    names = {name for name, _, _ in writer.metrics(grouping.groups([*studies.study(T4, repeats=2), *mpi]))}
     assert {"gloo/speedup", "mpi/speedup"} <= names and "speedup" not in names
 
 
@@ -157,10 +157,29 @@ def test_notes_have_room_below_a_picture_and_in_place_of_one(tmp_path: Path) -> 
         assert one.height < other.height
 
 
+def test_a_report_computes_the_statistics_of_each_point_once(
+    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    original = grouping.points
+    monkeypatch.setattr(grouping, "points", lambda found: calls.append(1) or original(found))
+    writer.write(records, tmp_path, study=STUDY, references=[])
+    assert len(calls) == 1
+
+
+def test_the_cost_is_shown_with_and_without_start_up() -> None:
+    chart = drawn([studies.run(k, s, T4, time=90 / k) for k in (1, 2) for s in range(3)], "cost")
+    whole, bare = (
+        next(trace for trace in chart.traces if trace.label == f"on demand, {what}")
+        for what in ("with start-up", "training alone")
+    )
+    assert list(whole.y) == pytest.approx([y * (1 + 12.7 / x) for x, y in zip(bare.x, bare.y, strict=True)])
+
+
 def test_the_optimum_is_marked_at_its_cost(records: list[Record]) -> None:
     chart = drawn(records, "cost")
     ring = next(trace for trace in chart.traces if trace.kind == "highlight")
-    costs = next(trace for trace in chart.traces if trace.label == "on demand")
+    costs = next(trace for trace in chart.traces if trace.label == "on demand, with start-up")
     assert (ring.x[0], ring.y[0]) in zip(costs.x, costs.y, strict=True)
     assert any("trade" in sentence for sentence in chart.notes)
 
@@ -371,7 +390,7 @@ def test_other_data_stands_in_charts_answers_and_metrics_of_its_own() -> None:
         "epsilon_like", files, "epsilon_like task.validation=split",
     ]  # fmt: skip
     assert all("9 runs at 3 points" in answer(group)[2] for group in found)
-    metrics = list(writer.metrics(records))
+    metrics = list(writer.metrics(grouping.groups(records)))
     assert len({(name, workers) for name, _, workers in metrics}) == len(metrics)
     assert {row["other_data"] for row in writer.rows(records)} == {group.other_data for group in found}
 

@@ -10,13 +10,18 @@ from mlbench.report.grouping import Group, reasons, workers
 
 
 def cost(group: Group) -> Chart:
-    """Return the price of the goal over the time to it, on demand and spot, with the optimum marked."""
+    """Return the price of the goal, with and without start-up, over the time to it; the optimum is marked."""
     traces: list[Trace] = []
     notes: list[str] = []
     for style, family in enumerate(group.families):
         allowed = [point for point in family.points if point.exclusion_reason is None]
-        traces.append(_bills(family.named("on demand"), [(p, p.usd) for p in allowed], style))
-        traces.append(_bills(family.named("spot"), [(p, p.usd_spot) for p in allowed], style, secondary=True))
+        whole = [(point, point.usd_with_startup or point.usd) for point in allowed]
+        traces.append(_bills(family.named("on demand, with start-up"), whole, style))
+        bare = [(point, point.usd) for point in allowed if point.usd_with_startup]
+        traces.append(_bills(family.named("on demand, training alone"), bare, style, secondary=True))
+        spot = [(point, point.usd_spot) for point in allowed]
+        other = style + len(group.families)
+        traces.append(_bills(family.named("spot, training alone"), spot, other, secondary=True))
         best = optimum(family.points)
         notes += [f"{family.prefix}{best.words}"] if best else []
         if best and best.point.usd and best.point.time_to_accuracy:
@@ -24,7 +29,7 @@ def cost(group: Group) -> Chart:
                 Trace(
                     family.named("price-performance optimum"),
                     [best.point.time_to_accuracy.value],
-                    [best.point.usd.value],
+                    [(best.point.usd_with_startup or best.point.usd).value],
                     "highlight",
                     style,
                     texts=[f"optimum: {workers(best.point)}"],
