@@ -35,6 +35,7 @@ PACKAGES = (
     "numpy",
     "nvidia-ml-py",
     "omegaconf",
+    "pandas",
     "pillow",
     "psutil",
     "pyarrow",
