@@ -28,6 +28,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(args: Args) -> int:
     command_started = clock.process_start()
+    signals.open_standard_streams()
     signals.exit_with_parent()
     check_overrides(args.words)
     experiment = config.compose(args.words)
