@@ -108,6 +108,12 @@ def write_dataset(
     return folder
 
 
+def require_known(name: str, known: Iterable[str]) -> None:
+    """Raise UserError unless a task knows the data set `name`."""
+    if name not in known:
+        raise UserError(f"there is no data set {name!r}", hint=f"the task has {', '.join(known)}")
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a prepared data set; UserError if there is none."""
     try:

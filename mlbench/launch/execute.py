@@ -165,9 +165,12 @@ def check_data(experiment: Experiment) -> str | None:
 
     task = experiment.task
     if not clusters.shares_files(experiment) or task.dataset == registry.NO_DATASET:
+        registry.check(task, workers=experiment.workers, folder=None)
         return None
     registry.require_data(task, experiment.scale, experiment.data_root)
-    return arrow.manifest_hash(registry.load(task.name).prepare(task, experiment.data_root))
+    folder = registry.load(task.name).prepare(task, experiment.data_root)
+    registry.check(task, workers=experiment.workers, folder=folder)
+    return arrow.manifest_hash(folder)
 
 
 def _folder(experiment: Experiment, seed: int, begun: float) -> Path:

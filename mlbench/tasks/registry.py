@@ -6,6 +6,9 @@ A task is a module with three names, and `conf/task/NAME.yaml` with the values o
 - `prepare(config, root, *, progress=None) -> Path`: makes the data set below `root` once and returns its
   folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (datasets/arrow.py).
 
+It may have a fourth, `check(config, *, workers, folder)`, which raises UserError for what cannot run; the
+driver calls it before any worker starts.
+
 A module beside it, `torch`, has one more, which may import torch:
 
 - `build(config, worker) -> TrainingSetup`: what `mlbench.training.loop.train` trains. Or, of a task that does
@@ -71,6 +74,16 @@ def require_data(task: Any, scale: str, root: Path) -> None:
             f"data set {task.dataset!r} is not prepared below {root}",
             hint=f"python -m mlbench.data prepare task={task.name} scale=official data_root={root}",
         )
+
+
+def check(task: Any, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError where the task cannot run with so many workers, or on the prepared data in `folder`.
+
+    The driver asks before any worker starts; `folder` is None where it has no data or cannot look at it.
+    """
+    function = getattr(load(task.name), "check", None)
+    if function is not None:
+        function(task, workers=workers, folder=folder)
 
 
 def mlperf(name: str) -> ModuleType | None:

@@ -12,8 +12,7 @@ from test_resnet50_data import write_images
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry, resnet50
-from mlbench.tasks.resnet50 import data
-from mlbench.tasks.resnet50.torch import batches
+from mlbench.tasks.resnet50 import batches, data
 from mlbench.training import loop, precision
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.timer import PhaseTimer

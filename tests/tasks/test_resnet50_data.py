@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import struct
 import zlib
@@ -121,6 +122,19 @@ def test_damaged_images_are_all_named_and_nothing_is_left_half(imagenet: Path) -
     assert f"{cut}: image file is truncated" in sentence
     assert "n01443537_0.JPEG: not an image" in sentence and "n02105855_2.JPEG: not an image" in sentence
     assert "n02105855_1.JPEG: [Errno 21] Is a directory" in sentence
+
+
+def test_an_image_of_one_pixel_and_a_name_of_any_bytes_are_taken(imagenet: Path) -> None:
+    train = imagenet / "downloads/imagenet/train"
+    Image.new("RGB", (1, 1), "red").save(train / "n01440764/n01440764_1.JPEG", "JPEG")
+    image = train / "n01443537/n01443537_0.JPEG"
+    odd = os.path.join(os.fsencode(image.parent), b"\xff\xfe.JPEG")
+    os.rename(image, odd)
+    folder = data.prepare_dataset(IMAGENET, imagenet)
+    assert data.open_dataset(folder).train.widths.min() == 1
+    Path(os.fsdecode(odd)).write_text("no image")
+    shutil.rmtree(folder)
+    assert "\\udcff\\udcfe.JPEG: not an image" in refused(imagenet)
 
 
 def png(width: int, height: int) -> bytes:

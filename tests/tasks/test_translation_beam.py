@@ -37,6 +37,25 @@ class Chain:
         return self.logits[place], (place,), weights if self.attends else None
 
 
+class Fixed:
+    """A model of two words, END and a, with these probabilities of END after each number of words."""
+
+    def __init__(self, *ends: float) -> None:
+        self.ends = ends
+
+    def encode(self, source, lengths):
+        return (torch.zeros(len(source), 1),)
+
+    def init_state(self, memory, beams):
+        return (torch.zeros(len(memory[0]), beams, dtype=torch.int64),)
+
+    def step(self, words, state, memory):
+        end = torch.tensor(self.ends)[state[0]]
+        logits = torch.full((*words.shape, END + 2), -math.inf)
+        logits[..., END], logits[..., END + 1] = end.log(), (1 - end).log()
+        return logits, (state[0] + 1,), None
+
+
 def search(beams, *, length_norm=0.6, coverage=0.0):
     return Search(beams, length_norm, coverage, bos=BEGIN, eos=END, pad=PAD)
 
@@ -208,3 +227,20 @@ def test_the_search_follows_the_training_pass(name):
         every, scores = every + some, scores + (total / norm).tolist()
     best = every[max(range(len(every)), key=scores.__getitem__)]
     assert found[0].tolist() == ended(best, 3)
+
+
+@pytest.mark.parametrize(
+    ("beams", "ends", "words"),
+    [(1, (0.55, 0.999), 0), (2, (0.55, 0.6, 0.999), 1)],
+    ids=["greedy", "two beams"],
+)
+def test_a_sentence_is_done_with_as_many_complete_hypotheses_as_beams(beams, ends, words):
+    """One word more would win by its length penalty, and is no longer looked at."""
+    how = search(beams, length_norm=8.0)
+    model, limit = Fixed(*ends, *[0.5] * 9), torch.tensor([9])
+    (found,) = translate(model, SOURCE[:1], LENGTHS[:1], limits=limit, search=how)
+    assert found.tolist()[: words + 1] == [END + 1] * words + [END]
+    chances = [math.log(ends[n]) + sum(math.log(1 - end) for end in ends[:n]) for n in range(len(ends))]
+    norms = [((NORM_CONSTANT + n + 1) / (NORM_CONSTANT + 1)) ** 8.0 for n in range(len(ends))]
+    scores = [chance / norm for chance, norm in zip(chances, norms, strict=True)]
+    assert scores[words + 1] > scores[words]

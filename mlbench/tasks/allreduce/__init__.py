@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from mlbench.experiment.config import PositiveInt, TaskConfig
+from mlbench.experiment.errors import UserError
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 
@@ -19,6 +20,12 @@ class Config(TaskConfig):
     warmups: Annotated[int, Field(ge=5)]
     collectives: Annotated[tuple[Collective, ...], Field(min_length=1)]
     dtypes: Annotated[tuple[Literal["float32", "float16", "bfloat16"], ...], Field(min_length=1)]
+
+
+def check(config: Config, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError for a single worker."""
+    if workers < 2:
+        raise UserError("allreduce needs at least 2 workers", hint="workers=2")
 
 
 def prepare(config: Config, root: Path, *, progress: Any = None) -> Path:

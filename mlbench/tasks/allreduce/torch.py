@@ -6,8 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from mlbench.experiment.errors import UserError
-from mlbench.tasks.allreduce import Config, bandwidth
+from mlbench.tasks.allreduce import Config, bandwidth, check
 from mlbench.tasks.allreduce.collectives import CollectiveCase, reason_to_skip, values
 from mlbench.training.setup import TaskResult
 from mlbench.training.worker import Worker
@@ -20,8 +19,7 @@ def measure(config: Config, worker: Worker) -> TaskResult:
     collective and dtype that cannot be measured here, and `fit` for one that was. The outcome's status
     is `failed` if an element was wrong. Raises UserError for a single worker.
     """
-    if worker.world_size < 2:
-        raise UserError("allreduce needs at least 2 workers: one has nobody to talk to", hint="workers=2")
+    check(config, workers=worker.world_size, folder=None)
     worker.barrier()
     worker.timer.start()
     table = list(_rows(config, worker))

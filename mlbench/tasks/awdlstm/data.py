@@ -44,7 +44,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     if config.dataset == "agreement":
         write_splits, manifest = _write_agreement, AGREEMENT
     else:
-        assert config.dataset == "wikitext2", config.dataset
+        arrow.require_known(config.dataset, DATASETS)
         write_splits, manifest = partial(_write_wikitext2, root=root), WIKITEXT2
     return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
 

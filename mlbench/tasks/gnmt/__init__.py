@@ -4,7 +4,7 @@ from mlbench.experiment.config import PositiveFloat, PositiveInt
 from mlbench.tasks.gnmt import data
 from mlbench.tasks.translation.config import Share, TranslationConfig
 
-prepare = data.prepare_dataset
+prepare, check = data.prepare_dataset, data.check
 
 
 class Config(TranslationConfig):

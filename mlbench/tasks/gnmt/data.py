@@ -4,3 +4,4 @@ from mlbench.tasks.translation import data
 
 DATASETS = {name: data.DATASETS[name] for name in ("wmt16_en_de", "cipher")}
 prepare_dataset = data.prepare_dataset
+check = data.check

@@ -41,7 +41,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     if config.dataset == "epsilon_like":
         write_splits, manifest = _write_epsilon_like, EPSILON_LIKE
     else:
-        assert config.dataset == "epsilon", config.dataset
+        arrow.require_known(config.dataset, DATASETS)
         write_splits, manifest = partial(_write_epsilon, root=root, progress=progress), EPSILON
     return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
 

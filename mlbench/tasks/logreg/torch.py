@@ -65,9 +65,10 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         part = sampling.shard(len(rows.test.labels), worker)
         labels = rows.test.labels[part.start : part.stop]
         logits = trained(rows.test.features[part.start : part.stop])
-        mean_loss = logistic.entropy(logits, labels).item()
+        # A sum, as the mean over the rows of a worker that has none is not a number.
+        entropy = logistic.cross_entropy(logits.double(), labels, reduction="sum").item()
         right = logistic.correct(logits, labels).item()
-        entropy, correct, count = worker.sum([mean_loss * len(part), right, len(part)]).tolist()
+        entropy, correct, count = worker.sum([entropy, right, len(part)]).tolist()
         penalty = config.l2 / 2 * float(model.weight.double().square().sum())
         return {"accuracy": 100 * correct / count, "loss": entropy / count + penalty}
 
@@ -75,7 +76,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         return training_flops(
             model,
             [rows.train.features[:1]],
-            lambda logits: logistic.entropy(logits, logits.new_zeros(len(logits))),
+            lambda logits: logistic.cross_entropy(logits, logits.new_zeros(len(logits))),
         )
 
     return TrainingSetup(
@@ -85,7 +86,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         load=load,
         steps=steps,
         forward=lambda net, batch: net(batch.features),
-        loss=lambda logits, batch: logistic.entropy(logits, batch.labels),
+        loss=lambda logits, batch: logistic.cross_entropy(logits, batch.labels),
         validate=validate,
         samples=lambda batch: len(batch.labels),
         sample_unit="rows",

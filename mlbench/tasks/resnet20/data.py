@@ -44,7 +44,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     if config.dataset == "digits":
         write_splits, manifest = _write_digits, DIGITS
     else:
-        assert config.dataset == "cifar10", config.dataset
+        arrow.require_known(config.dataset, DATASETS)
         write_splits, manifest = partial(_write_cifar10, root=root, progress=progress), CIFAR10
     return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
 

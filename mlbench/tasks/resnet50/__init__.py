@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mlbench.experiment.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.experiment.errors import UserError
 from mlbench.tasks.resnet50 import data
 
 prepare = data.prepare_dataset
@@ -40,3 +41,25 @@ class Config(TrainingConfig):
     def global_batch(self, workers: int) -> int:
         """Return the images of one optimizer step over all workers, at most `max_global_batch`."""
         return min(self.batch_size, self.max_global_batch // workers) * workers
+
+
+def check(config: Config, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError where the images of a step cannot be shared out to the workers."""
+    batches(config, workers)
+
+
+def batches(config: Config, workers: int) -> tuple[int, int]:
+    """Return the images of a worker's step and of its micro-batch; UserError if they do not go together."""
+    batch = config.global_batch(workers) // workers
+    if not batch:
+        raise UserError(
+            f"{workers} workers share a global batch of at most {config.max_global_batch} images",
+            hint="use fewer workers",
+        )
+    micro = config.micro_batch or batch
+    if batch % micro:
+        raise UserError(
+            f"task.micro_batch={micro} does not divide the {batch} images of a worker's step",
+            hint="give a divisor, or null for one piece",
+        )
+    return batch, micro

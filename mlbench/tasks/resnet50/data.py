@@ -80,7 +80,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
         return _prepare_folders(config.train_folder, config.val_folder, root, progress=progress)
     if config.dataset == "shapes":
         return arrow.write_dataset(root / "shapes", _write_shapes, manifest=SHAPES, progress=progress)
-    assert config.dataset == "imagenet", config.dataset
+    arrow.require_known(config.dataset, DATASETS)
     source = root / "downloads" / "imagenet"
     folders = {split: source / split for split in SPLITS}
     write_splits = partial(_write_folders, folders=folders, sizes=IMAGENET_IMAGES, progress=progress)

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mlbench.experiment.errors import UserError
-from mlbench.tasks.resnet50 import RATE_SAMPLES, Config, data, decode, model
+from mlbench.tasks.resnet50 import RATE_SAMPLES, Config, batches, data, decode, model
 from mlbench.training import precision, sampling, schedules
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
@@ -131,23 +130,6 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         table=table,
         close=loader.close,
     )
-
-
-def batches(config: Config, workers: int) -> tuple[int, int]:
-    """Return the images of a worker's step and of its micro-batch; UserError if they do not go together."""
-    batch = config.global_batch(workers) // workers
-    if not batch:
-        raise UserError(
-            f"{workers} workers share a global batch of at most {config.max_global_batch} images",
-            hint="use fewer workers",
-        )
-    micro = config.micro_batch or batch
-    if batch % micro:
-        raise UserError(
-            f"task.micro_batch={micro} does not divide the {batch} images of a worker's step",
-            hint="give a divisor, or null for one piece",
-        )
-    return batch, micro
 
 
 def decoding(decoder: decode.Decoder, worker: Worker, *, processes: int) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from mlbench.experiment.config import PositiveInt
 from mlbench.tasks.transformer import data
 from mlbench.tasks.translation.config import TranslationConfig
 
-prepare = data.prepare_dataset
+prepare, check = data.prepare_dataset, data.check
 
 
 class Config(TranslationConfig):

@@ -14,43 +14,15 @@ depend on the number of workers, and every rank has the same number of micro-bat
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 
 from mlbench.experiment.errors import UserError
+from mlbench.tasks.translation.chunks import BatchBudget, cut
 from mlbench.tasks.translation.columns import columns
 from mlbench.tasks.translation.data import Pairs
 from mlbench.training.worker import Worker
-
-# Under a budget of tokens a chunk has at least MIN_ROWS sentences, so that ranks can share it; from MANY_ROWS
-# on, their number is a multiple of ALIGNED, as tensor cores want. Chosen 2026-11-21.
-MIN_ROWS, MANY_ROWS, ALIGNED = 8, 64, 8
-
-
-@dataclass(frozen=True)
-class BatchBudget:
-    """What a step of all workers together holds, and a micro-batch of one worker at most.
-
-    Padded tokens of a chunk: sentences x the longest of their sides, EOS included. Which sentences meet in a
-    step of tokens depends on its chunks; by default a chunk is as large as a micro-batch may be. Raises
-    UserError unless equal chunks make up the step exactly.
-    """
-
-    kind: Literal["sentences", "tokens"]
-    global_batch: int
-    micro_batch: int
-    chunks: int = 0
-
-    def __post_init__(self) -> None:
-        chunks = self.chunks or math.ceil(self.global_batch / self.micro_batch)
-        if self.global_batch % chunks:
-            raise UserError(
-                f"a step of {self.global_batch:,} {self.kind} cannot be made of {chunks} equal chunks",
-                hint="choose task.chunks or a micro-batch that divides task.global_batch_size",
-            )
-        object.__setattr__(self, "chunks", chunks)
 
 
 @dataclass(frozen=True)
@@ -99,21 +71,10 @@ class BucketedSteps:
     def __init__(self, pairs: Pairs, budget: BatchBudget, *, max_length: int, worker: Worker) -> None:
         self.worker, self.budget = worker, budget
         self.source, self.target = columns(pairs, worker.device)
-        source, target = self.source.lengths, self.target.lengths
-        fits = (np.minimum(source, target) > 0) & (np.maximum(source, target) <= max_length)
-        self.rows = np.flatnonzero(fits)
-        self.lengths = np.stack([source, target])[:, self.rows] + 1  # with EOS
-        self.keys = _keys(*self.lengths)
-        in_order = self.lengths[:, np.argsort(self.keys, kind="stable")]
-        self.starts = _cut(in_order.max(0), budget)
-        if not len(self):
-            raise UserError(
-                f"{len(self.rows):,} sentence pairs are less than one step of "
-                f"{budget.global_batch:,} {budget.kind}",
-                hint="give more text, or a smaller task.global_batch_size in division=open",
-            )
+        plan = cut(self.source.lengths, self.target.lengths, budget, max_length=max_length)
+        self.rows, self.lengths, self.keys, self.starts = plan
         self.sentences = np.diff(self.starts)
-        in_order = in_order[:, : self.starts[-1]]
+        in_order = self.lengths[:, np.argsort(self.keys, kind="stable")][:, : self.starts[-1]]
         widest = np.maximum.reduceat(in_order, self.starts[:-1], axis=1)
         self.padding = float(1 - in_order.sum() / (widest.sum(0) * self.sentences).sum())
         # Ranks fall into groups: group i takes every n-th chunk from the i-th on and shares each row by row.
@@ -228,35 +189,3 @@ def test_batches(pairs: Pairs, *, sentences: int, max_length: int, worker: Worke
         rows = own[begin : begin + sentences]
         source = column.gather(rows, int(lengths[rows].max()), max_length=max_length)
         yield TestBatch(rows.tolist(), source, torch.from_numpy(lengths[rows]))
-
-
-def _keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return numbers that sort by source length, the max_length first, then by target length.
-
-    The target's direction alternates, so that a chunk that spans two source lengths has targets alike.
-    """
-    width = int(target.max(initial=0)) + 1
-    snake = np.where(source % 2, target, width - 1 - target)
-    keys = (int(source.max(initial=0)) - source) * width + snake
-    return keys.astype(np.min_scalar_type(int(keys.max(initial=0))))  # numpy sorts 16 bits by counting
-
-
-def _cut(lengths: np.ndarray, budget: BatchBudget) -> np.ndarray:
-    """Return the boundaries of chunks [chunks + 1] in a sorted order of sentences with these lengths."""
-    most = budget.global_batch // budget.chunks
-    if budget.kind == "sentences":
-        return np.arange(len(lengths) // budget.global_batch * budget.chunks + 1) * most
-    starts = [0]
-    while starts[-1] < len(lengths):
-        ahead = lengths[starts[-1] : starts[-1] + most]
-        padded = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)
-        rows = int(np.searchsorted(padded, most, side="right"))
-        if rows < MIN_ROWS:
-            if len(ahead) < MIN_ROWS:
-                break
-            raise UserError(
-                f"{most:,} padded tokens do not hold {MIN_ROWS} sentences of {ahead[0]}",
-                hint="choose larger micro-batches or a smaller length limit",
-            )
-        starts.append(starts[-1] + (rows - rows % ALIGNED if rows >= MANY_ROWS else rows))
-    return np.array(starts)

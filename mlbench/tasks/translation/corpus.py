@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mlbench.datasets import arrow
 from mlbench.datasets.arrow import DatasetWriter
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import lines, wmt
@@ -56,6 +57,7 @@ MANIFESTS = {
 
 def manifest(config: Any) -> dict[str, Any]:
     """Return what identifies the data set of `config`; UserError if its languages are not those asked for."""
+    arrow.require_known(config.dataset, MANIFESTS)
     asked = {"source": config.source, "target": config.target}
     if own_files(config):
         # Other languages have other letters: none is dropped, the rarest become UNK.

@@ -14,6 +14,7 @@ import pyarrow as pa
 from mlbench.datasets import arrow
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.tasks.translation import corpus, wmt
+from mlbench.tasks.translation.chunks import BatchBudget, cut
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -104,6 +105,19 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     write_splits = partial(_write_splits, config=config, root=root)
     folder = root / corpus.folder(config)
     return arrow.write_dataset(folder, write_splits, manifest=corpus.manifest(config), progress=progress)
+
+
+def check(config: Any, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError where the prepared text does not make a step of the configured size.
+
+    The published text is known to; a user's own is looked at before any worker starts.
+    """
+    if folder is None or config.dataset in wmt.TRAINED_ON and not corpus.own_files(config):
+        return
+    pairs = _pairs(arrow.read_split(folder, "train"))
+    budget = BatchBudget(config.batch_by, config.global_batch_size, config.batch_size, config.chunks)
+    lengths = (np.diff(pairs.source_offsets), np.diff(pairs.target_offsets))
+    cut(*lengths, budget, max_length=config.max_length)
 
 
 def open_dataset(folder: Path) -> Dataset:
