@@ -234,14 +234,19 @@ def synthetic(backend: str, *, busbw: float = 1e9) -> list[dict[str, Any]]:
     return [*rows, bandwidth.fitted(rows, **pair)]
 
 
-def test_the_terminal_shows_the_fit_and_why_something_is_missing() -> None:
+def test_the_terminal_has_the_columns_of_nccl_tests_the_fit_and_why_something_is_missing() -> None:
     table = synthetic("gloo")
     table.append({**bandwidth.row("skipped", **{k: table[0][k] for k in ("backend", "device", "workers")}),
                   "collective": "broadcast", "dtype": "bfloat16", "reason": "no kernel"})  # fmt: skip
     console = Console(width=200, record=True, file=StringIO())
     console.print(report.terminal(table, network_gbit_per_s=16.0))
     text = console.export_text()
-    assert "100 us" in text and "1 GB/s" in text and "50.0 %" in text
+    (heading,) = [line.split() for line in text.splitlines() if "redop" in line]
+    assert heading == ["collective", "size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"]
+    rows = [line.split() for line in text.splitlines() if line.startswith("  all_reduce")]
+    assert len(rows) == 4 and all(row[-1] == "0" for row in rows)
+    assert rows[-1][1:7] == ["400", "MB", "400,000,000", "float32", "sum", "400"]
+    assert "latency 100 us, bandwidth 1 GB/s" in text and "50.0 % of the line rate" in text
     assert "skipped: gloo cpu broadcast bfloat16: no kernel" in text
 
 

@@ -127,41 +127,55 @@ def summary(tables: Mapping[str, Sequence[Row]]) -> list[str]:
 
 
 def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -> "Group":
-    """Return a table with one line a collective and dtype, and what was skipped or wrong and why."""
+    """Return nccl-tests' columns for some sizes of each collective, the fits, and what is missing and why.
+
+    As in nccl-tests, the size is that of the larger buffer, and `redop` is none where nothing is reduced.
+    """
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     groups, fits = lines(table), lines(table, "fit")
-    shown = _shown(groups)
+    sizes = _shown(groups)
     origins = dict.fromkeys(f"{backend} {device} x{workers}" for backend, device, _, _, workers in groups)
-    title = "Median times by message size" + (f", {next(iter(origins))}" if len(origins) == 1 else "")
+    title = "Median times of the slowest rank, " + "; ".join(origins)
     drawn = Table(box=box.SIMPLE, title=title, title_justify="left")
-    for heading in ("collective", "dtype") if len(origins) == 1 else ("backend", "collective", "dtype"):
-        drawn.add_column(heading, no_wrap=True)
-    headings = [f"~{format.with_prefix(size, 'B')}" for size in shown]
-    headings += ["latency", "bandwidth", "residual", "best bus"]
-    headings += ["of line"] if network_gbit_per_s else []
-    for heading in headings:
-        drawn.add_column(heading, justify="right", no_wrap=True)
-    for line, rows in groups.items():
-        backend, device, collective, dtype, workers = line
-        cells = [format.duration(_nearest(rows, size)["p50_s"]) for size in shown]
-        cells += _fitted(fits[line][0]) if line in fits else ["-"] * 3
-        best = max(row["busbw_bytes_per_s"] for row in rows)
-        cells.append(format.with_prefix(best, "B/s"))
-        if network_gbit_per_s:
-            cells.append(format.percent(best / (network_gbit_per_s * GIGABIT)))
-        named = (collective, dtype)
-        drawn.add_row(*named if len(origins) == 1 else (f"{backend} {device} x{workers}", *named), *cells)
-    notes = dict.fromkeys(
+    for heading in ("collective", "size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"):
+        right = heading in ("size", "count", "time", "algbw", "busbw", "#wrong")
+        drawn.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    for (backend, device, collective, dtype, workers), rows in groups.items():
+        name = collective if len(origins) == 1 else f"{backend} {device} x{workers} {collective}"
+        for row in dict.fromkeys(rows.index(_nearest(rows, size)) for size in sizes):
+            drawn.add_row(name, *_nccl_tests(rows[row], dtype))
+    notes = [Text(_fit_note(line, row, groups, network_gbit_per_s)) for line, (row, *_) in fits.items()]
+    missing = dict.fromkeys(
         f"{'skipped' if row['kind'] == 'skipped' else 'wrong'}: {row['backend']} {row['device']} "
         f"{row['collective']} {row['dtype']}: {row['reason']}"
         for row in table
         if row["reason"]
     )
-    return Group(drawn, *(Text(format.printable(note), style="yellow") for note in notes))
+    return Group(drawn, *notes, *(Text(format.printable(note), style="yellow") for note in missing))
+
+
+def _nccl_tests(row: Row, dtype: str) -> list[str]:
+    """Return a row's cells in the order of nccl-tests."""
+    operation = "sum" if row["collective"] in ("all_reduce", "reduce_scatter") else "none"
+    rates = (_rate(row[name]) for name in ("algbw_bytes_per_s", "busbw_bytes_per_s"))
+    count = f"{row['elements']:,}"
+    wrong = str(row["wrong_elements"])
+    return [_size(row["bytes"]), count, dtype, operation, format.duration(row["p50_s"]), *rates, wrong]
+
+
+def _fit_note(line: Line, row: Row, groups: dict[Line, list[Row]], network_gbit_per_s: float | None) -> str:
+    """Return latency, bandwidth and residual of t = alpha + beta * bytes, and the best bus bandwidth."""
+    latency, bandwidth, residual = _fitted(row)
+    best = max(one["busbw_bytes_per_s"] for one in groups[line])
+    note = f"{line[2]} {line[3]}: latency {latency}, bandwidth {bandwidth}, residual {residual}; best busbw "
+    note += _rate(best)
+    if network_gbit_per_s:
+        note += f", {format.percent(best / (network_gbit_per_s * GIGABIT))} of the line rate"
+    return note
 
 
 def _curve(rows: list[Row], field: str) -> tuple[list[int], list[float]]:
