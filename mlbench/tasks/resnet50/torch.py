@@ -17,9 +17,6 @@ from mlbench.training.worker import Worker
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 VALIDATION_BATCH = 250  # images; bounds memory, changes no result
-# Channels of the stem x pixels of a micro-batch above which a CPU computes the first stage twice; 256 whole
-# ImageNet crops are 8.2e8 (2026-11-21)
-RECOMPUTE_ABOVE = 5e8
 TIMED_IMAGES = 256  # whose decoding is timed once the run is over
 TIMED_REPEATS = 3  # of which the fastest counts: what else the machine does only adds
 
@@ -27,7 +24,9 @@ TIMED_REPEATS = 3  # of which the fastest counts: what else the machine does onl
 def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains; processes that decode live until `close`."""
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
-    decoder = decode.Decoder(files, crop=config.crop, resize=config.resize, smallest=config.min_crop_area)
+    decoder = decode.Decoder(
+        files, crop=config.crop, resize=config.resize, min_crop_area=config.min_crop_area
+    )
     cuda = worker.device.type == "cuda"
     # On a GPU the worker's CPU threads have nothing else to do; without one they compute.
     processes = config.dataloader_workers
@@ -37,10 +36,9 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     torch.backends.cudnn.benchmark = cuda  # all batches have one shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
-        net = model.resnet(blocks=config.stage_blocks, width=config.width, classes=len(files.classes))
+        net = model.resnet(stage_blocks=config.stage_blocks, width=config.width, classes=len(files.classes))
     net = net.to(worker.device)
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub has not got it
-    net.recompute = not cuda and config.width * micro * config.crop**2 > RECOMPUTE_ABOVE
     optimizer = torch.optim.SGD(
         model.parameter_groups(net, config.weight_decay),
         lr=config.lr * batch * worker.world_size / RATE_SAMPLES,
@@ -73,9 +71,9 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     def load() -> tuple[Any, Any]:
         return files.train.labels, files.val.labels  # images come batch by batch
 
-    def steps(_: Any, epoch: int) -> decode.Updates:
-        jobs = decode.training_jobs(len(files.train), batch=batch, micro=micro, epoch=epoch, worker=worker)
-        return decode.Updates(loader, jobs, per_update=batch // micro, on_device=on_device)
+    def steps(_: Any, epoch: int) -> decode.EpochSteps:
+        tasks = decode.training_tasks(len(files.train), batch=batch, micro=micro, epoch=epoch, worker=worker)
+        return decode.EpochSteps(loader, tasks, per_step=batch // micro, on_device=on_device)
 
     def loss(logits: Tensor, pixels: tuple[Tensor, Tensor]) -> Tensor:
         total = F.cross_entropy(logits, pixels[1], reduction="sum", label_smoothing=config.label_smoothing)
@@ -83,8 +81,8 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
 
     def validate(trained: nn.Module, _: Any) -> dict[str, float]:
         totals = torch.zeros(4, dtype=torch.float64, device=worker.device)
-        jobs = decode.validation_jobs(len(files.val), batch=VALIDATION_BATCH, worker=worker)
-        for images, labels in map(on_device, loader.batches(jobs)):
+        tasks = decode.validation_tasks(len(files.val), batch=VALIDATION_BATCH, worker=worker)
+        for images, labels in map(on_device, loader.batches(tasks)):
             with torch.autocast(worker.device.type, dtype=mixed.autocast, enabled=bool(mixed.autocast)):
                 logits = trained(normalise(images)).double()  # the sum over all images then hides no rounding
             ranked = logits.topk(min(5, len(files.classes))).indices == labels[:, None]
@@ -103,7 +101,6 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         return metrics
 
     def flops_per_sample(_: Any) -> float:
-        net.recompute = False  # what is computed twice counts once
         pair = torch.empty(2, 3, config.crop, config.crop, device="meta")  # batch norm refuses one value
         return training_flops(net, [pair], lambda logits: logits.sum())
 
@@ -138,10 +135,10 @@ def decoding(decoder: decode.Decoder, worker: Worker, *, processes: int) -> list
     All ranks decode at the same time, each from the beginning of its own share.
     """
     rows = sampling.shard(len(decoder.splits["train"]), worker)[:TIMED_IMAGES]
-    job = decode.Job("train", rows=list(rows), key=worker.seed)
+    task = decode.DecodeTask("train", rows=list(rows), key=worker.seed)
     pixels = np.empty((len(rows), decoder.crop, decoder.crop, 3), np.uint8)
     seconds = worker.timer.benchmark(
-        lambda: decoder.decode(job, pixels), TIMED_REPEATS, barrier=worker.barrier
+        lambda: decoder.decode(task, pixels), TIMED_REPEATS, barrier=worker.barrier
     )
     own = {"kind": "decoding", "rank": worker.rank, "images": len(rows), "processes": processes}
     return worker.gather(own | {"images_per_s_per_process": len(rows) / min(seconds)})
