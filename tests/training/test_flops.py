@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from mlbench.tasks.logreg.model import cross_entropy, linear
+from mlbench.tasks.resnet20.model import resnet
 from mlbench.training.flops import training_flops
 
 
