@@ -7,7 +7,6 @@ import pytest
 from mlbench.contract.ranks import mini_worker
 from mlbench.contract.test_task import *  # noqa: F403
 from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
 from mlbench.studies import spec
 from mlbench.tasks import registry
 from mlbench.training.worker import Worker
@@ -26,4 +25,3 @@ def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
     batch = next(iter(setup.steps(setup.load(), 0)))[0]
     setup.close()
     assert setup.samples(batch) > 0
-from mlbench.experiment.errors import UserError
