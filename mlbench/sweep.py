@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from mlbench.experiment import study
 from mlbench.studies.session import StudyResult, measure, publish
 from mlbench.studies.spec import REPEATS, read
+from mlbench.terminal import sweep_view
 from mlbench.terminal.args import FAILED, OK, Args, Command, Verb, check_overrides, paragraph, run_command
 
 
@@ -26,6 +27,8 @@ def _finish(outcome: StudyResult) -> int:
         publish(outcome)
     for sentence in [*(f"not measured: {one}" for one in outcome.unmeasured), *outcome.notes]:
         print(sentence, file=sys.stderr)
+    if outcome.records and not outcome.interrupted:
+        print(sweep_view.answer(outcome.records))
     print(outcome.folder / study.REPORT if outcome.records else outcome.folder)
     if outcome.interrupted:
         raise KeyboardInterrupt

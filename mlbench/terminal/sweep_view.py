@@ -1,6 +1,7 @@
 """What a person sees of a sweep: a table of its points on a terminal, a line per run anywhere else."""
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -10,10 +11,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mlbench.analysis.speedup import Ratio, Speedup
 from mlbench.experiment import clock, format
 from mlbench.experiment.record import FINISHED, Record
+from mlbench.terminal import tables
 from mlbench.terminal.live_view import View, never_raises
 
+WIDTH = 79  # columns of a sentence
 ROOM = 8  # lines of a terminal that are left to other things than points
 FEWEST = 4  # points that even a small terminal shows
 
@@ -133,6 +137,39 @@ def outcome(record: Record | None, error: str | None) -> str:
         text += f", best {format.number(record.best)} {record.experiment.task.metric_unit}".rstrip()
     text += f" ({format.duration(record.wall)} in all)"
     return text + ("; oversubscribed" if record.oversubscribed else "")
+
+
+def answer(records: Sequence[Record]) -> str:
+    """Return the answer of a study: for each task, scale and goal a table of its points and sentences."""
+    from mlbench.report import grouping, summary
+
+    parts = []
+    for group in grouping.groups(records):
+        rows = [
+            [family.label, str(one.point.workers), str(one.point.n), _seconds(one), _times(one.total)]
+            for family in group.families
+            for one in family.speedups
+        ]
+        headings = ("", "workers", "n", "time to accuracy (95 % interval)", "speedup (95 % interval)")
+        parts.append(f"{group.task} {group.scale}, goal {group.goal or 'none'}")
+        parts.append(tables.table(headings, rows, right=(False, True, True)))
+        parts += [textwrap.fill(sentence, WIDTH) for sentence in summary.answer(group)] + [""]
+    return "\n".join(parts).rstrip()
+
+
+def _seconds(one: Speedup) -> str:
+    time = one.point.time_to_accuracy
+    if time is None or not math.isfinite(time.value):
+        return "-" if time is None else "missed"
+    ends = [format.duration(end) for end in (time.low, time.high) if end is not None and math.isfinite(end)]
+    return format.duration(time.value) + (f" ({' to '.join(ends)})" if len(ends) == 2 else "")
+
+
+def _times(ratio: Ratio | None) -> str:
+    if ratio is None or ratio.value is None:
+        return "-"
+    ends = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
+    return f"{ratio.value:.2f}{ends}"
 
 
 def _point(words: str) -> str:

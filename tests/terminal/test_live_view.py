@@ -8,7 +8,7 @@ from records import record
 from rich.console import Console
 from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
 
-from mlbench.terminal import live_view
+from mlbench.terminal import live_view, sweep_view
 from mlbench.terminal.live_view import RunView
 from mlbench.terminal.sweep_view import PointProgress, SweepView
 
@@ -217,3 +217,17 @@ def test_a_sweep_shows_its_points_with_their_medians_and_what_runs():
     assert any("5/87 done, 12 s elapsed, about 2 min 05 s left, 1.50 USD spent" in line for line in lines)
     assert any("more points" in line for line in lines), "a terminal of 24 lines has no room for 29"
     assert view.done == 6 and len(view.points[1].records) == 3
+
+
+def test_a_sweep_ends_with_a_table_of_its_points_and_the_answer_in_sentences():
+    runs = [
+        record(
+            f"workers={k}", workers=k, seed=seed, key=f"k{k}", run_id=f"r{k}{seed}", time_to_accuracy=seconds
+        )
+        for k, times in ((1, (20.0, 21.0, 22.0)), (2, (10.0, 11.0, 12.0)))
+        for seed, seconds in enumerate(times)
+    ]
+    text = sweep_view.answer(runs)
+    assert "resnet20 mini, goal top1_accuracy >= " in text and "speedup (95 % interval)" in text
+    assert "21.0 s (20.0 s to 22.0 s)" in text and "11.0 s (10.0 s to 12.0 s)" in text
+    assert "Fastest to" in text and "2 workers" in text

@@ -78,7 +78,7 @@ def test_throughput_batches_and_training_have_units():
     assert text["throughput"] == "71.9 images/s, 36 per worker"
     assert text["batch"] == "p50 152 ms, p95 181 ms"
     assert text["trained"] == "2 epochs, 46 steps, 2,876 images"
-    assert said(epochs=1.0, steps=1)["trained"] == "1 epoch, 1 update, 2,876 images"
+    assert said(epochs=1.0, steps=1)["trained"] == "1 epoch, 1 step, 2,876 images"
 
 
 def test_a_run_without_phase_clocks_shows_none():
