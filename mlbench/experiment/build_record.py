@@ -11,7 +11,7 @@ from mlbench.experiment import clock, cost, noise
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.goal import Goal, better
-from mlbench.experiment.phases import EXPOSED, PHASES, PhaseTimes, percentiles
+from mlbench.experiment.phases import EXPOSED, PHASES, PhaseTimes, merged, percentiles
 from mlbench.experiment.record import (
     Interval,
     Node,
@@ -351,6 +351,9 @@ def _totals(per_rank: RankTimes, *, elapsed: float) -> dict[str, Any]:
         "samples_per_s": rate,
         "samples_per_s_per_worker": rate / workers if rate else None,
         "step_s": percentiles(times.step_s for rank in per_rank for times in rank),
+        "stamp_every": max(times.stamp_every for rank in per_rank for times in rank),
+        "lateness": [merged([b for times in rank for b in times.lateness]) for rank in per_rank],
+        "clock_error_s": max(times.clock_error_s for rank in per_rank for times in rank),
     }
 
 

@@ -3,9 +3,10 @@
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
+from statistics import median
 from typing import Any
 
 PHASES = ("data_wait", "forward", "loss", "backward", "wait", "transfer", "optimizer", "metrics")
@@ -69,6 +70,20 @@ class PhaseTimes:
 def exposed(phases: Mapping[str, float]) -> float:
     """Return the communication that nothing hides; mlbench 0.1 did not split it."""
     return phases.get("communication", 0.0) + sum(phases.get(name, 0.0) for name in EXPOSED)
+
+
+def merged(blocks: Sequence[LatenessBlock], *, most: int = 50) -> list[LatenessBlock]:
+    """Return the blocks, neighbours joined such that at most `most` are left; a long run has thousands."""
+    size = math.ceil(len(blocks) / most) or 1
+    groups = [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
+    return [
+        LatenessBlock(
+            sum(block.steps for block in group),
+            sum(block.last for block in group),
+            median(block.median_s for block in group),
+        )
+        for group in groups
+    ]
 
 
 def duration_bin(seconds: float) -> int:

@@ -15,6 +15,7 @@ from mlbench.experiment.cost import Cost
 from mlbench.experiment.division import Deviation
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.noise import Interference
+from mlbench.experiment.phases import LatenessBlock
 
 STATUSES = (
     "goal_reached",
@@ -288,6 +289,9 @@ class Record(Values):
     exposed_communication_share: float | None  # of the time in batches
     outside: dict[str, RankStats]  # s outside the batches: loading, validation, report
     step_s: dict[str, float]  # s; p50, p95, p99 over steps and ranks
+    stamp_every: int = 1  # one of so many steps was stamped; phases and step_s rest on those
+    lateness: list[list[LatenessBlock]] = []  # of each rank, over the run; empty where nothing was compared
+    clock_error_s: float = 0.0  # bound of the error with which clocks of several hosts were compared
     flops_per_sample: float | None
     gradient_bytes: int | None = None  # of one worker and step; None: nothing was trained
     model_flops_per_s: float | None  # of all ranks

@@ -2,6 +2,7 @@
 
 import math
 
+from mlbench.analysis import stragglers
 from mlbench.experiment import format
 from mlbench.experiment.phases import EXPOSED
 from mlbench.experiment.record import RankStats, Record
@@ -21,6 +22,7 @@ def lines(record: Record) -> list[tuple[str, str | None]]:
         ("batch", _batch(record)),
         ("phases", _phases(record)),
         ("communication", _communication(record)),
+        ("straggler", _straggler(record)),
         ("arithmetic", _arithmetic(record)),
     ]
 
@@ -125,6 +127,11 @@ def _communication(record: Record) -> str | None:
     if record.overlapped_communication is None:
         return text
     return f"{text}, another {_share(record.overlapped_communication, whole)} hidden behind backward"
+
+
+def _straggler(record: Record) -> str | None:
+    found = stragglers.straggler(record.lateness, clock_error_s=record.clock_error_s)
+    return stragglers.sentence(found) if found else None
 
 
 def _arithmetic(record: Record) -> str | None:
