@@ -171,11 +171,11 @@ def test_there_is_nothing_to_prepare(tmp_path: Path) -> None:
 
 def test_official_sizes_are_those_of_the_original_and_mini_stops_at_a_million() -> None:
     official = compose(["task=allreduce", "scale=official"]).task
-    asked = bandwidth.sizes(official.sizes, official.largest)  # type: ignore[attr-defined]
+    asked = bandwidth.sizes(official.sizes, official.max_elements)  # type: ignore[attr-defined]
     assert len(asked) == 77 and asked[:6] == [1, 2, 3, 4, 5, 6] and asked[-1] == 100_000_000
     assert asked == sorted({int(10 ** (8 * i / 79) + 1e-9) for i in range(80)})
     mini = compose(["task=allreduce"]).task
-    short = bandwidth.sizes(mini.sizes, mini.largest)  # type: ignore[attr-defined]
+    short = bandwidth.sizes(mini.sizes, mini.max_elements)  # type: ignore[attr-defined]
     assert short == [size for size in asked if size <= 1_000_000]
 
 

@@ -7,6 +7,7 @@ import pytest
 from mlbench.contract.ranks import mini_worker
 from mlbench.contract.test_task import *  # noqa: F403
 from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
 from mlbench.studies import spec
 from mlbench.tasks import registry
 from mlbench.training.worker import Worker
@@ -25,3 +26,24 @@ def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
     batch = next(iter(setup.steps(setup.load(), 0)))[0]
     setup.close()
     assert setup.samples(batch) > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["task=allreduce", "workers=1"], "at least 2 workers"),
+        (["task=resnet50", "workers=8193", "scale=official"], "8193 workers share a global batch"),
+        (["task=resnet50", "division=open", "task.micro_batch=5"], "task.micro_batch=5 does not divide"),
+        (["task=transformer", "division=open", "task.chunks=32"], "32 padded tokens do not hold 8 sentences"),
+        (["task=gnmt", "division=open", "task.global_batch_size=32000"], "are less than one step of 32,000"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_any_worker_starts(
+    data_root: Path, words: list[str], sentence: str
+) -> None:
+    experiment = compose([*words, f"data_root={data_root}"])
+    folder = None
+    if experiment.scale == "mini":
+        folder = registry.load(experiment.task.name).prepare(experiment.task, data_root)
+    with pytest.raises(UserError, match=sentence):
+        registry.check(experiment.task, workers=experiment.workers, folder=folder)
