@@ -107,14 +107,14 @@ def _import(args: Args) -> int:
     if not args.words:
         raise UserError("import takes zip files or folders", hint="import --help")
     uri = args.settings["tracking_uri"] or uploader.default_uri(args.output_root)
-    complete = uploader.complete_in(uri)
+    complete = uploader.uploaded_runs(uri)
     outcomes = []
     for path, found, log in archive.load(archive.paths(args.words)):
         if isinstance(found, UserError):
             outcomes.append({"file": str(path), "outcome": "refused", "why": str(found)})
             print(f"mlbench: {found}", file=sys.stderr)
             continue
-        outcome = importer.keep(found, log, output_root=args.output_root, uri=uri, complete=complete)
+        outcome = importer.import_run(found, log, output_root=args.output_root, uri=uri, complete=complete)
         outcomes.append({"file": str(path), "outcome": outcome, "run": found.run_id})
         if not args.json:
             print(f"{found.run_id}: {outcome}", flush=True)

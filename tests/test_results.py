@@ -251,7 +251,7 @@ def test_delete_asks_first(root: Path, capsys: Any, monkeypatch: pytest.MonkeyPa
 
 def test_a_run_in_progress_is_not_deleted(root: Path, capsys: Any) -> None:
     holder = "import sys, time; from pathlib import Path; from mlbench.tracking import uploader; "
-    holder += "uploader.hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
+    holder += "uploader.lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
     command = [sys.executable, "-c", holder, str(root / "2026-a-1")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) as driver:
         assert driver.stdout is not None and driver.stdout.readline() == b"held\n"

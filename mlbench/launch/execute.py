@@ -28,7 +28,7 @@ from mlbench.launch.watch import Watch
 from mlbench.launch.worker_process import WorkerSpec
 from mlbench.tasks import registry
 from mlbench.terminal import live_view, show
-from mlbench.tracking import uploader
+from mlbench.tracking import cache, uploader
 
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
 ABORT_STORE_WAIT_S = 5  # s, likewise where the run was aborted
@@ -97,7 +97,7 @@ def _recorded(
     begun += lock.waited_s if lock else 0.0
     folder = _folder(experiment, seed, begun)
     log = folder / events.NAME
-    mlflow = uploader.Mirror(folder, experiment.store)  # takes the run, before anybody can find it in its log
+    mlflow = uploader.MlflowUploader(folder, experiment.store)  # takes the run, before anybody can find it in its log
     start = RunStart(
         run_id=folder.name,
         key=identity.key(experiment),
@@ -152,7 +152,7 @@ def find_cached(experiment: Experiment) -> Record | None:
         data = None  # official data need not be here to show what was measured on it
     else:
         data = check_data(experiment)
-    return uploader.find_finished(experiment, data=data)
+    return cache.find_cached(experiment, data=data)
 
 
 def check_data(experiment: Experiment) -> str | None:

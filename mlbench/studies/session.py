@@ -25,7 +25,7 @@ from mlbench.studies.result import StudyResult, publish
 from mlbench.studies.spec import SweepSpec
 from mlbench.tasks import registry
 from mlbench.terminal.sweep_view import PointProgress, SweepView
-from mlbench.tracking import uploader
+from mlbench.tracking import cache, uploader
 
 __all__ = ["StudyResult", "SweepSpec", "measure", "load_results", "prepare", "publish"]
 
@@ -253,7 +253,7 @@ def _attempts(
         experiment = known[trial.point.key]
         for log in output_root.glob(f"*-{trial.seed:x}/{events.NAME}"):
             if not (log.parent / "record.json").exists():
-                uploader.bring(log.parent, log.parent.name, experiment.store)
+                uploader.upload(log.parent, log.parent.name, experiment.store)
         found[trial.id] = study.attempts(trial, output_root)
         finished = any(one.status in FINISHED for one in found[trial.id])
         if not finished and trial.id in old:
@@ -265,5 +265,5 @@ def _from_store(trial: Trial, experiment: Experiment, output_root: Path) -> list
     there = execute.find_cached(experiment.model_copy(update={"seed": trial.seed}))
     if there is None:
         return []
-    uploader.restore(there, output_root / there.run_id, experiment.store)
+    cache.restore(there, output_root / there.run_id, experiment.store)
     return [there]

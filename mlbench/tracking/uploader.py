@@ -19,16 +19,14 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from mlbench.experiment import attempts, events, record, reuse
-from mlbench.experiment.config import Experiment
+from mlbench.experiment import events, record
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.identity import key
 from mlbench.experiment.provenance import without_credentials
-from mlbench.experiment.record import FINISHED, Record
+from mlbench.experiment.record import Record
 from mlbench.report import render, run_figures
 from mlbench.tasks import registry
 from mlbench.tracking import mapping, parent_runs
-from mlbench.tracking.client import Ledger, open_ledger
+from mlbench.tracking.client import TrackingClient, open_client
 from mlbench.tracking.official_result import official_result
 from mlbench.tracking.recover import recover
 
@@ -41,49 +39,7 @@ UPLOAD_S = 300  # s that it has to take one run
 LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
 
 
-def find_finished(experiment: Experiment, *, data: str | None) -> Record | None:
-    """Return the record of a finished run that stands for this experiment, if there is one.
-
-    It has the same key, seed and division, and `data` as the hash of its data's manifest (None: any); it ran
-    with the same code and libraries on this machine. The folders below output_root come first: the store may
-    be down, or behind.
-    """
-    assert experiment.seed is not None
-
-    def stands(one: Record) -> bool:
-        return (
-            one.status in FINISHED
-            and data in (None, one.data_hash)
-            and one.experiment.division.name == experiment.division.name
-            and reuse.obstacle(one) is None
-        )
-
-    here = record.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
-    counts = attempts.middle(filter(stands, here))
-    if counts is not None:
-        return counts
-    with suppress(Exception):  # a dead or unreadable store costs a repetition, not the run
-        ledger = open_ledger(experiment.store, artifacts=None)
-        if ledger is not None:
-            for text in ledger.records(key=key(experiment), seed=experiment.seed, statuses=FINISHED):
-                one = Record.model_validate_json(text)
-                if stands(one):
-                    return one
-    return None
-
-
-def restore(found: Record, folder: Path, uri: str) -> None:
-    """Make the folder of a run that the store has, with its record and, if it can be had, its event log."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / events.NAME).exists():
-        with suppress(Exception):  # whatever MLflow raises: the record is what counts
-            ledger = open_ledger(uri, artifacts=None)
-            if ledger is not None:
-                ledger.fetch(found.run_id, events.NAME, folder)
-    found.save(folder)
-
-
-class Mirror(threading.Thread):
+class MlflowUploader(threading.Thread):
     """Writes a run to MLflow while it goes on; a store that is down or slow delays nothing but itself.
 
     `error` tells why the last attempt failed, None after one that succeeded.
@@ -92,8 +48,8 @@ class Mirror(threading.Thread):
     def __init__(self, folder: Path, uri: str) -> None:
         super().__init__(name="mlflow", daemon=True)
         self.error: str | None = None
-        self._lock = hold(folder)
-        self._transfer = _Transfer(folder, uri)
+        self._lock = lock(folder)
+        self._transfer = RunUpload(folder, uri)
         self._ending = threading.Event()  # the log will not grow any more
         self._given_up = threading.Event()
 
@@ -139,7 +95,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Synced:
+class SyncResult:
     """What became of one run folder."""
 
     run_id: str
@@ -147,7 +103,7 @@ class Synced:
     why: str = ""
 
 
-def sync(output_root: Path, uri: str | None) -> Iterator[Synced]:
+def sync(output_root: Path, uri: str | None) -> Iterator[SyncResult]:
     """Bring every run below `output_root` into MLflow, one after the other, each exactly once.
 
     `uri` None means each run's own store. A run whose driver still lives is left to it; one whose driver was
@@ -161,21 +117,21 @@ def sync(output_root: Path, uri: str | None) -> Iterator[Synced]:
             continue
         place = uri or opening["experiment"]["tracking_uri"] or default_uri(output_root)
         if place not in complete:
-            complete[place] = complete_in(place)
+            complete[place] = uploaded_runs(place)
         if opening["run_id"] in complete[place]:
-            yield Synced(opening["run_id"], "present")
+            yield SyncResult(opening["run_id"], "present")
         else:
-            yield bring(folder, opening["run_id"], place)
+            yield upload(folder, opening["run_id"], place)
 
 
-def complete_in(uri: str) -> set[str]:
+def uploaded_runs(uri: str) -> set[str]:
     """Return the ids of the runs that a store has in full, or had until a person deleted them there."""
 
     def ask() -> set[str]:
-        ledger = open_ledger(uri, artifacts=None)
-        return ledger.complete() if ledger else set()
+        client = open_client(uri, artifacts=None)
+        return client.complete() if client else set()
 
-    with answering(uri):
+    with reachable(uri):
         return within(ANSWER_S, ask)
 
 
@@ -215,7 +171,7 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 
 
 @contextmanager
-def answering(uri: str) -> Iterator[None]:
+def reachable(uri: str) -> Iterator[None]:
     """Turn what a store raises that is down into a UserError."""
     try:
         yield
@@ -227,28 +183,28 @@ def answering(uri: str) -> Iterator[None]:
         ) from error
 
 
-def bring(folder: Path, run_id: str, uri: str) -> Synced:
+def upload(folder: Path, run_id: str, uri: str) -> SyncResult:
     """Bring one run into MLflow, unless its driver still lives."""
     try:
-        lock = hold(folder)
+        descriptor = lock(folder)
     except BlockingIOError:
-        return Synced(run_id, "running")
+        return SyncResult(run_id, "running")
     try:
         stopped = any(event["key"] == "run_stop" for event in events.read(folder / events.NAME))
         lost = stopped and not (folder / "record.json").exists()
-        if lost and run_id in complete_in(uri):
-            return Synced(run_id, "present")  # with the record that is lost here
+        if lost and run_id in uploaded_runs(uri):
+            return SyncResult(run_id, "present")  # with the record that is lost here
         if lost or not stopped:
             recover(folder)
-        within(UPLOAD_S, _Transfer(folder, uri).advance)
+        within(UPLOAD_S, RunUpload(folder, uri).advance)
     except Exception as error:  # one bad folder must not keep the others out
-        return Synced(run_id, "failed", without_credentials(str(error)).splitlines()[0])
+        return SyncResult(run_id, "failed", without_credentials(str(error)).splitlines()[0])
     finally:
-        os.close(lock)
-    return Synced(run_id, "uploaded")
+        os.close(descriptor)
+    return SyncResult(run_id, "uploaded")
 
 
-class _Transfer:
+class RunUpload:
     """One run on its way from its folder to a store."""
 
     def __init__(self, folder: Path, uri: str) -> None:
@@ -257,46 +213,46 @@ class _Transfer:
         self.complete = False
         self._follower = events.Follower(folder / events.NAME)
         self._pending: list[dict[str, Any]] = []
-        self._ledger: Ledger | None = None
+        self._client: TrackingClient | None = None
 
     def advance(self) -> None:
         """Write what the log has gained; raises what MLflow raises, and may then be called again."""
         self._pending += self._follower.take()
         if not self._pending:
             return
-        if self._ledger is None:
-            self._ledger = open_ledger(self.uri, artifacts=self.folder.absolute().parent / "artifacts")
-            assert self._ledger is not None
-        ledger = self._ledger
+        if self._client is None:
+            self._client = open_client(self.uri, artifacts=self.folder.absolute().parent / "artifacts")
+            assert self._client is not None
+        client = self._client
         for event in self._pending:
             if event["key"] == "run_configuration" and self.run is None:
-                self.run = self._open(ledger, event["value"])
+                self.run = self._open(client, event["value"])
         assert self.run is not None, "a log begins with run_configuration"
-        ledger.log(self.run, metrics=mapping.series(self._pending))
+        client.log(self.run, metrics=mapping.series(self._pending))
         if any(event["key"] == "run_stop" for event in self._pending):
-            self._close(ledger, self.run)
+            self._close(client, self.run)
             self.complete = True
         self._pending.clear()
 
-    def _open(self, ledger: Ledger, start: dict[str, Any]) -> str:
+    def _open(self, client: TrackingClient, start: dict[str, Any]) -> str:
         tags = mapping.opening_tags(start)
         name = start["experiment"].get("study")
         if name:
-            tags[parent_runs.PARENT] = parent_runs.parent(ledger, self.folder.absolute().parent, name)
-        run = ledger.open_run(start["run_id"], name=mapping.run_name(start), begun=start["begun"], tags=tags)
-        ledger.log(run, params=mapping.params(start))
+            tags[parent_runs.PARENT] = parent_runs.parent(client, self.folder.absolute().parent, name)
+        run = client.open_run(start["run_id"], name=mapping.run_name(start), begun=start["begun"], tags=tags)
+        client.log(run, params=mapping.params(start))
         return run
 
-    def _close(self, ledger: Ledger, run: str) -> None:
+    def _close(self, client: TrackingClient, run: str) -> None:
         found = record.load(self.folder / "record.json")
         ended = datetime.fromisoformat(found.ended_at).timestamp()
-        ledger.log(
+        client.log(
             run,
             metrics=mapping.closing_metrics(found, ended=ended),
             tags=mapping.closing_tags(found),
         )
         with _files(self.folder, found) as files:
-            ledger.close_run(run, folder=files, status=found.status, ended=ended)
+            client.close_run(run, folder=files, status=found.status, ended=ended)
 
 
 @contextmanager
@@ -332,7 +288,7 @@ def _table(found: Record, files: Path) -> None:
         render.save(charts, files / "table.png", columns=2)
 
 
-def hold(folder: Path) -> int:
+def lock(folder: Path) -> int:
     """Take the run for this process until the descriptor is closed; the kernel frees it after a kill -9.
 
     Raises BlockingIOError while another has it.

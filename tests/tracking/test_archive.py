@@ -16,7 +16,7 @@ from mlbench.experiment import events, record
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.tasks.resnet50.torch import batches
-from mlbench.tracking import archive, uploader
+from mlbench.tracking import archive, cache, uploader
 from mlbench.tracking.archive import export
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -160,11 +160,11 @@ def test_an_imported_run_is_shown_but_never_reused(run: Run, tmp_path: Path, emp
     wanted = run.experiment.model_copy(update={"output_root": elsewhere, "seed": 7})
     path = export(run.folder, tmp_path / "run.zip")
     assert results.main(["import", str(path), f"output_root={elsewhere}"]) == 0
-    assert uploader.find_finished(wanted, data=None) is None
+    assert cache.find_cached(wanted, data=None) is None
     with_store(run.folder.parent, empty_store)
     own = run.experiment.model_copy(update={"output_root": run.folder.parent, "seed": 7})
     assert [one.outcome for one in uploader.sync(run.folder.parent, None)] == ["uploaded"]
-    assert uploader.find_finished(own, data=None) is not None
+    assert cache.find_cached(own, data=None) is not None
 
 
 def test_an_imported_run_s_own_store_is_never_asked(tmp_path: Path, empty_store: Path, capsys: Any) -> None:

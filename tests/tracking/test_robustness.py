@@ -69,9 +69,9 @@ def test_a_full_disk_is_a_sentence_and_the_log_goes_on(tmp_path: Path) -> None:
 def test_a_run_that_begins_is_not_concluded_by_somebody_else(tmp_path: Path) -> None:
     """The log was written before the run was taken, so `sync` took it for the run of a killed driver."""
     source = Path(execute.__file__).read_text()
-    assert source.index("uploader.Mirror(") < source.index('"run_configuration"')
+    assert source.index("uploader.MlflowUploader(") < source.index('"run_configuration"')
     run = Run(tmp_path, seed=5)
-    lock = uploader.hold(run.folder)
+    lock = uploader.lock(run.folder)
     try:
         assert [one.outcome for one in uploader.sync(tmp_path, None)] == ["running"]
         assert not (run.folder / "record.json").exists()
@@ -159,7 +159,7 @@ def test_an_upload_to_such_a_server_is_left_for_later(
     dripping: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploader, "UPLOAD_S", 1.0)
-    brought = uploader.bring(root / "run-1", "run-1", dripping)
+    brought = uploader.upload(root / "run-1", "run-1", dripping)
     assert brought.outcome == "failed" and "no complete answer within 1 s" in brought.why
 
 

@@ -18,7 +18,7 @@ from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
 from tracking_server import Server, wait_for
 
 from mlbench.experiment import config, events, identity, provenance, record
-from mlbench.tracking import mapping, uploader
+from mlbench.tracking import cache, mapping, uploader
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -66,7 +66,7 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Any]:
     """One run that reached its goal, mirrored into SQLite, and MLflow's view of it."""
     run = Run(tmp_path_factory.mktemp("runs"), "goal=85", "division=open")
     uri = run.experiment.store
-    mirror = uploader.Mirror(run.folder, uri)
+    mirror = uploader.MlflowUploader(run.folder, uri)
     mirror.start()
     run.validate(70.0, system=[driven.sample(STARTED + 1), driven.sample(STARTED + 3)])
     run.validate(86.5)
@@ -160,19 +160,19 @@ def test_the_files_of_a_run_are_all_there(mirrored: tuple[Run, Any], tmp_path: P
 def test_a_finished_run_is_found_by_key_and_seed(mirrored: tuple[Run, Any]) -> None:
     run, _ = mirrored
     same = run.experiment.model_copy(update={"seed": 7})
-    found = uploader.find_finished(same, data=None)
+    found = cache.find_cached(same, data=None)
     assert found == record.load(run.folder / "record.json")
-    assert uploader.find_finished(run.experiment.model_copy(update={"seed": 8}), data=None) is None
-    assert uploader.find_finished(same.model_copy(update={"workers": 4}), data=None) is None
+    assert cache.find_cached(run.experiment.model_copy(update={"seed": 8}), data=None) is None
+    assert cache.find_cached(same.model_copy(update={"workers": 4}), data=None) is None
 
 
 def test_a_run_on_other_data_does_not_stand_for_this_one(root: Path) -> None:
     run = Run(root)
     run.end("goal_not_reached", data_hash="old")
     for data in ("old", None):
-        found = uploader.find_finished(experiment(root, 7), data=data)
+        found = cache.find_cached(experiment(root, 7), data=data)
         assert found is not None and found.run_id == "run-7"
-    assert uploader.find_finished(experiment(root, 7), data="new") is None
+    assert cache.find_cached(experiment(root, 7), data="new") is None
 
 
 HERE = {"hostname": "here", "cpu_model": "EPYC", "usable_cpus": 3, "gpus": [{"name": "H200"}], "warnings": []}
@@ -205,9 +205,9 @@ def test_another_machine_s_time_is_not_taken_from_a_shared_store(
     monkeypatch.setattr(provenance, "node", lambda: HERE)
     in_the_store_alone(root, *words, data_hash="d", nodes=[HERE | changes, HERE | changes])
     same = Run(root, *words, name="same").experiment.model_copy(update={"seed": 7})
-    found = uploader.find_finished(same, data="d")
+    found = cache.find_cached(same, data="d")
     assert (found is not None) == stands
-    assert uploader.find_finished(same, data="other") is None
+    assert cache.find_cached(same, data="other") is None
 
 
 def test_an_own_run_is_found_behind_another_machine_s_newer_one(
@@ -216,7 +216,7 @@ def test_an_own_run_is_found_behind_another_machine_s_newer_one(
     monkeypatch.setattr(provenance, "node", lambda: HERE)
     in_the_store_alone(root, name="mine", nodes=[HERE])
     in_the_store_alone(root, name="theirs", begun=BEGUN + 5, nodes=[HERE | {"cpu_model": "Xeon"}])
-    found = uploader.find_finished(experiment(root, 7), data=None)
+    found = cache.find_cached(experiment(root, 7), data=None)
     assert found is not None and found.run_id == "mine-7"
 
 
@@ -247,20 +247,20 @@ def test_no_run_that_failed_is_called_finished(root: Path) -> None:
     for seed, status in enumerate(statuses):
         files = client(uri).list_artifacts(seen[status].info.run_id)
         assert "official_result.txt" not in {file.path for file in files}
-        found = uploader.find_finished(experiment(root, seed), data=None)
+        found = cache.find_cached(experiment(root, seed), data=None)
         assert (found.status if found else None) == (status if status in record.FINISHED else None)
 
 
 def test_looking_for_a_finished_run_makes_no_store(tmp_path: Path) -> None:
     wanted = config.compose(["task=logreg", "seed=7", f"output_root={tmp_path / 'runs'}"])
-    assert uploader.find_finished(wanted, data=None) is None
+    assert cache.find_cached(wanted, data=None) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_is_no_database_means_nothing_was_found(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database" * 100)
     wanted = config.compose(["task=logreg", "seed=7", f"output_root={tmp_path}"])
-    assert uploader.find_finished(wanted, data=None) is None
+    assert cache.find_cached(wanted, data=None) is None
 
 
 def test_a_run_written_half_way_is_completed_not_duplicated(root: Path, monkeypatch: Any) -> None:
@@ -301,7 +301,7 @@ def test_a_record_that_is_lost_here_does_not_spoil_the_one_in_the_store(root: Pa
     assert outcomes(root) == {"run-7": "uploaded"}
     (run.folder / "record.json").unlink()
     uri = run.experiment.store
-    assert uploader.bring(run.folder, "run-7", uri).outcome == "present"
+    assert uploader.upload(run.folder, "run-7", uri).outcome == "present"
     assert not (run.folder / "record.json").exists()
     assert only(uri).data.tags["status"] == "goal_reached"
 
@@ -321,7 +321,7 @@ from pathlib import Path
 from driven import Run
 from mlbench.tracking import uploader
 run = Run(Path(sys.argv[1]))
-mirror = uploader.Mirror(run.folder, run.experiment.store)
+mirror = uploader.MlflowUploader(run.folder, run.experiment.store)
 mirror.start()
 run.validate(50.0)
 print("begun", flush=True)
@@ -356,7 +356,7 @@ def test_a_server_that_never_answers_delays_nothing(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # connects, and says no word
         uri = f"http://127.0.0.1:{mute.getsockname()[1]}"
         run = Run(root, f"tracking_uri={uri}")
-        mirror = uploader.Mirror(run.folder, uri)
+        mirror = uploader.MlflowUploader(run.folder, uri)
         mirror.start()
         run.validate(50.0)
         run.end("goal_not_reached")
@@ -413,7 +413,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.mark.slow
 def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, root: Path) -> None:
     run = Run(root, f"tracking_uri={server.uri}")
-    mirror = uploader.Mirror(run.folder, server.uri)
+    mirror = uploader.MlflowUploader(run.folder, server.uri)
     mirror.start()
     run.validate(50.0)
     live = wait_for(lambda: [r for r in runs(server.uri) if "validation/accuracy" in r.data.metrics])
@@ -437,4 +437,4 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, ro
     assert (seen.info.status, seen.data.tags["status"]) == ("FINISHED", "goal_not_reached")
     history = client(server.uri).get_metric_history(seen.info.run_id, "validation/accuracy")
     assert [metric.value for metric in history] == [50.0, 60.0]
-    assert uploader.find_finished(run.experiment.model_copy(update={"seed": 7}), data=None) is not None
+    assert cache.find_cached(run.experiment.model_copy(update={"seed": 7}), data=None) is not None
