@@ -16,7 +16,7 @@ from driven import Run
 from mlbench import results
 from mlbench.experiment import events, record, study
 from mlbench.tracking import uploader
-from mlbench.tracking.client import open_ledger
+from mlbench.tracking.client import open_client
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -377,9 +377,9 @@ def test_show_takes_last_and_the_short_id(root: Path, capsys: Any) -> None:
 
 def test_show_takes_the_id_that_mlflow_gave_the_run(root: Path, capsys: Any) -> None:
     assert results.main(["sync", f"output_root={root}"]) == 0
-    ledger = open_ledger(uploader.default_uri(root), artifacts=None)
-    assert ledger is not None
-    found = ledger.find("2026-a-1")
+    client = open_client(uploader.default_uri(root), artifacts=None)
+    assert client is not None
+    found = client.find("2026-a-1")
     assert found is not None
     capsys.readouterr()
     assert results.main(["show", found.info.run_id, f"output_root={root}", "--json"]) == 0

@@ -139,10 +139,10 @@ def run_id_of(mlflow_id: str, uri: str) -> str | None:
     """Return the mlbench run that a store knows by its own id; None where it has none."""
 
     def ask() -> str | None:
-        ledger = open_ledger(uri, artifacts=None)
-        return ledger.run_id(mlflow_id) if ledger else None
+        client = open_client(uri, artifacts=None)
+        return client.run_id(mlflow_id) if client else None
 
-    with answering(uri):
+    with reachable(uri):
         return within(ANSWER_S, ask)
 
 
