@@ -97,7 +97,9 @@ def _recorded(
     begun += lock.waited_s if lock else 0.0
     folder = _folder(experiment, seed, begun)
     log = folder / events.NAME
-    mlflow = uploader.MlflowUploader(folder, experiment.store)  # takes the run, before anybody can find it in its log
+    mlflow = uploader.MlflowUploader(
+        folder, experiment.store
+    )  # takes the run, before anybody can find it in its log
     start = RunStart(
         run_id=folder.name,
         key=identity.key(experiment),
