@@ -24,7 +24,7 @@ SECTION = re.compile(
 )
 WHERE = re.compile(
     r"(?P<workers>\d+) workers with .*? on (?P<cpu>.*?); "
-    r"mlbench (?P<version>[\w.]+), .*?(?P<day>\d{4}-\d\d-\d\d)"
+    r"(?P<code>(?:mlbench|commit) [\w.]+), .*?(?P<day>\d{4}-\d\d-\d\d)"
 )
 RUN = re.compile(r"\| \d+ \| (?P<status>\w+) \| (?P<epochs>[\d.]+) \|")
 
@@ -56,7 +56,7 @@ def references() -> dict[str, dict[str, Any]]:
             [float(epochs) for status, epochs in runs if status == "goal_reached"],
             hyperparameters=values,
             missed=sum(status != "goal_reached" for status, _ in runs),
-            when=f"mlbench {where['version']}, {where['day']}",
+            when=f"{where['code']}, {where['day']}",
             platform=f"{workers} workers on {where['cpu']}",
         )
     return found

@@ -426,7 +426,7 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, ro
     assert mirror.finish(wait=60.0) is None
     assert time.monotonic() - begun < 30.0  # a store that refuses is not waited for
     keys = [event["key"] for event in events.read(run.log)]
-    assert keys == ["run_configuration", "validation", "validation", "run_stop"]
+    assert keys == ["run_configuration", "validation", "validation", "run_result", "run_stop"]
 
     server.start()
     assert only(server.uri).info.status == "RUNNING"
