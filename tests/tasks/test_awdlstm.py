@@ -145,8 +145,8 @@ def test_the_rate_rises_over_three_epochs_a_worker_to_the_square_root_of_their_n
 
 def test_both_recipes_are_those_of_the_specification():
     first, second = config("scale=official"), config("scale=official", "task.recipe=mlbench-gpu")
-    assert (first.batch_size, first.rate, first.warmup) == (80, 30, 3)
-    assert (second.batch_size, second.rate, second.warmup) == (20, 15, 0)
+    assert (first.batch_size, first.lr, first.warmup_epochs) == (80, 30, 3)
+    assert (second.batch_size, second.lr, second.warmup_epochs) == (20, 15, 0)
     for task in (first, second):
         assert (task.embedding, task.hidden, task.layers, task.bptt) == (400, 1150, 3, 70)
         assert (task.ar, task.tar, task.weight_decay) == (2, 1, 1.2e-6)
