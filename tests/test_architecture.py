@@ -13,7 +13,8 @@ from conftest import ROOT
 SOURCES = sorted((ROOT / "mlbench").rglob("*.py"))
 CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "process_time", "now", "utcnow"}
 COMMANDS = {"run", "sweep", "data", "results", "cluster", "predict"}
-PRINTING = COMMANDS | {"mlbench"} | {"args"}  # which prints how each of them ends
+# Beside the commands: how each of them ends, what a run waits for, and answers in a notebook.
+PRINTING = COMMANDS | {"mlbench", "args", "execute", "notebook"}
 
 
 def tool(*command: str) -> None:
