@@ -52,7 +52,7 @@ def test_a_package_s_choice_is_offered_composed_and_declared(package: Path) -> N
 def test_a_wrong_value_of_a_package_s_field_is_one_sentence(package: Path) -> None:
     with pytest.raises(UserError) as caught:
         config.compose(["cluster=theirs", "cluster.nodes=many"])
-    assert caught.value.message.== "cluster.nodes=many: not a whole number"
+    assert caught.value.message == "cluster.nodes=many: not a whole number"
 
 
 def test_two_packages_cannot_share_a_name(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
