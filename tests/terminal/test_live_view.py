@@ -149,7 +149,7 @@ def test_lines_replace_the_screen_where_it_would_be_torn_apart(words, encoding):
 @pytest.mark.parametrize(
     "message",
     [{}, {"rank": 0}, {"loss": "x", "rank": 0, "step": None, "epoch": 1}, {"doing": 3}, {"doing": object()}],
-    ids=str,
+    ids=["nothing", "rank", "loss", "number", "object"],
 )
 def test_what_breaks_the_display_never_reaches_the_run(terminal, message):
     view, file = started(Clock(), terminal=terminal)
