@@ -138,7 +138,7 @@ files = {"train_files": root / "train", "test_files": root / "test"}
 config = SimpleNamespace(dataset="cipher", source="en", target="fr", **files)
 found = data.open_dataset(data.prepare_dataset(config, root))
 begin, end = found.train.target_offsets[7:9]
-print(ascii([found.detokenise(found.train.targets[begin:end]), *wmt.segments(root / "test.sgm")]))
+print(ascii([found.load_test().detokenise(found.train.targets[begin:end]), *wmt.segments(root / "test.sgm")]))
 """
 
 
