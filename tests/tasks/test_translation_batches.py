@@ -213,8 +213,8 @@ def refuse(pairs: data.Pairs, budget: BatchBudget, sentence: str, workers: int =
 
 
 def test_what_cannot_be_shared_out_is_said_in_a_sentence() -> None:
-    refuse(PAIRS, GNMT, "sentence pairs are less than one update of 2,048 sentences")
-    refuse(PAIRS, TRANSFORMER, "are less than one update of 131,072 tokens")
+    refuse(PAIRS, GNMT, "sentence pairs are less than one step of 2,048 sentences")
+    refuse(PAIRS, TRANSFORMER, "are less than one step of 131,072 tokens")
     refuse(made(np.zeros(3, int), np.zeros(3, int)), SMALL[0], "0 sentence pairs are less")
     refuse(PAIRS, BatchBudget("sentences", 96, 24), "97 workers .* some would get no sentence", workers=97)
     refuse(PAIRS, BatchBudget("tokens", 2048, 256), "256 padded tokens do not hold 8 sentences of")
