@@ -281,6 +281,11 @@ def _replace(partial: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    return _fingerprint(path)["sha256"]
+
+
 def _fingerprint(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlbench
-from mlbench.experiment import clock, cost, noise
+from mlbench.experiment import clock, cost, noise, official
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.goal import Goal, better
@@ -30,11 +30,12 @@ RankTimes = list[list[PhaseTimes]]  # of each rank one entry a validation
 NOT_RETURNED = WorkerResult(status="failed")  # what is known of workers that returned nothing
 
 
-def build_record(log: Log) -> Record:
+def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
     """Return the record of the run that left this event log.
 
     A log without `run_result`, because its driver was killed, gives an interrupted run that ended with the
-    log's last event. Raises UserError where the log has no readable `run_configuration`.
+    log's last event. `frozen` is the reference for official results, by default the one of this mlbench.
+    Raises UserError where the log has no readable `run_configuration`.
     """
     start = run_start(log)
     end = run_end(log)
@@ -54,6 +55,9 @@ def build_record(log: Log) -> Record:
     caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed) + disturbed
     startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
     told = {sentence for node in result.nodes for sentence in node.warnings}
+    why_not = official.reasons(
+        start, result, status=status, caveats=caveats, frozen=frozen or official.reference()
+    )
     task = experiment.task
     return Record(
         source=start.source,
@@ -64,12 +68,8 @@ def build_record(log: Log) -> Record:
         mlbench=start.mlbench,
         experiment=experiment,
         deviations=start.deviations,
-        official=(
-            experiment.official
-            and status == ("goal_reached" if task.goals else "completed")
-            and experiment.goal == "official"
-            and not caveats
-        ),
+        official=not why_not,
+        official_reasons=why_not,
         status=status,
         goal=experiment.target,
         error=error,

@@ -54,22 +54,28 @@ PACKAGES = (
 )
 # The variables that change speed or results. No others are recorded: they may hold secrets.
 ENVIRONMENT = (
+    "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",
+    "DNNL_*",
     "GLOO_*",
     "GOMP_*",
     "KMP_*",
+    "LD_LIBRARY_PATH",
     "LD_PRELOAD",
     "MALLOC_*",
     "MKL_*",
     "NCCL_*",
     "NVIDIA_TF32_OVERRIDE",
     "OMP_*",
+    "ONEDNN_*",
     "OPENBLAS_*",
     "PYTHONHASHSEED",
+    "PYTHONPATH",
     "PYTORCH_*ALLOC_CONF",
+    "TORCH_ALLOW_TF32_*",
     "TORCH_NCCL_*",
 )
 

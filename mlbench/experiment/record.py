@@ -225,7 +225,11 @@ class WorkerResult(Values):
     sample_unit: str = "samples"  # what `samples` counts: images, rows, tokens
     flops_per_sample: float | None = None
     gradient_bytes: int | None = None  # of one worker and step
-    data_hash: str | None = None  # SHA-256
+    data_hash: str | None = None  # of the data set's manifest and content, checked before training
+    data_rows: dict[str, int] = {}  # by split
+    data_files: dict[str, str] = {}  # SHA-256 of the prepared file, by split
+    data_inputs: dict[str, str] = {}  # SHA-256 of what the data set was made from, by name
+    data_changed: bool = False  # while the run was training on it
     table: list[Row] = []
     nodes: list[Node] = []
     started_at: float | None = None  # s since 1970, the first touch of training data
@@ -259,7 +263,8 @@ class Record(Values):
     command: str  # repeats the run, without credentials
     experiment: RecordedExperiment  # the resolved configuration, without credentials
     deviations: list[Deviation]  # from the closed division
-    official: bool  # closed, at official scale, goal reached, no caveat
+    official: bool  # nothing speaks against it
+    official_reasons: list[str]  # why it is not official, one sentence each
     status: Status
     goal: Goal | None  # None: none was asked
     error: str | None  # one sentence
@@ -302,7 +307,7 @@ class Record(Values):
     restarts: list[Restart]
     nodes: list[Node]
     software: Software
-    data_hash: str | None  # SHA-256 of the prepared data set's manifest
+    data_hash: str | None  # of the prepared data set's manifest and content
     ray: RayIds
     table: list[Row]  # of tasks that measure without training
 

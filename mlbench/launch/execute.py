@@ -163,7 +163,7 @@ def check_data(experiment: Experiment) -> str | None:
     Returns the hash that identifies the data as it is here; None for a task without data, and on a cluster,
     whose nodes look for themselves.
     """
-    from mlbench.datasets import arrow  # pyarrow is slow to import, and --help needs none
+    from mlbench.datasets import verify  # pyarrow is slow to import, and --help needs none
 
     task = experiment.task
     if not clusters.shares_files(experiment) or task.dataset == registry.NO_DATASET:
@@ -172,7 +172,7 @@ def check_data(experiment: Experiment) -> str | None:
     registry.require_data(task, experiment.scale, experiment.data_root)
     folder = registry.load(task.name).prepare(task, experiment.data_root)
     registry.check(task, workers=experiment.workers, folder=folder)
-    return arrow.manifest_hash(folder)
+    return verify.content(folder).data_hash
 
 
 def _folder(experiment: Experiment, seed: int, begun: float) -> Path:

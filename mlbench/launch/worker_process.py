@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlbench.clusters import calibrate
 from mlbench.clusters.machine_lock import MachineLock
@@ -21,6 +21,9 @@ from mlbench.launch.failures import name_missing_rank
 from mlbench.launch.heartbeat import HeartbeatClient
 from mlbench.tasks import registry
 from mlbench.training import timer
+
+if TYPE_CHECKING:
+    from mlbench.datasets import verify
 
 CALIBRATION_WAIT_S = 120.0  # s that a rank waits for its node's calibration, which takes 2 s when idle
 
@@ -43,6 +46,8 @@ class WorkerSpec:
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
     """Run the task on this worker and report the result to the event log; every rank takes part."""
+    from mlbench.datasets import verify
+
     entered = clock.wall()
     spec: WorkerSpec = config["spec"]
     experiment = spec.experiment
@@ -51,10 +56,13 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     # Every rank looks, so that all end alike: nobody waits for hours while rank 0 downloads on a paid node.
     registry.require_data(experiment.task, experiment.scale, experiment.data_root)
     if worker.local_rank == 0:
-        task.prepare(experiment.task, experiment.data_root)
+        checked_data(task.prepare(experiment.task, experiment.data_root))  # hashed once a node
     node = describe_node(spec) if worker.local_rank == 0 else None
     process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
     worker.barrier()
+    folder = task.prepare(experiment.task, experiment.data_root)
+    data = checked_data(folder)
+    before = verify.states(folder) if data else None
     calibrated = clock.wall()
     try:
         with ExitStack() as stack:
@@ -66,7 +74,16 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         raise name_missing_rank(error, worker) from error
     if node is not None and observation is not None:
         node |= observation.fields
-    _report_result(result, worker, spec, node=node, entered=entered, calibrated=calibrated)
+    described = {} if data is None else data._asdict()
+    described["data_changed"] = any(worker.gather(data is not None and verify.states(folder) != before))
+    _report_result(result, worker, described, node=node, entered=entered, calibrated=calibrated)
+
+
+def checked_data(folder: Path) -> "verify.Content | None":
+    """Return what a task's prepared data set holds; UserError where a file is not what was prepared."""
+    from mlbench.datasets import arrow, verify
+
+    return verify.content(folder) if (folder / arrow.MANIFEST).exists() else None
 
 
 def build_worker(spec: WorkerSpec) -> Any:
@@ -193,7 +210,7 @@ def _resume() -> dict[str, Any] | None:
 def _report_result(
     result: Any,
     worker: Any,
-    spec: WorkerSpec,
+    data: dict[str, Any],
     *,
     node: dict[str, Any] | None,
     entered: float,
@@ -202,21 +219,17 @@ def _report_result(
     """Pass what the log does not hold yet to the controller; once it is there, the run has finished."""
     import ray.train
 
-    from mlbench.datasets import arrow
-
-    task = spec.experiment.task
-    folder = registry.load(task.name).prepare(task, spec.experiment.data_root)
     outcome = WorkerResult(
         status=result.status,
         error=result.error,
         sample_unit=result.unit,
         flops_per_sample=result.flops_per_sample,
         gradient_bytes=result.gradient_bytes,
-        data_hash=arrow.manifest_hash(folder) if (folder / arrow.MANIFEST).exists() else None,
         table=result.table,
         nodes=[each for each in worker.gather(node) if each],
         started_at=worker.timer.started_at,
         entered=entered,
         calibrated=calibrated,
+        **data,
     )
     ray.train.report({"rank": worker.rank, "result": outcome.model_dump(mode="json")})

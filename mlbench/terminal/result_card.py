@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -240,18 +239,7 @@ def not_official(record: Record) -> str | None:
         return None
     if record.status in (*UNFINISHED, "diverged"):
         return None
-    reasons: Sequence[str] = [
-        f"{name}={value}"
-        for name, value in (
-            ("scale", record.experiment.scale),
-            ("division", record.experiment.division.name),
-        )
-        if value not in ("official", "closed")
+    reasons = [
+        one if not one.startswith("caveat: ") else "see the caveats" for one in record.official_reasons
     ]
-    if record.experiment.goal != "official" and record.experiment.task.goals:
-        reasons = [*reasons, f"goal={record.experiment.goal}"]
-    elif record.status == "goal_not_reached":
-        reasons = [*reasons, "the goal was not reached"]
-    if record.caveats:
-        reasons = [*reasons, "see the caveats"]
-    return f"not official: {', '.join(reasons)}"
+    return f"not official: {'; '.join(dict.fromkeys(reasons))}"

@@ -1,7 +1,7 @@
 """One run as a zip file, and back.
 
 - record.json, events.jsonl: from these two the run is imported again.
-- config.yaml, provenance.json, official_result.txt: what people look for first.
+- config.yaml, provenance.json, result.txt or official_result.txt: what people look for first.
 - mllog.txt: the run as lines of MLPerf's log format (mllog.py).
 
 Nothing in an archive holds a password, and equal runs make equal archives, bit by bit. An archive from
@@ -31,11 +31,11 @@ from mlbench.experiment.record import Record
 from mlbench.tasks import registry
 from mlbench.tracking import mapping, mllog
 from mlbench.tracking.mapping import cleaned
-from mlbench.tracking.official_result import official_result
+from mlbench.tracking.official_result import result_file
 
 Log = list[dict[str, Any]]
-RECORD, OFFICIAL = "record.json", "official_result.txt"
-FILES = (RECORD, events.NAME, "config.yaml", "provenance.json", "mllog.txt", OFFICIAL)
+RECORD, RESULTS = "record.json", ("official_result.txt", "result.txt")
+FILES = (RECORD, events.NAME, "config.yaml", "provenance.json", "mllog.txt", *RESULTS)
 MAX_BYTES = 256 * 2**20  # of the zip file and of each file in it; a run of 1,024 workers has about 15 MiB
 DATE = (1980, 1, 1, 0, 0, 0)  # of every entry: the first day of the zip format, so that equal runs are equal
 PROVENANCE = (
@@ -58,9 +58,9 @@ def export(folder: Path, target: Path) -> Path:
         "provenance.json": json.dumps(provenance, indent=2, allow_nan=False),
         "mllog.txt": mllog.text(found, log),
     }
-    line = official_result(found)
-    if line is not None:
-        files[OFFICIAL] = line
+    result = result_file(found)
+    if result is not None:
+        files[result[0]] = result[1]
     unfinished = target.with_name(f".{target.name}.part")
     try:
         if target.exists():

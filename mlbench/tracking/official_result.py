@@ -11,8 +11,25 @@ _TASK_RESULT = {
 }
 
 
+def result_file(record: Record) -> tuple[str, str] | None:
+    """Return name and text of the file with the result line; None where no goal was reached.
+
+    Only an official run has the original's `official_result.txt`; any other's is `result.txt`, whose line
+    says scale, division and why it is not official.
+    """
+    line = official_result(record)
+    if line is None:
+        return None
+    if record.official:
+        return "official_result.txt", line
+    experiment = record.experiment
+    about = f"scale={experiment.scale} division={experiment.division.name}"
+    why = "imported" if record.imported else "; ".join(record.official_reasons)
+    return "result.txt", f"{line} ({about}, not official: {why})"
+
+
 def official_result(record: Record) -> str | None:
-    """Return the line of `official_result.txt`; None where no goal was reached, as in the original.
+    """Return the original's result line; None where no goal was reached, as there.
 
     - The seconds are `time_to_accuracy`, the wall clock. The original's were its training time, which left
       out loading and validation; that number is the record's `train_time`.

@@ -27,7 +27,7 @@ from mlbench.report import render, run_figures
 from mlbench.tasks import registry
 from mlbench.tracking import mapping, parent_runs
 from mlbench.tracking.client import TrackingClient, open_client
-from mlbench.tracking.official_result import official_result
+from mlbench.tracking.official_result import result_file
 from mlbench.tracking.recover import recover
 
 POLL_S = 2.0  # s between two looks at the log
@@ -265,9 +265,9 @@ def _files(folder: Path, found: Record) -> Iterator[Path]:
         (files / "config.yaml").write_text(yaml.safe_dump(clean.experiment.plain(), sort_keys=False))
         log = [json.dumps(mapping.cleaned(event)) + "\n" for event in events.read(folder / events.NAME)]
         (files / events.NAME).write_text("".join(log))
-        line = official_result(clean)
-        if line is not None:
-            (files / "official_result.txt").write_text(line + "\n")
+        result = result_file(clean)
+        if result is not None:
+            (files / result[0]).write_text(result[1] + "\n")
         run_figures.draw(clean, files)
         _table(clean, files)
         yield files

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mlbench.experiment.build_record import accuracy_after, build_record
 from mlbench.experiment.config import Experiment, compose
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.official import Dataset, Reference, reference
 from mlbench.experiment.phases import PHASES, duration_bin
 from mlbench.experiment.record import Record, Validation
 
@@ -67,26 +69,45 @@ RESULT: dict[str, Any] = {
     "started_at": 112.0,
     "entered": 111.0,
     "calibrated": 111.5,
+    "data_hash": "d",
+    "data_rows": {"train": 6, "test": 2},
+    "data_inputs": {"a": "1"},
+    "data_files": {"train": "2"},
 }
 GROUP = {"backend_begin": 109.0, "imports_end": 109.5, "group_end": 110.5}
+SOFTWARE = {"mlbench": "0.2.0", "sources": "5" * 64, "git": {"sha": "a", "dirty": False}}
+FROZEN = Reference(  # of a release that has these sources, and of a published data set of eight rows
+    version="0.2.0",
+    sources="5" * 64,
+    measuring={},
+    recipes=reference().recipes,
+    datasets={"cifar10": Dataset(rows={"train": 6, "test": 2}, inputs={"a": "1"}, prepared={"train": "2"})},
+)
 END = {"status": None, "ended": 200.0, "stamps": {"connect_begin": 101.0, "connect_end": 104.0}}
 MEASURED = (validated(1, 40.0, 90.0, 1.0, 1.1), validated(2, 80.0, 98.0, 1.0, 1.2))
 
 
 def log(
-    experiment: Experiment, events: Sequence[Event] = MEASURED, *, result: Any = RESULT, **end: Any
+    experiment: Experiment,
+    events: Sequence[Event] = MEASURED,
+    *,
+    result: Any = RESULT,
+    begun: Any = MappingProxyType({}),
+    **end: Any,
 ) -> list[Event]:
     """Return a whole log, as it is read back from its file."""
     start = {"run_id": "r", "key": "k", "command": "c", "mlbench": "0.2.0", "seed": 1, "begun": 100.0}
-    start |= {"experiment": experiment.plain()}
+    start |= {"experiment": experiment.plain(), "software": SOFTWARE} | begun
+    start["deviations"] = [one.model_dump(mode="json") for one in experiment.deviations]
     whole = [event("run_configuration", start, at=100.0), event("startup", GROUP, hostname="n")]
     whole += [event("run_start", 112.0, at=112.0, hostname="n"), *events]
     whole.append(event("run_result", END | {"result": result} | end))
     return json.loads(json.dumps(whole))
 
 
-def built(*words: str, events: Sequence[Event] = MEASURED, result: Any = RESULT, **end: Any) -> Record:
-    return build_record(log(compose(words), events, result=result, **end))
+def built(*words: str, frozen: Reference | None = None, **run: Any) -> Record:
+    """Return the record of a run; `run` is what `log` takes, FROZEN the reference that it is held against."""
+    return build_record(log(compose(words), **run), frozen or FROZEN)
 
 
 def test_totals_are_sums_over_segments_and_spreads_over_ranks() -> None:

@@ -81,7 +81,7 @@ def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Run, str]) -> None
     walls = [validation.wall for validation in run.record().validations]
     assert [point.timestamp / 1000 for point in history] == pytest.approx(walls, abs=0.002)
     names = {Path(item.path).name for item in list_artifacts(artifact_uri=found.info.artifact_uri)}
-    assert {"config.yaml", "record.json", "events.jsonl", "official_result.txt"} <= names
+    assert {"config.yaml", "record.json", "events.jsonl", "result.txt"} <= names
 
 
 def test_the_same_seed_is_not_measured_again(

@@ -147,8 +147,9 @@ def test_no_price_is_a_sentence_and_never_zero():
 
 def test_a_mini_run_is_never_called_official():
     assert "not official: scale=mini" in said(record())
-    text = said(record("scale=official", "division=open", caveats=["CPUs were missing"]))
-    assert "not official: division=open, see the caveats" in text
+    reasons = ["division=open", "caveat: CPUs were missing"]
+    text = said(record("scale=official", official_reasons=reasons, caveats=["CPUs were missing"]))
+    assert "not official: division=open; see the caveats" in text
     assert "official yes: division=closed scale=official" in said(record("scale=official", official=True))
 
 

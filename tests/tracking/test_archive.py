@@ -94,7 +94,7 @@ def test_a_missed_goal_has_no_result_and_is_no_success(tmp_path: Path) -> None:
     run.validate(50.0)
     run.end("goal_not_reached")
     files = exported(run, tmp_path)
-    assert "official_result.txt" not in files
+    assert "result.txt" not in files
     assert mllog(files)[-1]["metadata"]["status"] == "aborted"
     assert mllog(files)[-1]["metadata"]["mlbench_status"] == "goal_not_reached"
 

@@ -148,12 +148,12 @@ def test_the_files_of_a_run_are_all_there(mirrored: tuple[Run, Any], tmp_path: P
     root = Path(client(run.experiment.store).download_artifacts(seen.info.run_id, "", str(tmp_path)))
     names = {path.name for path in root.iterdir()}
     figures = {"validation.png", "training_loss.png", "phases.png"}
-    texts = {"config.yaml", "events.jsonl", "record.json", "official_result.txt"}
+    texts = {"config.yaml", "events.jsonl", "record.json", "result.txt"}
     assert names == figures | texts
     assert record.load(root / "record.json") == record.load(run.folder / "record.json")
     assert events.read(root / events.NAME) == events.read(run.log)
     assert yaml.safe_load((root / "config.yaml").read_text()) == run.experiment.plain()
-    line = (root / "official_result.txt").read_text()
+    line = (root / "result.txt").read_text()
     assert line.startswith("85% Top 1 Validation Accuracy reached in 8.000 seconds, Compute: ")
 
 
@@ -246,7 +246,7 @@ def test_no_run_that_failed_is_called_finished(root: Path) -> None:
     assert errors == {"failed"}
     for seed, status in enumerate(statuses):
         files = client(uri).list_artifacts(seen[status].info.run_id)
-        assert "official_result.txt" not in {file.path for file in files}
+        assert "result.txt" not in {file.path for file in files}
         found = cache.find_cached(experiment(root, seed), data=None)
         assert (found.status if found else None) == (status if status in record.FINISHED else None)
 
