@@ -21,7 +21,14 @@ os.environ.update(
 )
 pytest_plugins = ["mlbench.contract.options"]
 ROOT = Path(__file__).parent.parent
-SHARE_RAY = ("test_sockets.py", "test_sweep.py", "test_faults.py", "test_run_command.py", "test_pipelines.py")
+SHARE_RAY = (
+    "test_official_run.py",
+    "test_sockets.py",
+    "test_sweep.py",
+    "test_faults.py",
+    "test_run_command.py",
+    "test_pipelines.py",
+)
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
