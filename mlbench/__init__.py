@@ -1,9 +1,21 @@
 """Reproducible benchmarks of distributed machine learning: time to accuracy, cost and speed-up.
 
-Imports nothing heavy, so that `python -m mlbench.run --help` answers at once.
+Imports nothing heavy, so that `python -m mlbench.run --help` answers at once. For notebooks and scripts:
+`load_runs`, `summarize`, `answers`, `draw` and `compare` (mlbench.report.notebook), imported when used.
 """
+
+from importlib import import_module
+from typing import Any
 
 import mlbench.experiment.clock  # noqa: F401  # so that it sees when a command began
 
+_NOTEBOOK = ("answers", "compare", "draw", "load_runs", "summarize")
+
 # Results of one Major.Minor are comparable with each other (RULES.md, rule R9).
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NOTEBOOK:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("mlbench.report.notebook"), name)

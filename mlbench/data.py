@@ -1,128 +1,85 @@
 """Data sets: `python -m mlbench.data list | prepare | verify`."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from mlbench.datasets import arrow
 from mlbench.experiment import config
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.format import with_prefix
 from mlbench.tasks import registry
-from mlbench.terminal import command
+from mlbench.terminal import tables
+from mlbench.terminal.args import OK, Args, Command, Verb, check_overrides, paragraph, run_command
 
-PIPE_WIDTH = 160  # columns, where the output is not a terminal that has a width
 STEPS = 10  # lines a step of the work prints where there is no terminal for a bar
 
-HELP = """\
-usage: python -m mlbench.data list | prepare | verify [name=value ...]
 
-Training reads prepared data sets: one folder each below data_root, with Arrow
-files that are mapped into memory, and a manifest that says where they come
-from and what their SHA-256 is. Mini data sets are made by the first run that
-needs them. Official ones are prepared once, by you:
-
-  python -m mlbench.data list
-      Every task and scale: its data set, licence, sizes, and whether it is
-      prepared.
-  python -m mlbench.data prepare task=resnet20 scale=official data_root=/data
-      Fetches, checks and converts CIFAR-10. An interrupted download goes on
-      with the next call; an interrupted conversion leaves nothing behind.
-  python -m mlbench.data prepare task=logreg division=open \\
-      task.train_file=a9a.txt task.test_file=a9a.t
-      Your own LIBSVM text files, plain, .bz2 or .gz; any two labels.
-  python -m mlbench.data verify data_root=/data
-      Hashes the files again; task=NAME verifies the one of that task.
-
-The words are those of python -m mlbench.run; data_root is where data sets lie
-(default: data, below the current folder). On a machine without a network, put
-the archives into data_root/downloads and prepare as above.
-"""
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; return its exit code."""
+    return run_command(COMMAND, argv)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
-    if not arguments or any(word in ("-h", "--help") for word in arguments):
-        print(HELP, end="")
-        return 0
-    verb, *words = arguments
-
-    def body() -> int:
-        if verb not in COMMANDS:
-            raise UserError(f"{verb!r} is not a command", hint=f"say {', '.join(COMMANDS)} or --help")
-        with command.readers_may_leave():
-            COMMANDS[verb](words)
-        return 0
-
-    return command.ended(body)
-
-
-def list_datasets(words: Sequence[str]) -> None:
+def _list(args: Args) -> int:
     """Print a table of the tasks' data sets."""
-    table = Table(box=None)
-    for heading in ("task", "scale", "data set", "prepared", "on disk", "download", "licence"):
-        table.add_column(heading, justify="right" if heading in ("on disk", "download") else "left")
+    check_overrides(args.words)
+    rows = []
     for task in config.choices("task"):
         for scale in ("official", "mini"):
-            experiment = config.compose([*words, f"task={task}", f"scale={scale}"])
-            table.add_row(task, scale, *_described(experiment))
-    console = Console()
-    console.print(table) if console.is_terminal else Console(width=PIPE_WIDTH).print(table)
+            experiment = config.compose([*args.words, f"task={task}", f"scale={scale}"])
+            rows.append([task, scale, *_description(experiment)])
+    headings = ("task", "scale", "data set", "prepared", "on disk", "download", "licence")
+    print(tables.table(headings, rows, right=[name in ("on disk", "download") for name in headings]))
+    return OK
 
 
-def prepare(words: Sequence[str]) -> None:
+def _prepare(args: Args) -> int:
     """Make the data set of the composed experiment, showing progress, and print what it is."""
-    experiment = config.compose(words)
+    check_overrides(args.words)
+    experiment = config.compose(args.words)
     task = registry.load(experiment.task.name)
-    if _offers(experiment.task.name) is None:
+    if _datasets(experiment.task.name) is None:
         print(f"task {experiment.task.name} needs no data set")
-        return
+        return OK
     with _shown() as progress:
         folder = task.prepare(experiment.task, experiment.data_root, progress=progress)
     print(_summary(folder, arrow.read_manifest(folder)))
+    return OK
 
 
-def verify(words: Sequence[str]) -> None:
+def _verify(args: Args) -> int:
     """Hash prepared data sets again and print a line each; UserError for the first damaged file."""
-    experiment = config.compose(words)
+    check_overrides(args.words)
+    experiment = config.compose(args.words)
     root = experiment.data_root
-    if any(word.startswith("task=") for word in words):
+    if any(word.startswith("task=") for word in args.words):
         folders = [root / experiment.task.dataset]
     else:
         folders = sorted(path.parent for path in root.glob(f"[!.]*/{arrow.MANIFEST}"))
     if not folders:
         raise UserError(
-            f"nothing is prepared below {root}",
+            f"nothing is prepared in {root}",
             hint="python -m mlbench.data prepare task=NAME scale=official, or another data_root=PATH",
         )
     for folder in folders:
         print(f"{_summary(folder, arrow.verify(folder))}: as written")
+    return OK
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    "list": list_datasets,
-    "prepare": prepare,
-    "verify": verify,
-}
-
-
-def _described(experiment: config.Experiment) -> list[str]:
+def _description(experiment: config.Experiment) -> list[str]:
     """Return what the table says of a task's data set: what is there, else what the task promises."""
     task = experiment.task
-    offers = _offers(task.name)
-    if offers is None:
+    datasets = _datasets(task.name)
+    if datasets is None:
         return ["-"] * 5
-    offer = offers.get(task.dataset)
-    download = with_prefix(offer.download, "B") if offer and offer.download is not None else "?"
+    info = datasets.get(task.dataset)
+    download = with_prefix(info.download, "B") if info and info.download is not None else "?"
     folder = experiment.data_root / task.dataset
-    size, licence = (with_prefix(offer.prepared, "B"), offer.manifest["licence"]) if offer else ("?", "?")
+    size, licence = (with_prefix(info.prepared, "B"), info.manifest["licence"]) if info else ("?", "?")
     state = "no"
     if (folder / arrow.MANIFEST).is_file():
         try:
@@ -134,10 +91,9 @@ def _described(experiment: config.Experiment) -> list[str]:
     return [task.dataset, state, size, download, licence]
 
 
-def _offers(task: str) -> dict[str, arrow.Offer] | None:
+def _datasets(task: str) -> dict[str, arrow.DatasetInfo] | None:
     """Return what the task's data module says of its data sets; None for a task without data."""
-    name = f"mlbench.tasks.{task}.data"
-    return getattr(import_module(name), "DATASETS", {}) if find_spec(name) else None
+    return registry.datasets(task)
 
 
 def _summary(folder: Path, manifest: dict) -> str:
@@ -191,6 +147,61 @@ def _amount(done: int, total: int | None, unit: str) -> str:
         return f"{with_prefix(done, 'B')} of {with_prefix(total, 'B')}" if total else with_prefix(done, "B")
     return f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit}"
 
+
+def _sections() -> Iterator[tuple[str, str]]:
+    yield (
+        "overrides",
+        paragraph(
+            "The name=value overrides are those of python -m mlbench.run; data_root is the folder of the "
+            "data sets (default: data, in the current folder). On a machine without a network, put the "
+            "archives into data_root/downloads and prepare as above.",
+            indent=2,
+        ),
+    )
+
+
+PROGRAM = "python -m mlbench.data"
+OVERRIDES = "[name=value ...]"
+COMMAND = Command(
+    "data",
+    "Data sets. Training reads prepared data sets: one folder each in data_root, with Arrow files that are "
+    "mapped into memory, and a manifest with their origin and SHA-256. Mini data sets are made by the first "
+    "run that needs them. Official ones are prepared once, by you.",
+    {
+        "list": Verb(
+            _list,
+            "every task and scale: data set, licence, size, and whether it is prepared",
+            words=OVERRIDES,
+            overrides=True,
+            examples=((f"{PROGRAM} list", ""), (f"{PROGRAM} list data_root=/data", "")),
+        ),
+        "prepare": Verb(
+            _prepare,
+            "download, check and convert a task's data set",
+            "Download, check and convert a task's data set. An interrupted download continues with the next "
+            "call; an interrupted conversion leaves nothing behind.",
+            words=OVERRIDES,
+            overrides=True,
+            examples=(
+                (f"{PROGRAM} prepare task=resnet20 scale=official data_root=/data", "Fetches CIFAR-10."),
+                (
+                    f"{PROGRAM} prepare task=logreg division=open \\\n"
+                    "      task.train_file=a9a.txt task.test_file=a9a.t",
+                    "Your own LIBSVM text files, plain, .bz2 or .gz; any two labels.",
+                ),
+            ),
+        ),
+        "verify": Verb(
+            _verify,
+            "hash the files of prepared data sets again",
+            "Hash the files of all prepared data sets again, or with task=NAME those of that task.",
+            words=OVERRIDES,
+            overrides=True,
+            examples=((f"{PROGRAM} verify data_root=/data", ""),),
+        ),
+    },
+    sections=_sections,
+)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

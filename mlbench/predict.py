@@ -1,11 +1,11 @@
-"""More workers than were measured: `python -m mlbench.predict STUDY` says how long, how dear, how sure."""
+"""More workers than were measured: `python -m mlbench.predict STUDY` gives time, cost and their intervals."""
 
-import argparse
 import dataclasses
-import json
 import math
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,173 +13,119 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mlbench.experiment import format, record, run_folders, study
-from mlbench.experiment.config import CONF, Hardware, choices
+from mlbench.experiment import attempts, format, plugins, record, run_folders, study
+from mlbench.experiment.config import Hardware, choices
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.prediction import advice, explain, figure, forecast, holdout, model, network, published
-from mlbench.prediction.forecast import Forecast, Target
-from mlbench.prediction.holdout import LeftOut
-from mlbench.prediction.runs import Measurements, check, from_records
-from mlbench.terminal import command
+from mlbench.prediction import explain, forecast, model
+from mlbench.prediction.forecast import FURTHEST, Forecast, HoldoutError, Target
+from mlbench.prediction.model import Network
+from mlbench.prediction.runs import (
+    PUBLISHED_TASKS,
+    Measurements,
+    check,
+    from_records,
+    published_runs,
+)
+from mlbench.terminal import tables
+from mlbench.terminal.args import JSON, OK, Args, Command, Verb, paragraph, run_command
 
+WIDEST = 110  # columns of a sentence; longer lines are hard to read
 PUBLISHED = "published:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
 SETTINGS = {
-    "workers": (
+    "workers": ("", "fit only these measured worker counts, e.g. 1,2,4; the others show the model's error"),
+    "max_workers": (
         "",
-        "fit these measured worker counts only, e.g. 1,2,4; the others show how far off the model is",
+        f"predict 1, 2, 4, ... up to this many; without it {FURTHEST} x the most measured",
     ),
-    "max_workers": ("1024", "predict 1, 2, 4, ... up to this many"),
     "hardware": ("", "predict for another profile of conf/hardware: speed by stated peaks, and its price"),
     "network": ("", "predict for another network: 10gbit,50us, or the name of a run of task allreduce"),
-    "deadline": ("", "which workers reach the goal in time, at least cost, e.g. 8h, 90min"),
-    "budget": ("", "which workers reach the goal soonest for so many USD"),
+    "deadline": ("", "the cheapest number of workers that reaches the goal in time, e.g. 8h, 90min"),
+    "budget": ("", "the fastest number of workers for this many USD"),
     "task": ("", "of a study of several tasks, this one"),
     "backend": ("", "of a study of several backends, this one; published runs: nccl, gloo, mpi"),
     "on": ("", "of a study of several hardware profiles, this one"),
     "plot": ("", "write the curve with its band to this PNG file"),
-    "output_root": ("runs", "where the runs and studies lie"),
+    "output_root": ("runs", "the folder that has the runs and studies"),
 }
-HELP = f"""
-STUDY is the name of a study below output_root, the names of runs, or published:TASK with TASK one of
-{", ".join(published.SHAPES)}: the runs that MLBench published in 2021.
-
-A model is fitted to each phase of the measured runs: compute over the samples of a worker, an all-reduce of
-latency and bandwidth, what hides behind backward, epochs to the goal over the global batch, and the time
-outside the batches. docs/prediction.md explains it. Runs with more workers than CPUs, and runs with any other
-caveat, are never fitted. An interval holds 95 % of further runs; it is wide where the runs say little.
-
-Examples:
-  python -m mlbench.predict scaling task=resnet20 deadline=8h      one task of a study of your own
-  python -m mlbench.predict published:gnmt hardware=gcp_a2_highgpu_1g network=25gbit,30us
-  python -m mlbench.predict published:gnmt workers=1,2,4           what the model says of 8 and 16 workers
-"""
 
 
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """The command line, read."""
-
-    names: list[str]
-    settings: dict[str, str]
-    json: bool
-
-    @property
-    def output_root(self) -> Path:
-        return Path(self.settings["output_root"])
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; return its exit code."""
+    return run_command(COMMAND, argv)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
-
-    def body() -> int:
-        with command.readers_may_leave():
-            _answer(_parse(arguments))
-        return 0
-
-    return command.ended(body)
-
-
-def _parse(arguments: Sequence[str]) -> Asked:
-    parser = argparse.ArgumentParser(
-        prog="python -m mlbench.predict",
-        usage="python -m mlbench.predict STUDY [name=value ...] [--json]",
-        description="Predict time to accuracy, speed-up and cost from runs on a few workers.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Settings:\n"
-        + "\n".join(f"  {name + '=' + default:<18} {about}" for name, (default, about) in SETTINGS.items())
-        + "\n"
-        + HELP,
-    )
-    parser.add_argument("words", nargs="*", metavar="STUDY", help="what was measured")
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    read = parser.parse_intermixed_args(arguments)  # settings may follow --json
-    settings = {name: default for name, (default, _) in SETTINGS.items()}
-    names = []
-    for word in read.words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            names.append(word)
-        elif name in settings:
-            settings[name] = value
-        else:
-            raise UserError(f"{name} is unknown", hint=f"choose from {', '.join(settings)}")
-    if not names:
-        raise UserError("predict takes a study", hint="python -m mlbench.predict --help")
-    return Asked(names, settings, read.json)
-
-
-def _answer(asked: Asked) -> None:
+def _predict(args: Args) -> int:
     """Fit, predict and print."""
-    everything = _measurements(asked)
-    fitted = check(_chosen(everything, asked.settings["workers"]))
+    if not args.words:
+        raise UserError("predict takes a study", hint="python -m mlbench.predict --help")
+    everything = _measurements(args)
+    fitted = check(_chosen(everything, args.settings["workers"]))
     fit = model.fit(fitted)
-    target = _target(asked)
-    counts = _counts(fit, everything, _count("max_workers", asked.settings["max_workers"]))
+    target = _target(args)
+    most = args.settings["max_workers"]
+    furthest = _count("max_workers", most) if most else FURTHEST * fitted.counts[-1]
+    counts = _counts(fit, everything, furthest)
     found = forecast.forecast(fit, counts, target)
-    errors = holdout.leave_one_out(fitted)
-    held_out = holdout.held_out(fit, everything)
-    deadline, budget = asked.settings["deadline"], asked.settings["budget"]
-    answers = advice.advise(
+    errors = forecast.leave_one_out(fitted)
+    held_out = forecast.held_out(fit, everything)
+    deadline, budget = args.settings["deadline"], args.settings["budget"]
+    answers = forecast.advise(
         found,
-        deadline=advice.seconds(deadline) if deadline else None,
-        budget=advice.dollars(budget) if budget else None,
+        deadline=forecast.parse_deadline(deadline) if deadline else None,
+        budget=forecast.parse_budget(budget) if budget else None,
     )
-    if asked.settings["plot"]:
+    if args.settings["plot"]:
         as_measured = target == Target()
         unseen = [k for k in everything.counts if k not in fitted.counts]
-        path = Path(asked.settings["plot"])
-        figure.draw(
-            path,
-            found,
-            fitted=fitted,
-            held_out=everything.only(unseen) if as_measured else None,
-        )
+        chart = explain.chart(found, fitted=fitted, held_out=everything.only(unseen) if as_measured else None)
+        from mlbench.report import render  # Altair is for the chart alone
+
+        render.save([chart], Path(args.settings["plot"]))
     sentences = [*explain.basis(fit), *explain.target(fit, target), explain.left_out(errors)]
     if held_out:
         sentences.append(explain.held_out(held_out))
-    if asked.json:
+    if args.json:
         print(_json(fit, found, errors=errors, held_out=held_out, answers=answers, sentences=sentences))
-        return
+        return OK
     print(f"{everything.title}\n\n{_table(found, _measured_times(everything, fitted, target))}\n")
-    print("\n".join([*(one.sentence for one in answers), "", *sentences]))
+    width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
+    for sentence in (*(one.sentence for one in answers), "", *sentences):
+        print(textwrap.fill(sentence, width, break_on_hyphens=False))
+    return OK
 
 
-def _measurements(asked: Asked) -> Measurements:
+def _measurements(args: Args) -> Measurements:
     """Return what was measured, under the names that the user gave."""
-    first = asked.names[0]
+    first = args.words[0]
     if first.startswith(PUBLISHED):
-        if len(asked.names) > 1:
-            raise UserError(f"{first} cannot be put together with {asked.names[1]}", hint="give one of them")
-        backend = asked.settings["backend"] or "nccl"
-        return published.measurements(
-            first.removeprefix(PUBLISHED), backend=backend, profile=_hardware(PUBLISHED_ON)
-        )
-    plan = study.load(study.folder(asked.output_root, first)) if len(asked.names) == 1 else None
-    records = study.records(plan, asked.output_root) if plan else [_run(n, asked) for n in asked.names]
-    wanted = {group: asked.settings[name] for group, name in _FILTERS.items() if asked.settings[name]}
-    kept = [one for one in records if all(one.experiment[g]["name"] == n for g, n in wanted.items())]
-    return from_records(kept, title=" ".join(asked.names))
+        if len(args.words) > 1:
+            raise UserError(f"{first} cannot be put together with {args.words[1]}", hint="give one of them")
+        backend = args.settings["backend"] or "nccl"
+        task = first.removeprefix(PUBLISHED)
+        return published_runs(task, backend=backend, profile=_hardware(PUBLISHED_ON))
+    plan = study.load(study.folder(args.output_root, first)) if len(args.words) == 1 else None
+    found = (
+        attempts.results(study.records(plan, args.output_root))
+        if plan
+        else [_run(n, args) for n in args.words]
+    )
+    wanted = {group: args.settings[name] for group, name in _FILTERS.items() if args.settings[name]}
+    kept = [one for one in found if all(getattr(one.experiment, g).name == n for g, n in wanted.items())]
+    return from_records(kept, title=" ".join(args.words))
 
 
 _FILTERS = {"task": "task", "backend": "backend", "hardware": "on"}  # group of the experiment: setting
 
 
-def _run(word: str, asked: Asked) -> Record:
+def _run(word: str, args: Args) -> Record:
     """Return the record of one run, by its name or by a part that no other run has."""
-    paths = sorted(asked.output_root.glob("*/record.json"))
-    found = [p for p in paths if p.parent.name == word] or [p for p in paths if word in p.parent.name]
-    if len(found) != 1:
-        what = f"{len(found)} runs are" if found else "no study and no finished run is"
-        raise UserError(
-            f"{what} called {word!r} below {asked.output_root}",
-            hint=run_folders.results_command("list", asked.output_root),
-        )
+    path = run_folders.folder(args.output_root, word) / "record.json"
     try:
-        return record.load(found[0])
+        return record.load(path)
     except ValueError as error:
-        raise UserError(f"{found[0]} is damaged or of another version of mlbench") from error
+        raise UserError(f"{path} is damaged or of another version of mlbench") from error
 
 
 def _chosen(everything: Measurements, counts: str) -> Measurements:
@@ -193,14 +139,14 @@ def _chosen(everything: Measurements, counts: str) -> Measurements:
     return everything.only(wanted)
 
 
-def _target(asked: Asked) -> Target:
-    name, over = asked.settings["hardware"], asked.settings["network"]
+def _target(args: Args) -> Target:
+    name, over = args.settings["hardware"], args.settings["network"]
     hardware = _hardware(name) if name else None
     if not over:
         return Target(hardware)
-    if any(asked.output_root.glob(f"*{over}*/record.json")):
-        return Target(hardware, network.of_table(over, _run(over, asked).table))
-    return Target(hardware, network.stated(over))
+    if any(args.output_root.glob(f"*{over}*/record.json")):
+        return Target(hardware, Network.of_table(over, _run(over, args).table))
+    return Target(hardware, Network.stated(over))
 
 
 def _hardware(name: str) -> Hardware:
@@ -208,7 +154,7 @@ def _hardware(name: str) -> Hardware:
     if name not in known:
         raise UserError(f"hardware={name} is unknown", hint=f"choose from {', '.join(known)}")
     try:
-        return Hardware.model_validate(yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text()))
+        return Hardware.model_validate(yaml.safe_load(plugins.files("hardware")[name].read_text()))
     except (yaml.YAMLError, ValidationError) as error:
         raise UserError(f"conf/hardware/{name}.yaml is not a hardware profile") from error
 
@@ -239,11 +185,9 @@ def _measured_times(everything: Measurements, fitted: Measurements, target: Targ
 
 def _table(found: Sequence[Forecast], measured: dict[int, str]) -> str:
     rows = [_row(one, measured.get(one.workers, "")) for one in found]
-    kept = [name for name in rows[0] if any(row[name] for row in rows)]
-    lines = [kept, *([row[name] for name in kept] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
-    return table + ("\n* measured, but not fitted" if any("*" in said for said in measured.values()) else "")
+    shown = [name for name in rows[0] if any(row[name] for row in rows)]
+    table = tables.table(shown, [[row[name] for name in shown] for row in rows], right=[True] * len(shown))
+    return table + ("\n* measured, but not fitted" if any("*" in cell for cell in measured.values()) else "")
 
 
 def _row(one: Forecast, measured: str) -> dict[str, str]:
@@ -254,25 +198,25 @@ def _row(one: Forecast, measured: str) -> dict[str, str]:
         "measured": measured,
         "predicted": format.duration(one.time_s.value),
         "95 % of runs": _ends(one.time_s, format.duration),
-        "speed-up": f"{one.speed_up.value:.2f}",
-        "95 %": _ends(one.speed_up, lambda value: f"{value:.2f}"),
+        "speed-up": f"{one.speedup.value:.2f}",
+        "95 %": _ends(one.speedup, lambda value: f"{value:.2f}"),
         "cost": format.usd(cost.value) if cost else "",
         "communication": format.percent(one.communication_share),
     }
 
 
-def _ends(estimate: forecast.Estimate, said: Any) -> str:
+def _ends(estimate: forecast.Interval, text: Callable[[float], str]) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
-    return f"{said(estimate.low)} to {said(estimate.high)}"
+    return f"{text(estimate.low)} to {text(estimate.high)}"
 
 
 def _json(
     fit: model.Model,
     found: Sequence[Forecast],
     *,
-    errors: list[LeftOut],
-    held_out: list[LeftOut],
+    errors: list[HoldoutError],
+    held_out: list[HoldoutError],
     **said: Any,
 ) -> str:
     values = {
@@ -282,20 +226,53 @@ def _json(
         "leave_one_out": [dataclasses.asdict(one) for one in errors],
         "held_out": [dataclasses.asdict(one) for one in held_out],
         "advice": [dataclasses.asdict(one) for one in said["answers"]],
-        "noise": {"seconds": fit.sigma, "epochs": fit.epochs_sigma},
         "sentences": said["sentences"],
     }
-    return json.dumps(_finite(values), indent=2, allow_nan=False)
+    return format.json_text(values)
 
 
-def _finite(value: Any) -> Any:
-    """Return JSON types, null for the infinite time of a missed goal, for which JSON has no word."""
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _sections() -> Iterator[tuple[str, str]]:
+    yield (
+        "STUDY",
+        paragraph(
+            "The name of a study in output_root, the names of runs, or published:TASK with TASK one of "
+            f"{', '.join(PUBLISHED_TASKS)}: the runs that MLBench published in 2021.",
+            indent=2,
+        ),
+    )
+    yield (
+        "model",
+        paragraph(
+            "A model is fitted to each phase of the measured runs: compute over the samples per worker, an "
+            "all-reduce of latency and bandwidth, what overlaps with backward, epochs to the goal over the "
+            "global batch, and the time outside the batches. docs/prediction.md explains it. Runs with more "
+            "workers than CPUs, or with any other caveat, are never fitted. An interval is a 95 % prediction "
+            "interval; it is wide where the runs say little.",
+            indent=2,
+        ),
+    )
 
+
+PROGRAM = "python -m mlbench.predict"
+COMMAND = Command(
+    "predict",
+    "Predict time to accuracy, speedup and cost on more workers from runs on a few.",
+    {
+        "": Verb(
+            _predict,
+            "prediction",
+            words="STUDY",
+            settings=SETTINGS,
+            options=JSON,
+            examples=(
+                (f"{PROGRAM} scaling task=resnet20 deadline=8h", "One task of a study of your own."),
+                (f"{PROGRAM} published:gnmt hardware=gcp_a2_highgpu_1g \\\n      network=25gbit,30us", ""),
+                (f"{PROGRAM} published:gnmt workers=1,2,4", "What the model says of 8 and 16 workers."),
+            ),
+        )
+    },
+    sections=_sections,
+)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,261 +1,430 @@
-"""Runs of the past: `python -m mlbench.results list`, show, compare, export, import, plot, delete or sync.
-
-Every command is one function here; what it does is in mlbench.selection, comparison, exchange, report and
-store, how it looks in mlbench.terminal.
-"""
+"""Finished runs: `python -m mlbench.results list`, show, compare, export, import, plot, rcp, ..."""
 
 import json
+import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mlbench.analysis import compare, select
-from mlbench.experiment import record, run_folders
+from mlbench.experiment import format, run_folders
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.terminal import command, help_text, live_view, tables
-from mlbench.terminal.args import Given, parse
+from mlbench.terminal import run_table, show, tables
+from mlbench.terminal.args import (
+    FAILED,
+    JSON,
+    OK,
+    OUTPUT_ROOT,
+    USER_ERROR,
+    Args,
+    Command,
+    Verb,
+    entry,
+    percentage,
+    run_command,
+)
 from mlbench.tracking import parent_runs, uploader
 
-SETTINGS = {"output_root": "runs"}  # name=value words of every command, with their defaults
+MLFLOW_ID = "[0-9a-f]{32}"
 
 
-@dataclass(frozen=True)
-class Command:
-    """One word after `python -m mlbench.results`; `settings` are name=value words beside SETTINGS."""
-
-    run: Callable[[Given], int]
-    settings: dict[str, str]
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; return its exit code."""
+    return run_command(COMMAND, argv)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
-
-    def body() -> int:
-        with command.readers_may_leave():
-            return _run(list(arguments))
-        return 0  # the reader left
-
-    return command.ended(body)
-
-
-def _run(arguments: list[str]) -> int:
-    asked = [word for word in arguments if word in ("-h", "--help")]
-    name = next((word for word in arguments if not word.startswith("-")), None)
-    if name is None or (name not in COMMANDS and asked):
-        print(help_text.RESULTS, end="")
-        return 0 if asked else command.USER_ERROR
-    if name not in COMMANDS:
-        raise UserError(f"{name!r} is not a command", hint=f"say {', '.join(COMMANDS)} or --help")
-    if asked:
-        print(help_text.COMMANDS[name], end="")
-        return 0
-    arguments.remove(name)
-    return COMMANDS[name].run(parse(name, arguments, SETTINGS | COMMANDS[name].settings))
-
-
-def _list(given: Given) -> int:
-    """Print one line a run, oldest first."""
-    found = _selected(given)
-    if given.json:
-        print(json.dumps([tables.summary(one) for one in found], indent=2))
-    elif found:
-        rows = [[tables.cell(value) for value in tables.summary(one).values()] for one in found]
-        print(tables.table([tables.heading(name) for name in tables.summary(found[0])], rows))
+def _list(args: Args) -> int:
+    """Print one line per run, oldest first unless sorted."""
+    records = run_table.ordered(
+        _selected(args),
+        sort=args.settings["sort"],
+        last=_count(args, "last") if args.settings["last"] else None,
+    )
+    if args.json:
+        print(json.dumps([run_table.summary(one) for one in records], indent=2))
+    elif records:
+        print(run_table.text(records, wide=args.options.wide))
     else:
-        print(f"no finished run below {given.output_root}{_that(given.words)}", file=sys.stderr)
-    return 0
+        print(_none(args), file=sys.stderr)
+    return OK
 
 
-def _show(given: Given) -> int:
+def _show(args: Args) -> int:
     """Print one run's result card, or its whole record as JSON."""
-    if len(given.words) != 1:
-        raise UserError(f"show takes one RUN, given: {' '.join(given.words) or 'nothing'}")
-    folder = run_folders.folder(given.output_root, given.words[0])
-    found = record.load(folder / "record.json")
-    if given.json:
-        print(found.model_dump_json(indent=2))
-        return 0
-    live_view.show_stored(found, folder=folder, tracking_uri=_uri(given, found))
-    return 0
-
-
-def _compare(given: Given) -> int:
-    """Print A and B side by side; the exit code is 1 if B is slower than --fail-if-slower allows."""
-    if len(given.words) < 2:
-        raise UserError("compare takes A and B, two selections", hint="e.g. compare workers=1 workers=2")
-    *sides, narrow = given.words[0], given.words[1], given.words[2:]
-    if any("=" not in word for word in narrow):
-        raise UserError(f"compare takes two selections, given a third: {narrow[0]}", hint="quote a selection")
-    limit = given.share("--fail-if-slower")
-    a, b = (_selected(given, [*side.split(), *narrow]) for side in sides)
-    found = compare.compare(a, b, limit=limit)
-    if given.json:
-        print(json.dumps(tables.plain(found), indent=2, allow_nan=False))
+    if len(args.words) != 1:
+        raise UserError(f"show takes one RUN, got: {' '.join(args.words) or 'nothing'}", hint="show last")
+    word = args.words[0]
+    if re.fullmatch(MLFLOW_ID, word):
+        word = uploader.run_id_of(word, uploader.default_uri(args.output_root)) or word
+    folder = run_folders.folder(args.output_root, word)
+    one = run_folders.load(folder)
+    if args.json:
+        print(one.model_dump_json(indent=2))
     else:
-        print(tables.compared(found, limit=limit))
-    return 1 if any(pair.slower_than for pair in found.pairs) else 0
+        show.stored(one, folder=folder, tracking_uri=_uri(args, one), full=args.options.full)
+    return OK
 
 
-def _export(given: Given) -> int:
-    """Write one zip a run."""
-    from mlbench.exchange.export import export
+def _compare(args: Args) -> int:
+    """Print A and B side by side; the exit code is 1 if B is slower than --fail-if-slower allows."""
+    if len(args.words) < 2:
+        raise UserError("compare takes A and B, two selections", hint="e.g. compare workers=1 workers=2")
+    a, b, *narrow = args.words
+    if any("=" not in word for word in narrow):
+        raise UserError(f"compare takes two selections, got a third: {narrow[0]}", hint="quote a selection")
+    limit = args.options.fail_if_slower
+    sides = [_selected(args, [*side.split(), *narrow]) for side in (a, b)]
+    compared = compare.compare(*sides, limit=limit)
+    if args.json:
+        print(format.json_text(tables.plain(compared)))
+    else:
+        print(tables.compared(compared, limit=limit))
+    return FAILED if any(pair.regression for pair in compared.pairs) else OK
 
-    found = _some(given)
-    to = Path(given.settings["to"])
+
+def _export(args: Args) -> int:
+    """Write one zip file per run."""
+    from mlbench.tracking.archive import export
+
+    records = _some(args)
+    to = Path(args.settings["to"] or args.output_root / "exports")
     single = to.suffix == ".zip"
-    if single and len(found) > 1:
-        raise UserError(f"{to} is one file, {len(found)} runs are selected", hint="to=FOLDER takes them all")
-    for one in found:
+    if single and len(records) > 1:
+        raise UserError(f"to={to} is one file for {len(records)} runs", hint="to=FOLDER takes them all")
+    for one in records:
         target = to if single else to / f"{one.run_id}.zip"
         target.parent.mkdir(parents=True, exist_ok=True)
-        print(export(given.output_root / one.run_id, target), flush=True)
-    return 0
+        print(export(args.output_root / one.run_id, target), flush=True)
+    return OK
 
 
-def _import(given: Given) -> int:
+def _import(args: Args) -> int:
     """Read zip files into output_root and MLflow; the exit code is 2 if one was refused, after all others."""
-    from mlbench.exchange import intake
-    from mlbench.tracking import importer
+    from mlbench.tracking import archive, importer
 
-    if not given.words:
+    if not args.words:
         raise UserError("import takes zip files or folders", hint="import --help")
-    uri = given.settings["tracking_uri"] or uploader.default_uri(given.output_root)
-    told = {name: given.settings[name] for name in ("task", "backend", "hardware")}
-    complete = uploader.complete_in(uri)
+    uri = args.settings["tracking_uri"] or uploader.default_uri(args.output_root)
+    complete = uploader.uploaded_runs(uri)
     outcomes = []
-    for path, found, log in intake.read(intake.zips(given.words), told):
+    for path, found, log in archive.load(archive.paths(args.words)):
         if isinstance(found, UserError):
             outcomes.append({"file": str(path), "outcome": "refused", "why": str(found)})
             print(f"mlbench: {found}", file=sys.stderr)
             continue
-        outcome = importer.keep(found, log, output_root=given.output_root, uri=uri, complete=complete)
+        outcome = importer.import_run(found, log, output_root=args.output_root, uri=uri, complete=complete)
         outcomes.append({"file": str(path), "outcome": outcome, "run": found.run_id})
-        if not given.json:
+        if not args.json:
             print(f"{found.run_id}: {outcome}", flush=True)
-    _total(given, outcomes, ("imported", "present", "refused"))
-    return command.USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else 0
+    _total(args, outcomes, ("imported", "present", "refused"))
+    return USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else OK
 
 
-def _plot(given: Given) -> int:
+def _plot(args: Args) -> int:
     """Write the report of a selection."""
     from mlbench.report import writer
 
-    if not given.settings["to"]:
-        raise UserError("plot needs a folder to write to", hint="to=FOLDER")
-    found = _some(given) if given.words else _selected(given)
-    if not found:
-        raise UserError(f"no finished run below {given.output_root}")
-    words = " ".join(["python -m mlbench.results plot", *given.words])
+    records = _some(args) if args.words else _selected(args)
+    if not records:
+        raise UserError(_none(args))
+    filters = " ".join(args.words)
     text = writer.StudyText(
-        title=f"Runs: {' '.join(given.words) or 'all'}",
-        question=given.settings["question"] or f"What do the runs {' '.join(given.words) or 'here'} show?",
-        commands=(words,),
+        title=f"Runs: {filters or 'all'}",
+        question=args.settings["question"] or f"What do the runs {filters or 'here'} show?",
+        commands=(f"{COMMAND.program} plot {filters}".strip(),),
     )
-    for path in writer.write(found, Path(given.settings["to"]), study=text):
+    for path in writer.write(records, Path(args.settings["to"] or args.output_root / "reports"), study=text):
         print(path)
-    return 0
+    return OK
 
 
-def _delete(given: Given) -> int:
+def _rcp(args: Args) -> int:
+    """Write the reference convergence points of a study, one file per benchmark."""
+    from mlbench.analysis.rcp import FEWEST
+    from mlbench.tasks import rcp
+
+    if len(args.words) != 1:
+        raise UserError(f"rcp takes one STUDY, got: {' '.join(args.words) or 'nothing'}")
+    files = rcp.files(run_folders.study(args.output_root, args.words[0]))
+    if not files:
+        raise UserError(
+            f"study {args.words[0]} has no point of which {FEWEST} runs reached the goal",
+            hint="measure more repeats",
+        )
+    folder = Path(args.settings["to"] or args.output_root / "studies" / args.words[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, points in files.items():
+        path = folder / f"rcps_{name}.json"
+        path.write_text(json.dumps(points, indent=2) + "\n")
+        print(path)
+    return OK
+
+
+def _delete(args: Args) -> int:
     """Delete runs after asking."""
     from mlbench.tracking import importer
 
-    found = _some(given)
-    if "--yes" not in given.options:
-        for one in found:
-            print(one.run_id, file=sys.stderr)
+    broken = run_folders.damaged(args.output_root, args.words[0]) if len(args.words) == 1 else None
+    if broken is not None:
+        uri = args.settings["tracking_uri"] or uploader.default_uri(args.output_root)
+        found = [(broken.name, uri)]
+    else:
+        found = [(one.run_id, _uri(args, one)) for one in _some(args)]
+    if not args.options.yes:
+        runs = format.counted(len(found), "run")
+        for name, _ in found:
+            print(name, file=sys.stderr)
         if not sys.stdin.isatty():
-            raise UserError(f"delete asks before it deletes {len(found)} runs", hint="--yes says yes")
-        print(
-            f"delete these {len(found)} runs from {given.output_root} and MLflow? [y/N] ", end="", flush=True
-        )
+            raise UserError(f"delete asks before it deletes {runs}", hint="--yes answers yes")
+        print(f"delete {runs} from {args.output_root} and MLflow? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing was deleted")
-            return 0
+            return OK
     outcomes = []
-    for one in found:
-        known = importer.delete(given.output_root / one.run_id, _uri(given, one))
-        outcomes.append({"run": one.run_id, "outcome": "deleted", "mlflow": known})
-        if not given.json:
-            print(f"{one.run_id}: deleted" + ("" if known else ", MLflow did not have it"), flush=True)
-    _total(given, outcomes, ("deleted",))
-    return 0
+    for name, uri in found:
+        known = importer.delete(args.output_root / name, uri)
+        outcomes.append({"run": name, "outcome": "deleted", "mlflow": known})
+        if not args.json:
+            print(f"{name}: deleted" + ("" if known else "; it was not in MLflow"), flush=True)
+    _total(args, outcomes, ("deleted",))
+    return OK
 
 
-def _sync(given: Given) -> int:
-    """Bring every run into MLflow; the exit code is 1 if one could not be brought."""
-    if given.words:
-        raise UserError(f"sync takes no further word, given: {' '.join(given.words)}")
+def _sync(args: Args) -> int:
+    """Upload every run to MLflow; the exit code is 1 if one could not be uploaded."""
+    uri = args.settings["tracking_uri"] or None
     outcomes = []
-    for one in uploader.sync(given.output_root, given.settings["tracking_uri"] or None):
+    for one in uploader.sync(args.output_root, uri):
         outcomes.append(vars(one))
-        if not given.json and one.outcome != "present":
+        if not args.json and one.outcome != "present":
             print(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""), flush=True)
-    for name in parent_runs.sync(given.output_root, given.settings["tracking_uri"] or None):
-        if not given.json:
+    for name in parent_runs.sync(args.output_root, uri):
+        if not args.json:
             print(f"study {name}: written", flush=True)
-    if outcomes or given.json:
-        _total(given, outcomes, uploader.OUTCOMES)
+    if outcomes or args.json:
+        _total(args, outcomes, uploader.OUTCOMES)
     else:
-        print(f"no run below {given.output_root}")
-    return 1 if any(one["outcome"] == "failed" for one in outcomes) else 0
+        print(_none(args), file=sys.stderr)
+    return FAILED if any(one["outcome"] == "failed" for one in outcomes) else OK
 
 
-def _selected(given: Given, words: Sequence[str] | None = None) -> list[Record]:
-    """Return the records that the words select."""
-    found, complaints = run_folders.records(given.output_root)
+def _selected(args: Args, words: Sequence[str] | None = None) -> list[Record]:
+    """Return the records that the words select; name those that cannot be read."""
+    records, complaints = run_folders.records(args.output_root)
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     return select.select(
-        found,
-        given.words if words is None else words,
-        studies=lambda name: run_folders.study(given.output_root, name),
+        records,
+        args.words if words is None else words,
+        studies=lambda name: run_folders.study(args.output_root, name),
     )
 
 
-def _some(given: Given) -> list[Record]:
-    """Return the records that the words select, of which there must be both."""
-    if not given.words:
-        raise UserError("say which runs: a part of a name, or name=value words", hint="--help has examples")
-    found = _selected(given)
-    if not found:
-        hint = run_folders.results_command("list", given.output_root)
-        raise UserError(f"no finished run below {given.output_root}{_that(given.words)}", hint=hint)
-    return found
+def _some(args: Args) -> list[Record]:
+    """Return the records that the words select; UserError where there are no words or no records."""
+    if not args.words:
+        raise UserError(
+            "name the runs: a part of their name, or name=value filters", hint="--help has examples"
+        )
+    records = _selected(args)
+    if not records:
+        raise UserError(_none(args), hint=run_folders.results_command("list", args.output_root))
+    return records
 
 
-def _that(words: Sequence[str]) -> str:
-    return f" that is {' '.join(words)}" if words else ""
+def _none(args: Args) -> str:
+    where = f"no finished run in {args.output_root}"
+    return f"{where} matches {' '.join(args.words)}" if args.words else where
 
 
-def _uri(given: Given, one: Record) -> str:
-    """Return the store that has a run: the one asked for, else its own, else the default."""
-    own = one.experiment["tracking_uri"]
-    return given.settings.get("tracking_uri") or own or uploader.default_uri(given.output_root)
+def _count(args: Args, name: str) -> int:
+    text = args.settings[name]
+    if not text.isdecimal() or int(text) == 0:
+        raise UserError(f"{name}={text} is not a number of runs", hint=f"e.g. {name}=20")
+    return int(text)
 
 
-def _total(given: Given, outcomes: list[dict[str, Any]], known: Sequence[str]) -> None:
+def _uri(args: Args, one: Record) -> str:
+    """Return the store that has a run: the one given, else its own, else the default."""
+    own = one.experiment.tracking_uri
+    return args.settings.get("tracking_uri") or own or uploader.default_uri(args.output_root)
+
+
+def _total(args: Args, outcomes: list[dict[str, Any]], known: Sequence[str]) -> None:
     """Print how many there were of each outcome, or all of them as JSON."""
-    if given.json:
+    if args.json:
         print(json.dumps(outcomes, indent=2))
         return
     counts = {word: sum(one["outcome"] == word for one in outcomes) for word in known}
     print(", ".join(f"{count} {word}" for word, count in counts.items() if count))
 
 
-COMMANDS = {
-    "list": Command(_list, {}),
-    "show": Command(_show, {}),
-    "compare": Command(_compare, {}),
-    "export": Command(_export, {"to": "."}),
-    "import": Command(_import, {"task": "", "backend": "", "hardware": "", "tracking_uri": ""}),
-    "plot": Command(_plot, {"to": "", "question": ""}),
-    "delete": Command(_delete, {"tracking_uri": ""}),
-    "sync": Command(_sync, {"tracking_uri": ""}),
-}
+TRACKING_URI = {"tracking_uri": ("", "any MLflow tracking URI; default: the SQLite file in output_root")}
+FILTERS = (
+    ("task=resnet20 workers=1,2", "values as on the command line; a comma means or"),
+    ("status=goal_reached", "also source=, key=, recipe=, seed=, official="),
+    ("key:01ab", "the beginning of a configuration's key"),
+    ("study:scaling", "the runs of a study"),
+    ("w4-1c9", "any part of a run's name"),
+    ("last", "the newest run"),
+)
+
+
+def _sections() -> Iterator[tuple[str, str]]:
+    yield (
+        "filters (all must match)",
+        "\n".join(entry(f"  {term}", about, column=31) for term, about in FILTERS),
+    )
+    codes = (("0", "done"), ("1", "a run could not be uploaded, or --fail-if-slower"),
+             ("2", "a mistake in the command, or an archive was refused"))  # fmt: skip
+    yield "exit codes", "\n".join(entry(f"  {code}", about, column=5) for code, about in codes)
+
+
+PROGRAM = "python -m mlbench.results"
+COMMAND = Command(
+    "results",
+    "Finished runs: what was measured in output_root, and how it compares.",
+    {
+        "list": Verb(
+            _list,
+            "one line per run",
+            "Print one line per finished run, oldest first. A terminal gets as many columns as fit; "
+            "--wide and pipes get all.",
+            words="[FILTER ...]",
+            settings=OUTPUT_ROOT
+            | {
+                "sort": ("", "a column, e.g. time, or -time for the largest first"),
+                "last": ("", "only this many, the newest, e.g. 20"),
+            },
+            overrides=True,
+            options=JSON | {"--wide": {"action": "store_true", "help": "print all columns"}},
+            examples=(
+                (f"{PROGRAM} list last=20", ""),
+                (f"{PROGRAM} list task=resnet20 workers=1,2 status=goal_reached", ""),
+                (f"{PROGRAM} list sort=time --wide", ""),
+            ),
+        ),
+        "show": Verb(
+            _show,
+            "one run's result card",
+            "Print one run's result card. RUN is any part of its name that no other run has, its id in "
+            "MLflow, or last.",
+            words="RUN",
+            settings=OUTPUT_ROOT,
+            options=JSON | {"--full": {"action": "store_true", "help": "print everything that was measured"}},
+            examples=(
+                (f"{PROGRAM} show last", ""),
+                (f"{PROGRAM} show resnet20-w4 --full", ""),
+                (f"{PROGRAM} show resnet20-w4 --json", "The whole record."),
+            ),
+        ),
+        "compare": Verb(
+            _compare,
+            "two selections side by side: ratios, 95 % intervals, a verdict",
+            "A and B are selections, each one shell word; further name=value words narrow both. B is "
+            "measured against A: a ratio is B's median over A's, with a 95 % interval, paired by seed "
+            "where both sides have the same seeds. The verdict is about the time to the goal. A single "
+            "run per side cannot show a difference.",
+            words="A B [FILTER ...]",
+            settings=OUTPUT_ROOT,
+            overrides=True,
+            options=JSON
+            | {
+                "--fail-if-slower": {
+                    "type": percentage,
+                    "metavar": "PERCENT",
+                    "help": "exit with 1 if a point of B needs more than this more time",
+                }
+            },
+            examples=(
+                (
+                    f"{PROGRAM} compare workers=1 workers=2 task=resnet20",
+                    "Every field but the workers must agree; points without a partner are listed.",
+                ),
+                (f'{PROGRAM} compare "task=gnmt workers=2" "task=gnmt workers=4"', ""),
+                (
+                    f"{PROGRAM} compare study:old study:new --fail-if-slower 5%",
+                    "For CI: exit code 1 if a point of `new` is shown to need more than 5 % more time "
+                    "than its partner (the whole interval lies above 1.05) or lost its goal (half of its "
+                    "runs missed it and fewer of the partner's did).",
+                ),
+                (f"{PROGRAM} compare key:01ab key:9f3e", ""),
+            ),
+        ),
+        "export": Verb(
+            _export,
+            "runs as zip files",
+            "Write one zip file per run: record, event log, configuration, provenance and MLPerf log "
+            "lines. It has no passwords and is not an MLPerf submission.",
+            words="FILTER ...",
+            settings=OUTPUT_ROOT | {"to": ("", "a folder, or one .zip file; default: output_root/exports")},
+            overrides=True,
+            examples=(
+                (f"{PROGRAM} export resnet20-w4-1c9", ""),
+                (f"{PROGRAM} export task=resnet20 status=goal_reached to=zips", ""),
+            ),
+        ),
+        "import": Verb(
+            _import,
+            "exports, as runs marked as imported",
+            "Read exports into output_root and MLflow, marked as imported. Importing twice adds nothing. An "
+            "archive that is not whole, or was changed, is refused.",
+            words="PATH ...",
+            settings=OUTPUT_ROOT | TRACKING_URI,
+            options=JSON,
+            examples=((f"{PROGRAM} import zips/", ""), (f"{PROGRAM} import run.zip", "")),
+        ),
+        "plot": Verb(
+            _plot,
+            "figures, tables and report.html of a selection",
+            words="[FILTER ...]",
+            settings=OUTPUT_ROOT
+            | {
+                "to": ("", "the folder to write to; default: output_root/reports"),
+                "question": ("", "what the report answers; its first line"),
+            },
+            overrides=True,
+            examples=(
+                (f"{PROGRAM} plot task=resnet20 to=figures", ""),
+                (f"{PROGRAM} plot study:scaling", ""),
+            ),
+        ),
+        "rcp": Verb(
+            _rcp,
+            "reference convergence points of a study, in MLPerf's format",
+            "Write how many epochs the study's runs needed to reach their goal as MLPerf's reference "
+            "convergence points: one file rcps_BENCHMARK.json per benchmark.",
+            words="STUDY",
+            settings=OUTPUT_ROOT | {"to": ("", "a folder; default: that of the study")},
+            examples=((f"{PROGRAM} rcp scaling to=rcps", ""),),
+        ),
+        "delete": Verb(
+            _delete,
+            "runs, from the folder and from MLflow",
+            "Delete the folders of the selected runs and their runs in MLflow, after asking. A run in "
+            "progress is refused. MLflow keeps deleted runs until `mlflow gc`.",
+            words="FILTER ...",
+            settings=OUTPUT_ROOT | TRACKING_URI,
+            overrides=True,
+            options=JSON | {"--yes": {"action": "store_true", "help": "do not ask"}},
+            examples=(
+                (f"{PROGRAM} delete resnet20-w4-1c9", ""),
+                (f"{PROGRAM} delete status=failed --yes", ""),
+            ),
+        ),
+        "sync": Verb(
+            _sync,
+            "upload every run that MLflow lacks",
+            "Upload every run that is not complete in MLflow, each once.",
+            settings=OUTPUT_ROOT | TRACKING_URI,
+            options=JSON,
+            examples=((f"{PROGRAM} sync", ""), (f"{PROGRAM} sync tracking_uri=http://mlflow:5000", "")),
+        ),
+    },
+    sections=_sections,
+)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

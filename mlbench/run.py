@@ -1,35 +1,104 @@
-"""One experiment: `python -m mlbench.run task=gnmt workers=8`.
-
-The way of a run, in four hops: `main` composes and validates the experiment, `execute` reuses a finished run
-or starts one, `launch` trains on the workers, and the record goes to the event log and from there to MLflow.
-"""
+"""One run: `python -m mlbench.run task=gnmt workers=8`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import yaml
 
 from mlbench.experiment import clock, config
 from mlbench.launch import execute, signals
-from mlbench.terminal import command, live_view
+from mlbench.terminal import help
+from mlbench.terminal.args import (
+    FAILED,
+    INTERRUPTED,
+    OK,
+    Args,
+    Command,
+    Verb,
+    check_overrides,
+    paragraph,
+    run_command,
+)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
-    begun = clock.process_start()
-    signals.end_with_parent()
-    if any(word in ("-h", "--help") for word in arguments):
-        live_view.print_help()
-        return 0
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; return its exit code."""
+    return run_command(COMMAND, argv)
 
-    def body() -> int:
-        experiment = config.compose(arguments)
-        deviations = [vars(d) for d in config.declared_deviations(arguments)]
-        finished = execute.execute(experiment, begun=begun, words=arguments, deviations=deviations)
-        if finished.status == "interrupted":
-            return command.INTERRUPTED
-        return command.FAILED if finished.status in ("failed", "diverged") else 0
 
-    return command.ended(body)
+def _run(args: Args) -> int:
+    command_started = clock.process_start()
+    signals.open_standard_streams()
+    signals.exit_with_parent()
+    check_overrides(args.words)
+    experiment = config.compose(args.words)
+    if args.options.cfg:
+        print(yaml.safe_dump(experiment.plain(), sort_keys=False), end="")
+        return OK
+    record = execute.execute(experiment, begun=command_started, overrides=args.words)
+    return {"interrupted": INTERRUPTED, "failed": FAILED, "diverged": FAILED}.get(record.status, OK)
 
+
+def _sections() -> Iterator[tuple[str, str]]:
+    yield from help.sections()
+    for heading, text in CLOSING:
+        yield heading, paragraph(text, indent=2)
+
+
+CLOSING = (
+    (
+        "results",
+        "Each run has a folder in output_root: events.jsonl (the log, written as things happen) and "
+        "record.json (the result). The same goes to the MLflow store at tracking_uri, by default a SQLite "
+        "file in output_root. A finished run with the same configuration, seed and data on the same "
+        "machine is shown instead of measured again, unless force=true.",
+    ),
+    (
+        "exit codes",
+        "0: measured, whether or not the goal was reached. 1: the run failed or diverged. 2: a mistake in "
+        "the command, or a cluster too small for it, reported before any worker trains. 130: interrupted.",
+    ),
+    (
+        "see also",
+        "python -m mlbench.sweep --help (grids of repeated runs), python -m mlbench.predict --help (more "
+        "workers than were measured), python -m mlbench.results --help (finished runs), python -m "
+        "mlbench.data --help (data sets), python -m mlbench.cluster --help (a persistent Ray).",
+    ),
+)
+COMMAND = Command(
+    "run",
+    "Train one task on several workers with Ray Train until it reaches its goal, measure where the time "
+    "goes, and record the run.",
+    {
+        "": Verb(
+            _run,
+            "one run",
+            words="[name=value ...]",
+            overrides=True,
+            options={
+                "--cfg": {
+                    "choices": ("job",),
+                    "help": "print the resolved configuration and stop",
+                }
+            },
+            examples=(
+                ("python -m mlbench.run", "The default task at mini scale on this machine: about a minute."),
+                (
+                    "python -m mlbench.run task=logreg workers=8",
+                    "Another task, eight workers. More workers than CPUs are allowed; the result says so.",
+                ),
+                (
+                    "python -m mlbench.run task=resnet20 scale=official data_root=/data \\\n"
+                    "      workers=4 hardware=gcp_n1_t4 backend=nccl goal=light cluster=attached",
+                    "The published task on four GPU nodes, to its light goal; run it on a node of their Ray "
+                    "cluster.",
+                ),
+            ),
+        )
+    },
+    sections=_sections,
+    empty=True,
+)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

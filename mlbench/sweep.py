@@ -1,34 +1,114 @@
-"""The command line of studies: `python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5`."""
+"""Many runs: `python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mlbench.experiment import study
-from mlbench.studies.session import Outcome, measure, publish
-from mlbench.studies.spec import read
-from mlbench.terminal import command
-from mlbench.terminal.sweep_help import HELP
+from mlbench.studies.session import StudyResult, measure, publish
+from mlbench.studies.spec import REPEATS, read
+from mlbench.terminal import sweep_view
+from mlbench.terminal.args import FAILED, OK, Args, Command, Verb, check_overrides, paragraph, run_command
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
-    if not arguments or any(word in ("-h", "--help") for word in arguments):
-        print(HELP, end="")
-        return 0
-    return command.ended(lambda: _swept(measure(read(arguments))))
+def main(argv: Sequence[str]) -> int:
+    """Run the command line; return its exit code."""
+    return run_command(COMMAND, argv)
 
 
-def _swept(outcome: Outcome) -> int:
+def _sweep(args: Args) -> int:
+    check_overrides(args.words)
+    own = [f"{name}={value}" for name, value in args.settings.items() if value]
+    return _finish(measure(read([*args.words, *own])))
+
+
+def _finish(outcome: StudyResult) -> int:
     """Publish what was measured, and say where it is and what it lacks; return the exit code."""
     if not outcome.interrupted:
         publish(outcome)
     for sentence in [*(f"not measured: {one}" for one in outcome.unmeasured), *outcome.notes]:
         print(sentence, file=sys.stderr)
+    if outcome.records and not outcome.interrupted:
+        print(sweep_view.answer(outcome.records))
     print(outcome.folder / study.REPORT if outcome.records else outcome.folder)
     if outcome.interrupted:
         raise KeyboardInterrupt
-    return command.FAILED if outcome.unmeasured else 0
+    return FAILED if outcome.unmeasured else OK
 
+
+def _sections() -> Iterator[tuple[str, str]]:
+    for heading, text in CLOSING:
+        yield heading, paragraph(text, indent=2)
+
+
+CLOSING = (
+    ("other words", "All others are those of python -m mlbench.run."),
+    (
+        "stopping",
+        "Ctrl-C ends the current run, as it ends a single run. The same command resumes a sweep that was "
+        "stopped or killed, and repeats nothing that was finished. A failed run is reported, does not stop "
+        "the others, and counts as a missed goal; more repeats add runs with new seeds.",
+    ),
+    (
+        "results",
+        "output_root/studies/NAME has the plan (study.yaml), the log of all attempts (trials.jsonl), the "
+        "output of each run (logs) and the report. The runs are beside single runs; in MLflow they are "
+        "children of the study.",
+    ),
+    (
+        "exit codes",
+        "0: everything is measured, whether or not goals were reached. 1: a run failed, did not fit on the "
+        "cluster, or exceeded the budget. 2: a mistake in the command, reported before anything runs. "
+        "130: interrupted.",
+    ),
+)
+EXAMPLES = (
+    ("python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5",
+     "Four points, each with five fresh seeds: twenty runs."),
+    ("python -m mlbench.sweep task=logreg,resnet20 workers=1,2",
+     "Any fields, any number of them: tasks, workers, backends, hardware, recipes. Hydra's syntax: lists "
+     "with commas, or range(1,9)."),
+    ("python -m mlbench.sweep task=resnet20 workers=1,2,4,8,16 repeats=5",
+     "The first study again, extended: only 16 workers are measured."),
+    ("python -m mlbench.sweep task=resnet50 scale=official data_root=/data \\\n"
+     "      workers=1,2,4 hardware=gcp_n1_t4 backend=nccl cluster=attached \\\n      max_usd=50",
+     "Starts no run that is expected to bring the cost of this study above 50 USD."),
+    ("python -m mlbench.sweep study=quick",
+     "A study of conf/study, or the rest of one that was begun."),
+)  # fmt: skip
+SETTINGS = {
+    "repeats": (
+        "",
+        f"runs per point, each with a fresh seed that is logged (default: {REPEATS}); seed=1,2,3 sets the "
+        f"seeds",
+    ),
+    "study": (
+        "",
+        "the folder in output_root/studies; by default named after what varies, so that the same command "
+        "finds it again",
+    ),
+    "max_usd": (
+        "",
+        "no run starts that would bring the study's cost above this, by the median time of its point; the "
+        "first run of a task has no estimate and starts, so it and any longer run may exceed it",
+    ),
+    "question": ("", "what the study asks; the first line of its report"),
+}
+COMMAND = Command(
+    "sweep",
+    "Measure every point of a grid several times, one run after the other in random order, and report "
+    "speedup, cost and their uncertainty.",
+    {
+        "": Verb(
+            _sweep,
+            "many runs",
+            words="name=value[,value ...] ...",
+            settings=SETTINGS,
+            overrides=True,
+            examples=EXAMPLES,
+        )
+    },
+    sections=_sections,
+)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -10,18 +10,18 @@ from typing import Any
 from local_flow import PLACE
 
 from mlbench.analysis import compare, select, speedup
-from mlbench.experiment import format, record, study
+from mlbench.experiment import attempts, format, record, run_folders, study
 from mlbench.experiment.errors import UserError
 from mlbench.launch import signals
-from mlbench.report import writer
+from mlbench.report import render, writer
 from mlbench.studies import session, spec
-from mlbench.studies.session import Outcome
+from mlbench.studies.session import StudyResult
 from mlbench.tasks import registry
 
 
-def planned(name: str) -> spec.Request:
+def planned(name: str) -> spec.SweepSpec:
     """Return the study of conf/study, or the begun one, with this flow's folders."""
-    return spec.named(name, place=PLACE)
+    return spec.named(name, output_settings=PLACE)
 
 
 def prepare(name: str) -> None:
@@ -34,29 +34,29 @@ def measure(name: str) -> list[str]:
 
     The step ends with the flow that runs it: a flow that was killed leaves no sweep behind.
     """
-    os.environ[signals.PARENT] = str(os.getppid())
-    signals.end_with_parent()
-    outcome = session.measure(planned(name))
-    if outcome.interrupted:
+    os.environ[signals.PARENT_PID] = str(os.getppid())
+    signals.exit_with_parent()
+    result = session.measure(planned(name))
+    if result.interrupted:
         raise KeyboardInterrupt
-    return outcome.unmeasured
+    return result.unmeasured
 
 
-def outcome(name: str, unmeasured: list[str]) -> Outcome:
+def load_results(name: str, unmeasured: list[str]) -> StudyResult:
     """Return what the study has measured so far."""
-    return replace(session.measured(planned(name)), unmeasured=unmeasured)
+    return replace(session.load_results(planned(name)), unmeasured=unmeasured)
 
 
 def rows(name: str) -> list[dict[str, Any]]:
     """Return the study's aggregates, one row a point."""
-    return writer.rows(outcome(name, []).records)
+    return writer.rows(load_results(name, []).records)
 
 
 def publish(name: str, unmeasured: list[str]) -> str:
     """Write the report and the parent run in MLflow; return the page's path."""
-    found = outcome(name, unmeasured)
-    session.publish(found)
-    return str(found.folder / study.REPORT / "report.html")
+    result = load_results(name, unmeasured)
+    session.publish(result)
+    return str(result.folder / study.REPORT / "report.html")
 
 
 def join_tables(name: str, task: str, *, files: str) -> list[str]:
@@ -64,30 +64,30 @@ def join_tables(name: str, task: str, *, files: str) -> list[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found = outcome(name, [])
-    runs = [run for run in found.records if run.experiment["task"]["name"] == task]
+    result = load_results(name, [])
+    runs = [run for run in attempts.results(result.records) if run.experiment.task.name == task]
     table = [{**row, "run_id": run.run_id} for run in runs for row in run.table]
     if not table:
         return []
-    folder = found.folder / study.REPORT
+    folder = result.folder / study.REPORT
     folder.mkdir(exist_ok=True)
     parquet, png = folder / f"{files}.parquet", folder / f"{files}.png"
     pq.write_table(pa.Table.from_pylist(table), parquet)
-    drawer = registry.report(task)
-    assert drawer is not None
-    drawer.figure(table).savefig(png)
+    report = registry.report(task)
+    assert report is not None
+    render.save(report.charts({"": table}, about=name), png, columns=2)
     return [str(parquet), str(png)]
 
 
-def soonest(name: str, fields: Sequence[str]) -> list[str]:
+def fastest(name: str, fields: Sequence[str]) -> list[str]:
     """Return a line for each number of workers: the setting with the least median time to the goal."""
     tried: dict[int, list[speedup.Point]] = {}
-    for point in speedup.points(outcome(name, []).records):
+    for point in speedup.points(load_results(name, []).records):
         tried.setdefault(point.workers, []).append(point)
-    return [f"workers={workers}: {_soonest(points, fields)}" for workers, points in sorted(tried.items())]
+    return [f"workers={workers}: {_fastest(points, fields)}" for workers, points in sorted(tried.items())]
 
 
-def _soonest(points: Sequence[speedup.Point], fields: Sequence[str]) -> str:
+def _fastest(points: Sequence[speedup.Point], fields: Sequence[str]) -> str:
     best = min(points, key=_time)
     if math.isinf(_time(best)):
         return f"none of the {len(points)} settings reached the goal in more than half of its runs"
@@ -107,7 +107,7 @@ def _time(point: speedup.Point) -> float:
     return point.time_to_accuracy.value if point.time_to_accuracy else math.inf
 
 
-def against(name: str, baseline: str, *, limit: float) -> tuple[list[str], list[str]]:
+def compare_with_baseline(name: str, baseline: str, *, limit: float) -> tuple[list[str], list[str]]:
     """Return what a comparison with the baseline's runs says, and what of it fails the night.
 
     That is a point that is shown to be slower than `limit` allows, one that no longer reaches its goal, and
@@ -116,24 +116,28 @@ def against(name: str, baseline: str, *, limit: float) -> tuple[list[str], list[
     if not baseline:
         return [], []
     try:
-        compared = compare.compare(_before(name, Path(baseline)), outcome(name, []).records, limit=limit)
+        compared = compare.compare(
+            _baseline_runs(name, Path(baseline)), load_results(name, []).records, limit=limit
+        )
     except UserError as error:
         return [], [f"not compared with {baseline}: {error}"]
-    said, worse = [], []
+    notes, regressions = [], []
     for pair in compared.pairs:
-        sentence = f"{_point(pair.b)}: {pair.lost or f'{pair.verdict}: {pair.why}'}"
-        (worse if pair.slower_than else said).append(sentence)
-    worse += [f"{_point(one)}: in the baseline, but nothing here is its like" for one in compared.only_a]
-    said += [f"{_point(one)}: new, the baseline has nothing like it" for one in compared.only_b]
-    return said, worse
+        sentence = f"{_point(pair.b)}: {pair.goal_regression or f'{pair.verdict}: {pair.why}'}"
+        (regressions if pair.regression else notes).append(sentence)
+    regressions += [
+        f"{_point(one)}: in the baseline, but nothing here is its like" for one in compared.only_a
+    ]
+    notes += [f"{_point(one)}: new, the baseline has nothing like it" for one in compared.only_b]
+    return notes, regressions
 
 
-def _before(name: str, baseline: Path) -> list[record.Record]:
+def _baseline_runs(name: str, baseline: Path) -> list[record.Record]:
     """Return the results of the baseline's study of this name; without one, all runs of the folder."""
     plan = study.load(study.folder(baseline, name))
     if plan is not None:
         return study.records(plan, baseline)
-    return [record.load(path) for path in sorted(baseline.glob("*/record.json"))]
+    return run_folders.records(baseline)[0]
 
 
 def _point(point: speedup.Point) -> str:

@@ -18,7 +18,7 @@ class StudyFlow(FlowSpec):
     study: Any  # a Parameter of each flow, with the study that it is for as default
 
     def findings(self) -> list[str]:
-        """Make what this flow is for; return the lines that its user wants to read."""
+        """Compute what this flow is for; return lines for its user."""
         raise NotImplementedError
 
     @step
@@ -36,7 +36,7 @@ class StudyFlow(FlowSpec):
     @step
     def aggregate(self):
         """Put the runs together."""
-        self.found = self.findings()
+        self.lines = self.findings()
         self.next(self.report)
 
     @step
@@ -47,5 +47,5 @@ class StudyFlow(FlowSpec):
 
     @step
     def end(self):
-        """Say what was found, where the report is, and what it lacks."""
-        print(*(f"not measured: {one}" for one in self.unmeasured), *self.found, self.page, sep="\n")
+        """Print the findings, where the report is, and what it lacks."""
+        print(*(f"not measured: {one}" for one in self.unmeasured), *self.lines, self.page, sep="\n")

@@ -22,15 +22,17 @@ class SuiteFlow(StudyFlow):
 
     def findings(self) -> list[str]:
         """Compare with the baseline."""
-        said, self.worse = stages.against(self.study, self.baseline, limit=self.limit)
-        return said
+        notes, self.regressions = stages.compare_with_baseline(self.study, self.baseline, limit=self.limit)
+        return notes
 
     @step
     def end(self):
         """Say what the night showed; fail if a run did, or if a point became worse."""
-        print(self.page, *self.found, sep="\n")
-        if self.worse or self.unmeasured:
-            raise SystemExit("\n".join([*self.worse, *(f"not measured: {one}" for one in self.unmeasured)]))
+        print(self.page, *self.lines, sep="\n")
+        if self.regressions or self.unmeasured:
+            raise SystemExit(
+                "\n".join([*self.regressions, *(f"not measured: {one}" for one in self.unmeasured)])
+            )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Learning rates and batch sizes of task 2a: `python pipelines/tuning.py run --study tuning`.
 
 Every setting is measured on a part of the training rows that is held out, so the test rows have no say in the
-choice; the soonest to the goal wins, for each number of workers.
+choice; the fastest to the goal wins, for each number of workers.
 """
 
 from typing import Any
@@ -19,8 +19,8 @@ class TuningFlow(StudyFlow):
     study: Any = Parameter("study", default="tuning", help="a study of conf/study, or a begun one")
 
     def findings(self) -> list[str]:
-        """Say the soonest setting for each number of workers."""
-        return stages.soonest(self.study, FIELDS)
+        """Return the fastest setting for each number of workers."""
+        return stages.fastest(self.study, FIELDS)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,18 @@ os.environ.update(
     RAY_AUTH_MODE="token",
     MLFLOW_DISABLE_TELEMETRY="true",
     MPLBACKEND="Agg",
+    MLBENCH_MACHINE_LOCK=f"/tmp/mlbench-tests-{os.getpid()}.lock",  # tests wait for nobody else
 )
+pytest_plugins = ["mlbench.contract.options"]
 ROOT = Path(__file__).parent.parent
-SHARE_RAY = ("test_sweep.py", "test_faults.py", "test_run_command.py", "test_pipelines.py")
+SHARE_RAY = (
+    "test_official_run.py",
+    "test_sockets.py",
+    "test_sweep.py",
+    "test_faults.py",
+    "test_run_command.py",
+    "test_pipelines.py",
+)
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -3,16 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from mlbench.experiment import config, events
-from mlbench.experiment.build_record import conclude
+import mlbench
+from mlbench.experiment import config, events, identity, provenance
+from mlbench.experiment.build_record import build_record
 from mlbench.experiment.phases import PHASES
-from mlbench.experiment.record import Record
+from mlbench.experiment.record import FINISHED, Record, RunEnd, RunStart, Software, WorkerResult
 
 BEGUN = 1_700_000_000.0  # s since 1970, when the command started
 STARTED = BEGUN + 10.0  # the first touch of data
 EPOCH_S = 4.0  # s between two validations
 UPDATES = 20  # updates between two validations
-BATCH_S = {phase: 0.25 * (index + 1) / 7 for index, phase in enumerate(PHASES)}  # s an epoch, of rank 0
+BATCH_S = {phase: 0.25 * (index + 1) / 8 for index, phase in enumerate(PHASES)}  # s an epoch, of rank 0
 
 
 class Run:
@@ -25,16 +26,17 @@ class Run:
         self.folder.mkdir(parents=True)
         self.log = self.folder / events.NAME
         self.validations: list[dict[str, Any]] = []
-        self.start = {
-            "command": " ".join(["python -m mlbench.run", *words]),
-            "experiment": self.experiment.plain(),
-            "seed": seed,
-            "begun": BEGUN,
-            "key": config.key(self.experiment),
-            "deviations": [],
-            "run_id": self.folder.name,
-            "warnings": [],
-        }
+        start = RunStart(
+            run_id=self.folder.name,
+            key=identity.key(self.experiment),
+            command=" ".join(["python -m mlbench.run", *words]),
+            mlbench=mlbench.__version__,
+            experiment=self.experiment,
+            seed=seed,
+            begun=BEGUN,
+            software=Software.model_validate(provenance.software()),
+        )
+        self.start = start.model_dump(mode="json")
         events.append(self.log, "run_configuration", self.start)
 
     def validate(self, value: float, *, system: list[dict[str, Any]] | None = None) -> None:
@@ -43,7 +45,7 @@ class Run:
         target = self.experiment.target
         validation = {
             "epoch": float(epoch),
-            "update": UPDATES * epoch,
+            "step": UPDATES * epoch,
             "elapsed": EPOCH_S * epoch,
             "wall": STARTED + EPOCH_S * epoch,
             "train_loss": 1.0 / epoch,
@@ -51,47 +53,42 @@ class Run:
             "goal_reached": target is not None and target.reached(value),
         }
         self.validations.append(validation)
-        segments = [segment(1.0), segment(2.0)]
-        metadata: dict[str, Any] = {"started_at": STARTED, "segments": segments}
+        times = [phase_times(1.0), phase_times(2.0)]
+        metadata: dict[str, Any] = {"started_at": STARTED, "phase_times": times}
         if system is not None:
             metadata["system"] = system
         events.append(self.log, "validation", validation, **metadata)
 
     def end(self, status: str, *, error: str | None = None, **more: Any) -> Record:
-        """Conclude the run as the driver does: record, then `run_stop`. `more`: what the workers returned."""
-        back = status in ("goal_reached", "goal_not_reached", "completed", "diverged")
+        """End the run as the driver does: `run_result`, record, `run_stop`. `more`: of WorkerResult."""
+        back = status in FINISHED
         elapsed = self.validations[-1]["elapsed"] if self.validations else 0.0
-        returned = {
-            "status": status,
-            "validations": self.validations,
-            "segments": [[segment(factor) for _ in self.validations] for factor in (1.0, 2.0)],
-            "started_at": STARTED,
-            "time_to_accuracy": elapsed if status == "goal_reached" else None,
-            "unit": "rows",
-            **more,
-        }
-        measured = {
-            "status": None if back else status,
-            "error": error,
-            "ended": STARTED + elapsed + 1.0,
-            "stamps": {"connect_begin": BEGUN + 1.0, "connect_end": BEGUN + 5.0},
-            "returned": returned if back else None,
-        }
-        log = events.read(self.log)
-        record = conclude(self.experiment, start=self.start, measured=measured, log=log)
+        nodes: Any = [provenance.node() | {"warnings": []}]
+        values = {"status": status, "sample_unit": "rows", "nodes": nodes} | more
+        result = WorkerResult.model_validate(values) if back else None
+        end = RunEnd(
+            status=None if back else status,
+            error=error,
+            ended=STARTED + elapsed + 1.0,
+            stamps={"connect_begin": BEGUN + 1.0, "connect_end": BEGUN + 5.0},
+            result=result,
+        )
+        events.append(self.log, "run_result", end.model_dump(mode="json"))
+        record = build_record(events.read(self.log))
         record.save(self.folder)
         events.append(self.log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
         return record
 
 
-def segment(factor: float) -> dict[str, Any]:
+def phase_times(factor: float) -> dict[str, Any]:
     """Return what one rank measured between two validations, `factor` times as slow as rank 0."""
     return {
         "phases": {phase: factor * seconds for phase, seconds in BATCH_S.items()},
         "overlapped_communication": factor * 0.05,
         "outside": {"validation": 0.5},
-        "batches": UPDATES,
+        "steps": UPDATES,
         "samples": UPDATES * 100,
+        "step_s": {},
     }
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from scripted import experiment as composed
 
-from mlbench.experiment.record import Record, Spread
+from mlbench.experiment.record import RankStats, Record
 
 
 def record(*words: str, **changes: Any) -> Record:
@@ -14,13 +14,14 @@ def record(*words: str, **changes: Any) -> Record:
     """
     experiment = composed(*words)
     phases = {
-        "data_wait": Spread(min=0.2, mean=0.4, max=0.6),
-        "forward": Spread(min=14.9, mean=15.0, max=15.1),
-        "loss": Spread(min=0.5, mean=0.5, max=0.5),
-        "backward": Spread(min=18.0, mean=18.0, max=18.0),
-        "communication": Spread(min=4.0, mean=5.0, max=6.0),
-        "optimizer": Spread(min=1.0, mean=1.0, max=1.0),
-        "metrics": Spread(min=0.1, mean=0.1, max=0.1),
+        "data_wait": RankStats(min=0.2, mean=0.4, max=0.6),
+        "forward": RankStats(min=14.9, mean=15.0, max=15.1),
+        "loss": RankStats(min=0.5, mean=0.5, max=0.5),
+        "backward": RankStats(min=18.0, mean=18.0, max=18.0),
+        "wait": RankStats(min=1.0, mean=2.0, max=3.0),
+        "transfer": RankStats(min=3.0, mean=3.0, max=3.0),
+        "optimizer": RankStats(min=1.0, mean=1.0, max=1.0),
+        "metrics": RankStats(min=0.1, mean=0.1, max=0.1),
     }
     values: dict[str, Any] = {
         "run_id": "2026-11-21T034501-123-resnet20-w2-7",
@@ -30,8 +31,9 @@ def record(*words: str, **changes: Any) -> Record:
         "experiment": experiment.plain(),
         "deviations": [],
         "official": False,
+        "official_reasons": ["scale=mini"],
         "status": "goal_reached",
-        "goal": str(experiment.target) if experiment.target else None,
+        "goal": experiment.target,
         "error": None,
         "seed": 7,
         "workers": experiment.workers,
@@ -48,16 +50,16 @@ def record(*words: str, **changes: Any) -> Record:
         "best": 95.28,
         "train_time": 39.9,
         "epochs": 2.0,
-        "updates": 46,
+        "steps": 46,
         "samples": 2876,
-        "unit": "images",
+        "sample_unit": "images",
         "samples_per_s": 71.9,
         "samples_per_s_per_worker": 35.95,
         "phases": phases,
-        "overlapped_communication": Spread(min=2.0, mean=3.0, max=4.0),
+        "overlapped_communication": RankStats(min=2.0, mean=3.0, max=4.0),
         "exposed_communication_share": 0.125,
-        "outside": {"validation": Spread(min=6.0, mean=6.2, max=6.4), "report": Spread.of([0.75])},
-        "batch_s": {"p50": 0.152, "p95": 0.181, "p99": 0.25},
+        "outside": {"validation": RankStats(min=6.0, mean=6.2, max=6.4), "report": RankStats.of([0.75])},
+        "step_s": {"p50": 0.152, "p95": 0.181, "p99": 0.25},
         "flops_per_sample": 6.1e7,
         "model_flops_per_s": 4.386e9,
         "mfu": None,
@@ -66,11 +68,11 @@ def record(*words: str, **changes: Any) -> Record:
             _validation(1, 81.2, elapsed=24.0, goal_reached=False),
             _validation(2, 95.28, elapsed=48.25, goal_reached=True),
         ],
-        "segments": [],
+        "intervals": [],
         "restarts": [],
         "nodes": [{"hostname": "here", "usable_cpus": 2, "threads_per_worker": 1}],
         "software": {},
-        "data_manifest": None,
+        "data_hash": None,
         "ray": {},
         "table": [],
     }
@@ -87,7 +89,7 @@ def nothing_measured(*words: str, **changes: Any) -> Record:
         "best": None,
         "train_time": None,
         "epochs": 0.0,
-        "updates": 0,
+        "steps": 0,
         "samples": 0,
         "samples_per_s": None,
         "samples_per_s_per_worker": None,
@@ -95,7 +97,7 @@ def nothing_measured(*words: str, **changes: Any) -> Record:
         "overlapped_communication": None,
         "exposed_communication_share": None,
         "outside": {},
-        "batch_s": {},
+        "step_s": {},
         "flops_per_sample": None,
         "model_flops_per_s": None,
         "validations": [],
@@ -107,7 +109,7 @@ def nothing_measured(*words: str, **changes: Any) -> Record:
 def _validation(epoch: int, value: float, *, elapsed: float, goal_reached: bool) -> dict[str, Any]:
     return {
         "epoch": epoch,
-        "update": 23 * epoch,
+        "step": 23 * epoch,
         "elapsed": elapsed,
         "wall": 1.7e9 + elapsed,
         "train_loss": 0.5,

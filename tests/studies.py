@@ -6,7 +6,8 @@ from typing import Any
 
 from records import record
 
-from mlbench.experiment.record import Record, Spread
+from mlbench.experiment.cost import Cost
+from mlbench.experiment.record import RankStats, Record
 
 GOAL = 95.0  # % top-1, what records.record asks for
 
@@ -23,7 +24,8 @@ def run(workers: int, seed: int, *words: str, time: float, epochs: Any = 4, **ch
         "forward": 0.35 * (0.93 - share),
         "loss": 0.05 * (0.93 - share),
         "backward": 0.5 * (0.93 - share),
-        "communication": share,
+        "wait": 0.0,
+        "transfer": share,
         "optimizer": 0.1 * (0.93 - share),
         "metrics": 0.05,
     }
@@ -31,20 +33,20 @@ def run(workers: int, seed: int, *words: str, time: float, epochs: Any = 4, **ch
     whole = record(f"workers={workers}", *words)
     missed = changes.get("status", "goal_reached") != "goal_reached"
     values: dict[str, Any] = {
-        "run_id": f"{whole.experiment['task']['name']}-w{workers}-{seed}-{'-'.join(words)}",
+        "run_id": f"{whole.experiment.task.name}-w{workers}-{seed}-{'-'.join(words)}",
         "key": f"{workers} {' '.join(words)}",
         "command": f"python -m mlbench.run workers={workers} seed={seed} {' '.join(words)}".strip(),
         "seed": seed,
         "time_to_accuracy": None if missed else time,
         "epochs": float(epochs),
-        "phases": {name: Spread.of([part * batches]) for name, part in phases.items()},
-        "overlapped_communication": Spread.of([0.1 * batches]),
+        "phases": {name: RankStats.of([part * batches]) for name, part in phases.items()},
+        "overlapped_communication": RankStats.of([0.1 * batches]),
         "exposed_communication_share": share,
-        "outside": {"validation": Spread.of([0.08 * time])},
+        "outside": {"validation": RankStats.of([0.08 * time])},
         "validations": [
             {
                 "epoch": epoch,
-                "update": 23 * epoch,
+                "step": 23 * epoch,
                 "elapsed": time * epoch / epochs,
                 "wall": 1.7e9 + time,
                 "train_loss": 0.5,
@@ -54,10 +56,10 @@ def run(workers: int, seed: int, *words: str, time: float, epochs: Any = 4, **ch
             for epoch in range(1, epochs + 1)
         ],
         "cost": _cost(whole, workers, time, missed),
-        "data_manifest": "d" * 64,
+        "data_hash": "d" * 64,
     }
-    experiment = whole.experiment | changes.pop("experiment", {})
-    return whole.model_copy(update=values | {"experiment": experiment} | changes)
+    experiment = whole.experiment.plain() | changes.pop("experiment", {})
+    return Record.model_validate(dict(whole) | values | {"experiment": experiment} | changes)
 
 
 def study(
@@ -72,19 +74,19 @@ def study(
     ]
 
 
-def _cost(whole: Record, workers: int, time: float, missed: bool) -> dict[str, Any] | None:
-    hardware = whole.experiment["hardware"]
-    price = hardware["price"]
+def _cost(whole: Record, workers: int, time: float, missed: bool) -> Cost | None:
+    hardware = whole.experiment.hardware
+    price = hardware.price
     if price is None:
         return None
-    nodes = math.ceil(workers / (hardware["workers_per_node"] or workers))
-    hour, spot = price["usd_per_hour"], price["usd_per_hour_spot"]
-    return {
-        "nodes": nodes,
-        "wall_usd": nodes * hour * (time + 30) / 3600,
-        "wall_usd_spot": None,
-        "goal_usd": None if missed else nodes * hour * time / 3600,
-        "goal_usd_spot": None if missed or spot is None else nodes * spot * time / 3600,
-        "date": price["date"],
-        "source": price["source"],
-    }
+    nodes = math.ceil(workers / (hardware.workers_per_node or workers))
+    hour, spot = price.usd_per_hour, price.usd_per_hour_spot
+    return Cost(
+        nodes=nodes,
+        wall_usd=nodes * hour * (time + 30) / 3600,
+        wall_usd_spot=None,
+        goal_usd=None if missed else nodes * hour * time / 3600,
+        goal_usd_spot=None if missed or spot is None else nodes * spot * time / 3600,
+        date=price.date,
+        source=price.source,
+    )

@@ -17,9 +17,9 @@ from conftest import ROOT
 from records import record
 
 from mlbench.datasets.arrow import manifest_hash
-from mlbench.experiment import config, events, study
+from mlbench.experiment import config, events, identity, study
 from mlbench.experiment.record import load
-from mlbench.experiment.study import Asked, Study
+from mlbench.experiment.study import Invocation, Study
 from mlbench.tasks import registry
 
 TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none")
@@ -29,9 +29,9 @@ FLOWS = ("scaling", "backends", "tuning", "suite")
 def plan(output: Path, *words: str, seeds: tuple[int, ...]) -> Study:
     """Begin a study of one point in `output`."""
     found = study.load(study.folder(output, "tiny")) or study.new("tiny", question="Does a flow resume?")
-    key = config.key(config.compose(words))
-    line = Asked(at="2026-11-21T00:00:00+00:00", words=words, repeats=len(seeds))
-    found = study.extended(found, {key: words}, asked=line, seeds=seeds)
+    key = identity.key(config.compose(words))
+    line = Invocation(at="2026-11-21T00:00:00+00:00", words=words, repeats=len(seeds))
+    found = study.extended(found, {key: words}, invocation=line, seeds=seeds)
     study.save(found, study.folder(output, "tiny"))
     return found
 
@@ -106,12 +106,12 @@ def measured(output: Path, *words: str, seed: int, **changes: Any) -> None:
     made = plan(output, *words, seeds=(seed,))
     folder = output / f"2026-11-21T00-run-{seed:x}"
     folder.mkdir()
-    key = config.key(config.compose(words))
+    key = identity.key(config.compose(words))
     assert key in {point.key for point in made.points}
     record(*words, key=key, seed=seed, run_id=folder.name, **changes).save(folder)
 
 
-def test_the_soonest_setting_is_chosen_for_each_number_of_workers(stages: ModuleType, tmp_path: Path) -> None:
+def test_the_fastest_setting_is_chosen_for_each_number_of_workers(stages: ModuleType, tmp_path: Path) -> None:
     words = ("task=logreg", "division=open", "task.recipe=mlbench2018", "task.validation=split")
     times = {
         (1, "0.1"): (9.0, 9.0), (1, "10"): (5.0, 6.0), (1, "1000"): (None, None),
@@ -123,7 +123,7 @@ def test_the_soonest_setting_is_chosen_for_each_number_of_workers(stages: Module
             tmp_path, *words, f"workers={workers}", f"task.alpha={alpha}", seed=seed, time_to_accuracy=time,
             status="goal_not_reached" if time is None else "goal_reached", oversubscribed=workers == 2,
         )  # fmt: skip
-    chosen = stages.soonest("tiny", ("task.alpha", "task.batch_size"))
+    chosen = stages.fastest("tiny", ("task.alpha", "task.batch_size"))
     assert chosen == [
         "workers=1: task.alpha=10.0 task.batch_size=100: 5.5 s to the goal "
         "(2 runs, 95 % interval 5.0 s to 6.0 s)",
@@ -154,7 +154,7 @@ def earlier(output: Path, *words: str, seed: int, **changes: Any) -> None:
     """Leave a run of the baseline in its folder."""
     folder = output / f"b-{seed:x}"
     folder.mkdir(parents=True)
-    key = config.key(config.compose(words))
+    key = identity.key(config.compose(words))
     record(*words, key=key, seed=seed, run_id=folder.name, **changes).save(folder)
 
 
@@ -166,9 +166,9 @@ def test_a_point_that_is_shown_to_be_slower_than_the_baseline_fails(
         seconds = 10 + 0.1 * seed
         earlier(tmp_path / "baseline", "task=logreg", seed=seed, time_to_accuracy=seconds)
         measured(tmp_path, "task=logreg", seed=seed, time_to_accuracy=factor * seconds)
-    said, found = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+    said, found = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
     assert bool(found) is slower and len(said) + len(found) == 1
-    assert stages.against("tiny", "", limit=0.05) == ([], [])
+    assert stages.compare_with_baseline("tiny", "", limit=0.05) == ([], [])
 
 
 @pytest.mark.parametrize("status", ["goal_not_reached", "diverged"])
@@ -178,7 +178,7 @@ def test_a_point_that_reaches_its_goal_no_more_fails_with_the_suites_three_runs(
     for seed in range(3):
         earlier(tmp_path / "baseline", "task=logreg", seed=seed, time_to_accuracy=10 + 0.1 * seed)
         measured(tmp_path, "task=logreg", seed=seed, time_to_accuracy=None, status=status)
-    said, found = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+    said, found = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
     assert said == []
     assert found == ["logreg 2 workers: 3 of B's 3 runs missed the goal, of A's 0 of 3"]
 
@@ -191,7 +191,7 @@ def test_a_point_that_has_left_the_suite_fails_and_a_new_one_is_told(
         earlier(tmp_path / "baseline", "task=logreg", "workers=2", seed=10 + seed)
         measured(tmp_path, "task=logreg", "workers=2", seed=20 + seed)
         measured(tmp_path, "task=logreg", "workers=3", seed=30 + seed)
-    said, found = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+    said, found = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
     assert found == ["logreg 1 worker: in the baseline, but nothing here is its like"]
     assert [line.split(":")[:2] for line in said] == [
         ["logreg 2 workers", " no difference shown"],
@@ -201,9 +201,9 @@ def test_a_point_that_has_left_the_suite_fails_and_a_new_one_is_told(
 
 def test_data_that_changed_fail_the_suite(stages: ModuleType, tmp_path: Path) -> None:
     for seed in range(3):
-        earlier(tmp_path / "baseline", "task=logreg", seed=seed, data_manifest="a" * 16)
-        measured(tmp_path, "task=logreg", seed=seed, data_manifest="b" * 16)
-    said, (found,) = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+        earlier(tmp_path / "baseline", "task=logreg", seed=seed, data_hash="a" * 16)
+        measured(tmp_path, "task=logreg", seed=seed, data_hash="b" * 16)
+    said, (found,) = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
     assert said == [] and "cannot be compared: data is aaaa" in found
 
 
@@ -214,7 +214,7 @@ def test_of_a_baseline_that_has_the_study_its_other_runs_do_not_count(
         measured(tmp_path / "baseline", "task=logreg", seed=seed)
         earlier(tmp_path / "baseline", "task=resnet20", seed=20 + seed)
         measured(tmp_path, "task=logreg", seed=30 + seed)
-    said, found = stages.against("tiny", str(tmp_path / "baseline"), limit=0.05)
+    said, found = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
     assert len(said) == 1 and found == []
 
 
@@ -227,7 +227,7 @@ def test_a_night_with_a_slower_point_ends_with_exit_code_1_and_its_report(
     data = manifest_hash(registry.load("logreg").prepare(config.compose(["task=logreg"]).task, data_root))
     for seed in range(6):
         seconds = 10 + 0.1 * seed
-        told: dict[str, Any] = {"seed": seed, "data_manifest": data}
+        told: dict[str, Any] = {"seed": seed, "data_hash": data}
         earlier(tmp_path / "baseline", "task=logreg", **told, time_to_accuracy=seconds)
         measured(tonight, "task=logreg", **told, time_to_accuracy=1.5 * seconds)
     environment = {

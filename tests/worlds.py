@@ -7,14 +7,13 @@ import numpy as np
 from records import record
 
 from mlbench.experiment.config import Hardware, Peak, Price
-from mlbench.experiment.record import Record, Spread
-from mlbench.prediction.runs import Measured, Measurements
+from mlbench.experiment.record import RankStats, Record
+from mlbench.prediction.runs import Measurements, RunTimings
 
 NODE = Hardware(
     name="node",
     description="one worker",
     cpus=1,
-    memory_gb=None,
     gpus=1,
     gpu_model=None,
     workers_per_node=1,
@@ -27,15 +26,15 @@ NODE = Hardware(
 
 @dataclass(frozen=True)
 class World:
-    """The truth; seconds an update unless said otherwise."""
+    """The truth; seconds a step unless said otherwise."""
 
-    batch: int = 1024  # samples an update; a worker's where it grows
+    batch: int = 1024  # samples a step; a worker's where it grows
     grows: bool = False
     epoch_samples: int = 65_536
     fixed: float = 2e-3
     a_sample: float = 4e-4
     optimizer: float = 5e-3
-    feeding: float = 1e-6  # a sample
+    data_wait: float = 1e-6  # a sample
     alpha: float = 2e-2  # s a hop
     volume: float = 0.06  # s to send all gradients once
     tree: bool = False
@@ -49,24 +48,24 @@ class World:
         hops = 2 * np.log2(k) if self.tree else 2 * (k - 1)
         return float(hops * self.alpha + 2 * (k - 1) / k * self.volume)
 
-    def run(self, k: int, *, noise: float = 0.0, luck: float = 0.0, rng: Any = None) -> Measured:
+    def run(self, k: int, *, noise: float = 0.0, luck: float = 0.0, rng: Any = None) -> RunTimings:
         """Return one run at k workers with relative noise of its seconds and of its epochs."""
         slow, long = np.exp(np.array([noise, luck]) * (rng.standard_normal(2) if rng else 0.0))
         batch = self.batch * (k if self.grows else 1)
         epochs = float(long) * (self.epochs[0] + self.epochs[1] * batch)
-        updates = epochs * self.epoch_samples / batch
+        steps = epochs * self.epoch_samples / batch
         share = batch / k
-        seconds = float(slow) * updates
-        return Measured(
+        seconds = float(slow) * steps
+        return RunTimings(
             workers=k,
             reached=True,
             epochs=epochs,
-            updates=updates,
-            samples=updates * batch,
+            steps=steps,
+            samples=steps * batch,
             validations=max(1, round(epochs)) * 50,
             compute_s=seconds * (self.fixed + self.a_sample * share),
             optimizer_s=seconds * self.optimizer,
-            feeding_s=seconds * self.feeding * share,
+            data_wait_s=seconds * self.data_wait * share,
             communication_s=seconds * self.all_reduce(k) * (1 - self.hidden),
             overlapped_s=seconds * self.all_reduce(k) * self.hidden,
             outside_s=float(slow) * epochs * (self.outside[0] + self.outside[1] / k),
@@ -94,27 +93,28 @@ class World:
         )
 
 
-def as_record(run: Measured, *words: str, seed: int = 7, **changes: Any) -> Record:
+def as_record(run: RunTimings, *words: str, seed: int = 7, **changes: Any) -> Record:
     """Return the record that such a run leaves, of a resnet20 mini experiment."""
     phases = {
-        "data_wait": run.feeding_s,
+        "data_wait": run.data_wait_s,
         "forward": 0.4 * run.compute_s,
         "loss": 0.0,
         "backward": 0.6 * run.compute_s,
-        "communication": run.communication_s,
+        "wait": 0.0,
+        "transfer": run.communication_s,
         "optimizer": run.optimizer_s,
         "metrics": 0.0,
     }
-    last = {"epoch": run.epochs, "update": int(run.updates), "elapsed": run.total_s, "wall": 1.7e9}
+    last = {"epoch": run.epochs, "step": int(run.steps), "elapsed": run.total_s, "wall": 1.7e9}
     last |= {"train_loss": 0.5, "metrics": {"top1_accuracy": 96.0}, "goal_reached": run.reached}
     values = {
         "run_id": f"2026-11-21T034501-123-resnet20-w{run.workers}-{seed:x}",
         "seed": seed,
         "epochs": run.epochs,
-        "updates": round(run.updates),
+        "steps": round(run.steps),
         "samples": round(run.samples),
-        "phases": {name: Spread.of([0.9 * seconds, 1.1 * seconds]) for name, seconds in phases.items()},
-        "overlapped_communication": Spread.of([run.overlapped_s]),
+        "phases": {name: RankStats.of([0.9 * seconds, 1.1 * seconds]) for name, seconds in phases.items()},
+        "overlapped_communication": RankStats.of([run.overlapped_s]),
         "validations": [last],
         "status": "goal_reached" if run.reached else "goal_not_reached",
         "time_to_accuracy": run.total_s if run.reached else None,

@@ -91,24 +91,33 @@ def ratio(
     a: ArrayLike,
     b: ArrayLike,
     *,
+    paired: bool = False,
     level: float = LEVEL,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Ratio:
-    """Return median(a) / median(b) of two independent samples with the bootstrap percentile interval.
+    """Return median(a) / median(b) of two samples with the bootstrap percentile interval.
 
-    Both samples are resampled. A resample in which both medians are infinite tells nothing, so it counts as
-    0 at the lower end and as infinite at the upper one.
+    Independent samples are resampled each, pairs (the same seeds in the same order) as pairs. A resample in
+    which both medians are infinite tells nothing, so it counts as 0 at the lower end and as infinite at the
+    upper one.
     """
-    above, below = _sample(a), _sample(b)
+    if paired:
+        above, below = (np.asarray(values, dtype=float) for values in (a, b))
+    else:
+        above, below = _sample(a), _sample(b)
     value = float(_divide(median(above), median(below)))
     value = None if math.isnan(value) else value
     if len(above) < 2 or len(below) < 2:
         return Ratio(value, None, None)
     random = np.random.default_rng(seed)
-    drawn = _divide(
-        median(_resampled(above, random, resamples)), median(_resampled(below, random, resamples))
-    )
+    if paired:
+        pairs = random.integers(0, len(above), size=(resamples, len(above)))
+        drawn = _divide(median(above[pairs]), median(below[pairs]))
+    else:
+        drawn = _divide(
+            median(_resampled(above, random, resamples)), median(_resampled(below, random, resamples))
+        )
     ends = _ends(
         np.where(np.isnan(drawn), 0.0, drawn),
         np.where(np.isnan(drawn), np.inf, drawn),
@@ -117,7 +126,7 @@ def ratio(
     return Ratio(value, ends.low, ends.high)
 
 
-def attainable(count: int) -> float:
+def max_coverage(count: int) -> float:
     """Return how often the interval of a median covers it at best: a few values' range is all there is.
 
     It misses when all values lie on one side of the median: 1 - 2^(1 - n), which is below 95 % up to n = 5.
@@ -153,6 +162,6 @@ def _ends(lower: Array, upper: Array, *, tail: float) -> Interval:
 
 def _expanded(tail: float, count: int) -> float:
     """Return the tail probability that makes a percentile interval as wide as Student's t."""
-    from scipy.special import ndtr, stdtrit
+    from scipy.stats import norm, t
 
-    return float(ndtr(math.sqrt(count / (count - 1)) * stdtrit(count - 1, tail)))
+    return float(norm.cdf(math.sqrt(count / (count - 1)) * t.ppf(tail, count - 1)))

@@ -8,27 +8,26 @@ same seeds. docs/results-command.md tells the definitions and how often a verdic
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from mlbench.analysis import speedup
-from mlbench.analysis.speedup import LEVEL, Point, Ratio
+from mlbench.analysis import bootstrap
+from mlbench.analysis.bootstrap import LEVEL, Ratio
+from mlbench.analysis.points import Point, differences, points
 from mlbench.experiment import format
+from mlbench.experiment.config import data_fields
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 
-RESAMPLES = 10_000  # Efron and Tibshirani 1993, 14.3, as in mlbench.analysis.bootstrap
-# What runs were trained and judged on: data set and split, or a user's own files and how they were read.
-DATA = (
-    *("task.dataset", "task.validation", "task.*_file", "task.*_files", "task.*_folder"),
-    *("task.source", "task.target", "task.min_count"),
-)
-# Without these a ratio of times means nothing; `data` is the hash of what was prepared.
-MUST_AGREE = ("task.name", "scale", "goal", "task.metric", *DATA, "data")
+# Without these a ratio of times means nothing; `data` is the hash of what was prepared. The fields by which a
+# task names and reads its data must agree, too (`data_fields`).
+MUST_AGREE = ("task.name", "scale", "goal", "task.metric", "data")
+EQUAL = 1e-9  # relative; runs that differ by less have no spread
 Verdict = Literal["faster", "slower", "no difference shown", "no verdict"]
 
 
@@ -48,10 +47,10 @@ class Pair:
     """Two points side by side.
 
     - differs: what the configurations do not share, as (field, A's value, B's value).
-    - decides: the measure that the verdict is about.
-    - lost: that B no longer reaches the goal that A reached; None where it does.
-    - slower_than: whether B's median is shown to be more than a share above A's, 0.05 for `5%`, or the goal
-      is lost. None unless asked.
+    - primary_metric: the measure that the verdict is about.
+    - goal_regression: that B no longer reaches the goal that A reached; None where it does.
+    - regression: whether B's median is shown to be more than a share above A's, 0.05 for `5%`, or the goal
+      is goal_regression. None unless asked.
     """
 
     a: Point
@@ -59,11 +58,11 @@ class Pair:
     differs: tuple[tuple[str, Any, Any], ...]
     notes: tuple[str, ...]
     measures: tuple[Measure, ...]
-    decides: str
+    primary_metric: str
     verdict: Verdict
     why: str
-    lost: str | None
-    slower_than: bool | None
+    goal_regression: str | None
+    regression: bool | None
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,20 @@ class Comparison:
     only_b: tuple[Point, ...]
 
 
-def compare(a: Sequence[Record], b: Sequence[Record], *, limit: float | None = None) -> Comparison:
+def compare(
+    a: Sequence[Record],
+    b: Sequence[Record],
+    *,
+    limit: float | None = None,
+    with_disturbed: bool = False,
+) -> Comparison:
     """Return two selections of runs side by side; runs that a person interrupted do not count.
 
     `limit`: a share, e.g. 0.05; the pairs then tell whether B is shown to be slower by more than that, or
-    lost its goal. Raises UserError for an empty side, for a run on both sides, and for tasks, data, scales or
-    goals that differ.
+    lost its goal. `with_disturbed`: count runs, too, beside which their machine did something else. Raises
+    UserError for an empty side, for a run on both sides, and for tasks, data, scales or goals that differ.
     """
-    of_a, of_b = (speedup.points(r for r in side if r.status != "interrupted") for side in (a, b))
+    of_a, of_b = (points(side, with_disturbed=with_disturbed) for side in (a, b))
     for name, found in (("A", of_a), ("B", of_b)):
         if not found:
             raise UserError(
@@ -91,8 +96,9 @@ def compare(a: Sequence[Record], b: Sequence[Record], *, limit: float | None = N
     both = {run.run_id for run in a} & {run.run_id for run in b}
     if both:
         raise UserError(f"{min(both)} is on both sides", hint="narrow A and B until they exclude each other")
-    constant = _between(of_a, of_b)
-    wrong = [name for must in MUST_AGREE for name in sorted(constant) if fnmatchcase(name, must)]
+    constant = _constant_fields(of_a, of_b)
+    fields = (name for point in (*of_a, *of_b) for name in data_fields(point.task))
+    wrong = [name for name in dict.fromkeys((*MUST_AGREE, *fields)) if name in constant]
     if wrong:
         name = wrong[0]
         raise UserError(
@@ -117,7 +123,7 @@ def compare(a: Sequence[Record], b: Sequence[Record], *, limit: float | None = N
 def data(point: Point) -> dict[str, Any]:
     """Return the fields that say on what a point's runs were trained and judged, as far as given."""
     given = {name: value for name, value in _fields(point).items() if value is not None}
-    return {name: given[name] for name in given if any(fnmatchcase(name, one) for one in DATA)}
+    return {name: given[name] for name in given if name in data_fields(point.task)}
 
 
 def _fields(point: Point) -> dict[str, Any]:
@@ -133,11 +139,11 @@ def parsed(value: str) -> Any:
 
 
 def _differing(one: Point, other: Point) -> set[str]:
-    names = set(speedup.differences(one, other))
+    names = set(differences(one, other))
     return names | {"workers"} if one.workers != other.workers else names
 
 
-def _between(of_a: Sequence[Point], of_b: Sequence[Point]) -> set[str]:
+def _constant_fields(of_a: Sequence[Point], of_b: Sequence[Point]) -> set[str]:
     """Return the fields that have one value all over A and another all over B."""
     sides = [[_fields(point) for point in side] for side in (of_a, of_b)]
     names = _differing(of_a[0], of_b[0])
@@ -152,22 +158,24 @@ def _pair(a: Point, b: Point, limit: float | None) -> Pair:
     )
     found = {name: _values(a, b, of) for name, of in MEASURES.items()}
     measures = tuple(_measure(name, *values) for name, values in found.items())
-    decides = "time_to_accuracy" if a.goal is not None else "samples_per_s"
-    x, y, paired = found[decides]
-    if decides == "samples_per_s":  # a rate: more is faster, so A's over B's is the ratio of times
+    primary_metric = "time_to_accuracy" if a.goal is not None else "samples_per_s"
+    x, y, paired = found[primary_metric]
+    if primary_metric == "samples_per_s":  # a rate: more is faster, so A's over B's is the ratio of times
         x, y = [1 / v for v in x], [1 / v for v in y]
     verdict, why = _verdict(a, b, x, y, paired=paired)
-    lost = _lost(a, b)
-    if lost and verdict == "no difference shown":
-        why = f"{lost}: so few runs do not show that this is more than chance"
-    slower_than = None
+    goal_regression = _goal_regression(a, b)
+    if goal_regression and verdict == "no difference shown":
+        why = f"{goal_regression}: so few runs do not show that this is more than chance"
+    regression = None
     if limit is not None:
-        shown = verdict != "no verdict" and _above(x, y, 1 + limit, paired=paired)
-        slower_than = shown or lost is not None
-    return Pair(a, b, differs, _notes(a, b), measures, decides, verdict, why, lost, slower_than)
+        shown = verdict != "no verdict" and _significantly_above(x, y, 1 + limit, paired=paired)
+        regression = shown or goal_regression is not None
+    return Pair(
+        a, b, differs, _notes(a, b), measures, primary_metric, verdict, why, goal_regression, regression
+    )
 
 
-def _lost(a: Point, b: Point) -> str | None:
+def _goal_regression(a: Point, b: Point) -> str | None:
     """Return that half of B's runs or more missed the goal, and fewer of A's; None where that is not so.
 
     B's median time is then infinite and A's is not. It needs no test: with three runs a side the rank test
@@ -207,23 +215,9 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
 
 
 def _measure(name: str, a: list[float], b: list[float], paired: bool) -> Measure:
-    of_a, of_b = (speedup.median(side) if side else None for side in (a, b))
-    ratio = _ratio(a, b, paired=paired) if a and b else None
+    of_a, of_b = (bootstrap.median(side) if side else None for side in (a, b))
+    ratio = bootstrap.ratio(b, a, paired=paired) if a and b else None
     return Measure(name, of_a, of_b, ratio, paired)
-
-
-def _ratio(a: Sequence[float], b: Sequence[float], *, paired: bool) -> Ratio:
-    """Return median(b) / median(a) with its bootstrap interval; pairs are resampled as pairs."""
-    if not paired:
-        return speedup.ratio(b, a)
-    drawn = np.random.default_rng(0).integers(0, len(a), size=(RESAMPLES, len(a)))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = speedup.median(np.asarray(b)[drawn]) / speedup.median(np.asarray(a)[drawn])
-    # Both medians infinite: the resample tells nothing, so it widens the interval at both ends.
-    low, high = (np.sort(np.where(np.isnan(ratios), end, ratios)) for end in (0.0, np.inf))
-    place = math.floor((1 - LEVEL) / 2 * RESAMPLES)
-    value = speedup.ratio(b, a, resamples=1).value
-    return Ratio(value, float(low[place]), float(high[RESAMPLES - 1 - place]))
 
 
 def _verdict(
@@ -238,39 +232,37 @@ def _verdict(
         return "no verdict", "one run each: no difference can be shown"
     if len(x) == 1 or len(y) == 1:
         return "no verdict", f"one run in {'A' if len(x) == 1 else 'B'}: no difference can be shown"
-    if _above(x, y, 1.0, paired=paired):
+    if _significantly_above(x, y, 1.0, paired=paired):
         return "slower", "B needs more time than A"
-    if _above(y, x, 1.0, paired=paired):
+    if _significantly_above(y, x, 1.0, paired=paired):
         return "faster", "B needs less time than A"
     return "no difference shown", "what was measured is within what chance does"
 
 
-def _above(a: Sequence[float], b: Sequence[float], limit: float, *, paired: bool) -> bool:
+def _significantly_above(a: Sequence[float], b: Sequence[float], limit: float, *, paired: bool) -> bool:
     """Return whether median(b) / median(a) is shown to be above `limit` at LEVEL.
 
     Two things are asked. The bootstrap interval lies above it; and, as bootstrap intervals of a few runs are
-    too narrow, so does what Student's t says of the logarithms (Welch's for independent runs). Where a run
-    missed its goal, the exact rank test of Mann and Whitney takes the place of Student's.
+    too narrow, so does Student's t test of the logarithms (Welch's for independent runs). Where a run missed
+    its goal, the exact rank test of Mann and Whitney takes the place of Student's. Tests are one-sided at
+    half of 1 - LEVEL, so that the two verdicts together are wrong in 1 - LEVEL.
     """
-    low = _ratio(a, b, paired=paired).low
+    from scipy.stats import mannwhitneyu, ttest_ind, ttest_rel
+
+    low = bootstrap.ratio(b, a, paired=paired).low
     if low is None or low <= limit:
         return False
-    from scipy.special import stdtr
-
-    tail = (1 - LEVEL) / 2
+    above = [value / limit for value in b]
     if math.inf in (*a, *b):
-        from scipy.stats import mannwhitneyu
-
-        above = [value / limit for value in b]
-        return bool(mannwhitneyu(above, a, alternative="greater", method="exact").pvalue < tail)
-    x, y = np.log(a), np.log(b) - math.log(limit)
-    parts = [y - x] if paired else [y, x]
-    spread = [part.var(ddof=1) / len(part) for part in parts]
-    error = math.sqrt(sum(spread))
-    if error == 0:
-        return bool(y.mean() > x.mean())
-    free = sum(spread) ** 2 / sum(s**2 / (len(part) - 1) for s, part in zip(spread, parts, strict=True))
-    return bool(stdtr(free, -(y.mean() - x.mean()) / error) < tail)
+        p = mannwhitneyu(above, a, alternative="greater", method="exact").pvalue
+    else:
+        x, y = np.log(a), np.log(above)
+        if max(np.ptp(part) for part in ([y - x] if paired else [x, y])) < EQUAL:
+            return bool(y.mean() > x.mean())  # without spread there is nothing to test
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of one side without spread
+            test: Any = ttest_rel if paired else partial(ttest_ind, equal_var=False)
+            p = test(y, x, alternative="greater")[1]
+    return bool(p < (1 - LEVEL) / 2)
 
 
 def _notes(a: Point, b: Point) -> tuple[str, ...]:
@@ -282,6 +274,14 @@ def _notes(a: Point, b: Point) -> tuple[str, ...]:
         sides = [side for side, point in (("A", a), ("B", b)) if caveat in point.caveats]
         notes.append(f"{' and '.join(sides)}: {caveat}")
     for side, point in (("A", a), ("B", b)):
+        if point.mixture:
+            notes.append(f"{side}: its runs mix {' and '.join(point.mixture)}")
+        left_out = [run for run in point.disturbed if run not in {one.run_id for one in point.records}]
+        if left_out:
+            notes.append(
+                f"{side}: {len(left_out)} of {point.n + len(left_out)} runs are left out, something else ran "
+                f"beside them ({point.disturbed[left_out[0]]})"
+            )
         if point.missed:
             notes.append(
                 f"{side}: {len(point.missed)} of {point.n} runs missed the goal, counted as infinite"

@@ -3,11 +3,15 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from mlbench.analysis import comparability
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
-from mlbench.experiment.config import NOT_IN_KEY
+from mlbench.experiment import attempts
+from mlbench.experiment.cost import nodes
+from mlbench.experiment.goal import Goal
+from mlbench.experiment.identity import identity
 from mlbench.experiment.record import Record
 
 COMPUTE = (
@@ -43,12 +47,16 @@ class Point:
     - series: what another point must share to be compared with this one, as (field, JSON value).
     - times, compute_times: one value a run with a goal, in the order of `records`; a missed goal is infinite.
       compute_times is empty where a run that reached the goal was not instrumented.
-    - time_to_accuracy, usd, usd_spot: to the goal; None without a goal, USD also without a price.
+    - time_to_accuracy, usd, usd_spot: to the goal from the first touch of data; None without a goal, USD also
+      without a price. usd_with_startup: from the command to the goal.
     - epochs x seconds_per_epoch is time_to_accuracy in every single run (not for their medians): what lies
       outside the batches, validations above all, is inside seconds_per_epoch.
     - phases, outside: s an epoch, mean over ranks and runs, so that they add up.
     - exposed, overlapped: communication as a share of the time in batches.
     - usd_spent: what all runs cost from command to end, the missed ones too.
+    - disturbed: why the times of runs are not those of a quiet machine, by run id. They are listed and enter
+      no other value, unless asked or unless nothing else was measured.
+    - mixture: what the pooled runs do not share though it may change their times.
     """
 
     key: str
@@ -62,7 +70,7 @@ class Point:
     backend: str
     sync: str
     hardware: str
-    goal: str | None
+    goal: Goal | None
     nodes: int
     reached: int
     missed: tuple[str, ...]  # run ids
@@ -84,31 +92,39 @@ class Point:
     samples_per_s: Estimate | None
     usd: Estimate | None
     usd_spot: Estimate | None
+    usd_with_startup: Estimate | None
     usd_spent: float | None
+    disturbed: dict[str, str] = field(default_factory=dict)
+    mixture: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
-        """The number of runs, missed ones included."""
+        """The number of runs that count, missed ones included; disturbed ones stand beside it."""
         return len(self.records)
 
     @property
-    def forbidden(self) -> str | None:
+    def exclusion_reason(self) -> str | None:
         """Why no speed-up may be taken from these runs; None if one may."""
         if self.oversubscribed:
             return "its workers shared CPUs (oversubscribed)"
         if self.caveats and self.source == OURS:  # an archive's caveats say what its numbers are
             return self.caveats[0]
+        if any("machines" in what for what in self.mixture):
+            return "its runs were measured on several kinds of machines"
         return None if self.times else "its runs had no goal"
 
 
-def points(records: Iterable[Record]) -> list[Point]:
-    """Return the points of a study, few workers first; a run that is given twice counts once."""
-    runs = {record.run_id: record for record in records}
+def points(records: Iterable[Record], *, with_disturbed: bool = False) -> list[Point]:
+    """Return the points of a study, few workers first; every seed counts once (experiment.attempts).
+
+    `with_disturbed`: pool also runs beside which their machine did something else.
+    """
     together: dict[tuple[str, str], list[Record]] = {}
-    for run in sorted(runs.values(), key=lambda record: (record.started_at, record.run_id)):
+    for run in attempts.results(records):
         together.setdefault((run.source, run.key), []).append(run)
     return sorted(
-        map(_point, together.values()), key=lambda point: (point.source, point.series, point.workers)
+        (_quiet_point(runs, with_disturbed=with_disturbed) for runs in together.values()),
+        key=lambda point: (point.source, point.series, point.workers),
     )
 
 
@@ -124,20 +140,24 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 def series(record: Record) -> tuple[tuple[str, str], ...]:
     """Return what two runs must share, their numbers of workers aside, to be compared.
 
-    All of the configuration without seed, paths and addresses; the goal; who measured; Major.Minor of
-    mlbench and the version of torch; the prepared data. Where the hardware profile does not state the
+    The identity fields of the configuration; the goal; who measured; Major.Minor of mlbench and the version
+    of torch; the prepared data. Where the hardware profile does not state the
     node's shape (local), also its processors as the nodes told them.
     """
-    shared = {name: record.experiment[name] for name in record.experiment if name not in NOT_IN_KEY}
+    shared = identity(record.experiment.plain())
     shared.pop("workers", None)
-    shared |= {"source": record.source, "goal": record.goal, "mlbench": record.mlbench.rsplit(".", 1)[0]}
+    shared |= {
+        "source": record.source,
+        "goal": str(record.goal) if record.goal else None,
+        "mlbench": record.mlbench.rsplit(".", 1)[0],
+    }
     told: dict[str, Any] = {
-        "torch": record.software.get("packages", {}).get("torch"),
-        "data": record.data_manifest,
-        "machine": _machine(record) if shared.get("hardware", {}).get("cpus") is None else None,
+        "torch": record.software.packages.get("torch"),
+        "data": record.data_hash,
+        "machine": _machine(record) if shared.get("hardware.cpus") is None else None,
     }
     shared |= {name: value for name, value in told.items() if value}
-    return tuple(sorted((name, json.dumps(value, sort_keys=True)) for name, value in _flat(shared)))
+    return tuple(sorted((name, json.dumps(value, sort_keys=True)) for name, value in shared.items()))
 
 
 def differences(one: Point, other: Point) -> list[str]:
@@ -151,17 +171,20 @@ def _machine(record: Record) -> list[Any]:
     """Return the kinds of nodes that the run told."""
     kinds = []
     for node in record.nodes:
-        gpus = [gpu.get("name") for gpu in node.get("gpus") or ()]
-        kinds.append([str(node.get("cpu_model")), node.get("usable_cpus"), *gpus])
+        kinds.append([str(node.cpu_model), node.usable_cpus, *(gpu.name for gpu in node.gpus)])
     return sorted({json.dumps(kind) for kind in kinds})
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+def _quiet_point(runs: list[Record], *, with_disturbed: bool) -> Point:
+    """Return the point of the runs that nothing disturbed; of all where there is no other."""
+    disturbed = comparability.disturbed(runs)
+    quiet = [run for run in runs if run.run_id not in disturbed]
+    pooled = runs if with_disturbed or not any(run.status in TIMED for run in quiet) else quiet
+    point = _point(pooled)
+    if with_disturbed:
+        told = {sentence for run in pooled for sentence in getattr(run, "disturbances", [])}
+        point = replace(point, caveats=tuple(one for one in point.caveats if one not in told))
+    return replace(point, disturbed=disturbed, mixture=comparability.mixture(pooled))
 
 
 def _point(runs: list[Record]) -> Point:
@@ -176,20 +199,20 @@ def _point(runs: list[Record]) -> Point:
         source=runs[0].source,
         records=tuple(runs),
         series=_common(runs),
-        task=_name(experiment, "task"),
-        recipe=str(experiment.get("task", {}).get("recipe", "")),
-        scale=str(experiment.get("scale", "")),
+        task=experiment.task.name,
+        recipe=experiment.task.recipe,
+        scale=experiment.scale,
         workers=runs[0].workers,
-        backend=_name(experiment, "backend"),
-        sync=_name(experiment, "sync"),
-        hardware=_name(experiment, "hardware"),
+        backend=experiment.backend.name,
+        sync=experiment.sync.name,
+        hardware=experiment.hardware.name,
         goal=runs[0].goal,
-        nodes=_nodes(runs[0]),
+        nodes=nodes(experiment.hardware, runs[0].workers),
         reached=sum(run.status == "goal_reached" for run in runs),
         missed=tuple(run.run_id for run in runs if run.status not in ("goal_reached", "completed")),
         oversubscribed=any(run.oversubscribed for run in runs),
         caveats=tuple(sorted({caveat for run in runs for caveat in run.caveats})),
-        threads=tuple(sorted({node.get("threads_per_worker") or 0 for run in runs for node in run.nodes})),
+        threads=tuple(sorted({node.threads_per_worker or 0 for run in runs for node in run.nodes})),
         times=tuple(times),
         compute_times=tuple(compute) if instrumented else (),
         time_to_accuracy=estimate(times),
@@ -207,13 +230,9 @@ def _point(runs: list[Record]) -> Point:
         samples_per_s=estimate([run.samples_per_s for run in timed if run.samples_per_s]),
         usd=_price(runs, "goal_usd") if asked else None,
         usd_spot=_price(runs, "goal_usd_spot") if asked else None,
-        usd_spent=math.fsum(run.cost["wall_usd"] for run in runs if run.cost) if runs[0].cost else None,
+        usd_with_startup=_with_startup(runs) if asked else None,
+        usd_spent=math.fsum(run.cost.wall_usd for run in runs if run.cost) if runs[0].cost else None,
     )
-
-
-def _name(experiment: dict[str, Any], group: str) -> str:
-    value = experiment.get(group)
-    return str(value.get("name", "") if isinstance(value, dict) else value or "")
 
 
 def _common(runs: list[Record]) -> tuple[tuple[str, str], ...]:
@@ -225,13 +244,6 @@ def _common(runs: list[Record]) -> tuple[tuple[str, str], ...]:
     return tuple((name, " | ".join(sorted(found))) for name, found in sorted(values.items()))
 
 
-def _nodes(run: Record) -> int:
-    if run.cost:
-        return run.cost["nodes"]
-    on_node = run.experiment.get("hardware", {}).get("workers_per_node")
-    return math.ceil(run.workers / (on_node or run.workers))
-
-
 def _reached(run: Record, value: float | None) -> float:
     """Return the run's value, infinite if it missed its goal."""
     return value if run.status == "goal_reached" and value is not None else math.inf
@@ -241,7 +253,7 @@ def _elapsed(run: Record) -> float:
     """Return the seconds from the first touch of data to the end of the last validation."""
     if run.time_to_accuracy is not None:
         return run.time_to_accuracy
-    return run.validations[-1]["elapsed"] if run.validations else math.nan
+    return run.validations[-1].elapsed if run.validations else math.nan
 
 
 def _outside(run: Record) -> float:
@@ -277,7 +289,21 @@ def _shares(runs: list[Record], seconds: Callable[[Record], float | None]) -> li
 
 def _price(runs: list[Record], name: str) -> Estimate | None:
     """Return the price of the goal; None where the hardware has no such price."""
-    prices = [run.cost.get(name) for run in runs if run.cost]
+    prices = [getattr(run.cost, name) for run in runs if run.cost]
     if not any(price is not None for price in prices):
         return None
-    return estimate([_reached(run, run.cost[name] if run.cost else None) for run in runs])
+    return estimate([_reached(run, getattr(run.cost, name) if run.cost else None) for run in runs])
+
+
+def _with_startup(runs: list[Record]) -> Estimate | None:
+    """Return the price from the command to the goal; None without a price or where a start was not timed."""
+    if _price(runs, "goal_usd") is None:
+        return None
+    bills = []
+    for run in runs:
+        price = _price([run], "goal_usd")
+        if run.time_to_accuracy and price and run.startup_time is None:
+            return None
+        share = (run.startup_time or 0.0) / run.time_to_accuracy if run.time_to_accuracy else 0.0
+        bills.append(price.value * (1 + share) if price else math.inf)
+    return estimate(bills)

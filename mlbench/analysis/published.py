@@ -1,19 +1,23 @@
-"""Published results of MLBench and of others, as facts to stand beside ours.
+"""Published results of MLBench and of others, to show beside our own.
 
-One CSV file a study lies in tables/, readable in a diff; what its rows have in common stands once in
-published_studies.yaml. A column `name [unit]` holds values; every other column says what the row is about.
+tables/ has one CSV file a study, and published_studies.yaml what the rows of a study have in common. A column
+`name [unit]` holds values; every other column says what the row is about. archives/ has every curve of the 57
+result archives that MLBench published in 2020 and 2021 (tests/tools/convert_published.py).
 """
 
 import csv
 import dataclasses
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from importlib.resources import files
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
 
+import pyarrow.parquet as pq
 import yaml
 
-GOAL_UNITS = {"resnet20": "%", "logreg": "%", "awdlstm": "perplexity", "gnmt": "BLEU", "transformer": "BLEU"}
+FOLDER = Path(str(files("mlbench.analysis")))
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,57 @@ class Reference:
     n: int | None  # runs behind the number
 
 
+@dataclass(frozen=True)
+class ArchivedRun:
+    """One archive of MLBench's results; hyper-parameters and seed are not in it.
+
+    - path: inside the collection of archives, github.com/mlbench/mlbench-results, commit 2160872.
+    - sha256: of the archive; runs that were published twice share it.
+    - sync: "all-reduce" after the backward pass, or "ddp".
+    - goal_metric, goal_target, time_to_goal_s: None where the archive holds no result. The time is rank 0's
+      inside batches.
+    - caveats: why the numbers are not what their names say.
+    """
+
+    path: str
+    sha256: str
+    task: str
+    sync: str
+    backend: str
+    device: str
+    workers: int
+    hardware: str
+    torch: str
+    goal_metric: str | None
+    goal_target: float | None
+    time_to_goal_s: float | None
+    caveats: tuple[str, ...]
+
+
+class CurvePoint(NamedTuple):
+    """One value that a worker logged, at a wall-clock time."""
+
+    time: datetime
+    value: float
+
+
+def archived_runs(task: str | None = None) -> list[ArchivedRun]:
+    """Return the archives that MLBench published, optionally of one task only."""
+    rows = pq.read_table(FOLDER / "archives" / "runs.parquet").to_pylist()
+    runs = [ArchivedRun(**row | {"caveats": tuple(row["caveats"])}) for row in rows]
+    return [run for run in runs if task in (None, run.task)]
+
+
+def curves(path: str) -> dict[tuple[str, int], list[CurvePoint]]:
+    """Return every curve of an archive by the original's metric name and rank, in the order of time."""
+    table = pq.read_table(FOLDER / "archives" / "curves.parquet", filters=[("path", "=", path)])
+    found: dict[tuple[str, int], list[CurvePoint]] = {}
+    for row in table.to_pylist():
+        point = CurvePoint(row["time"], row["value"])
+        found.setdefault((row["metric"], row["rank"]), []).append(point)
+    return found
+
+
 def load(
     task: str | None = None, *, publisher: str | None = None, study: str | None = None
 ) -> list[Reference]:
@@ -58,11 +113,10 @@ def load(
 
 @cache
 def _all() -> tuple[Reference, ...]:
-    folder = files("mlbench.analysis")
-    studies = yaml.safe_load(folder.joinpath("published_studies.yaml").read_text())
+    studies = yaml.safe_load((FOLDER / "published_studies.yaml").read_text())
     found: list[Reference] = []
     for name, common in studies.items():
-        text = folder.joinpath("tables", f"{name}.csv").read_text()
+        text = (FOLDER / "tables" / f"{name}.csv").read_text()
         for row in csv.DictReader(text.splitlines()):
             found += _references(name, common, row)
     return tuple(found)
@@ -81,9 +135,6 @@ def _references(study: str, common: dict[str, Any], row: dict[str, str]) -> list
             values[name] = (float(cell), unit.rstrip("]"))
         else:
             about[name] = _TYPES[name](cell)
-    for name, (value, unit) in values.items():
-        if unit == "goal":  # each row's own: that of the task's goal
-            values[name] = (value, GOAL_UNITS[str(about["task"])])
     return [
         Reference(**about | {"metric": name, "value": value, "unit": unit})  # pyright: ignore[reportArgumentType]
         for name, (value, unit) in values.items()

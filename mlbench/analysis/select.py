@@ -4,15 +4,14 @@ All words of a selection must hold; a comma separates values of which one must. 
 line and of a resolved configuration (`task.batch_size`), and status, source, key, recipe and run.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mlbench.experiment.errors import UserError
+from mlbench.experiment import run_folders
+from mlbench.experiment.errors import UserError, suggest
+from mlbench.experiment.identity import flatten, role
 from mlbench.experiment.record import Record
-
-ELSEWHERE = ("data_root", "output_root", "tracking_uri", "verbose", "rerun")  # where, not what
 
 
 def select(
@@ -25,51 +24,42 @@ def select(
     found = list(records)
     every = found
     for word in words:
-        found = _narrowed(found, word, every, studies)
+        found = _apply_filter(found, word, every, studies)
     return found
 
 
-def _narrowed(
+def _apply_filter(
     records: list[Record], word: str, every: list[Record], studies: Callable[[str], list[Record]]
 ) -> list[Record]:
     name, equals, value = word.partition("=")
     if equals:
         if every and not any(name in fields(one) for one in every):
-            raise UserError(f"{name} is unknown{_near(name, every)}")
+            known = sorted({field for one in every for field in fields(one)})
+            raise UserError(f"{name} is unknown{suggest(name, known)}")
         wanted = value.split(",")
-        return [one for one in records if name in fields(one) and _is(fields(one)[name], wanted)]
+        return [one for one in records if name in fields(one) and _matches(fields(one)[name], wanted)]
     if word.startswith("key:"):
         return [one for one in records if one.key.startswith(word.removeprefix("key:"))]
     if word.startswith("study:"):
         members = {one.run_id for one in studies(word.removeprefix("study:"))}
         return [one for one in records if one.run_id in members]
-    exact = [one for one in records if one.run_id == word]
-    return exact or [one for one in records if word in one.run_id]
+    names = set(run_folders.matching([one.run_id for one in records], word))
+    return [one for one in records if one.run_id in names]
 
 
 def fields(record: Record) -> dict[str, Any]:
     """Return what a record can be selected by: its configuration, flat, with groups by their names."""
-    found: dict[str, Any] = {}
-    _flatten(record.experiment, "", found)
+    experiment = record.experiment.plain()
+    found = {name: value for name, value in flatten(experiment).items() if role(name) != "location"}
+    groups = {name: value for name, value in experiment.items() if isinstance(value, dict)}
+    found |= {name: value["name"] for name, value in groups.items() if "name" in value}
     found |= {"status": record.status, "source": record.source, "key": record.key, "seed": record.seed}
     found |= {"run": record.run_id, "official": record.official}
-    found["recipe"] = record.experiment["task"].get("recipe")
+    found["recipe"] = record.experiment.task.recipe
     return found
 
 
-def _flatten(values: dict[str, Any], prefix: str, found: dict[str, Any]) -> None:
-    for name, value in values.items():
-        if prefix + name in ELSEWHERE:
-            continue
-        if isinstance(value, dict):
-            if "name" in value:
-                found[prefix + name] = value["name"]
-            _flatten(value, f"{prefix}{name}.", found)
-        else:
-            found[prefix + name] = value
-
-
-def _is(value: Any, wanted: Sequence[str]) -> bool:
+def _matches(value: Any, wanted: Sequence[str]) -> bool:
     return any(_equal(value, text) for text in wanted)
 
 
@@ -80,10 +70,3 @@ def _equal(value: Any, text: str) -> bool:
         return value == json.loads(text)
     except ValueError:
         return False
-
-
-def _near(name: str, every: Sequence[Record]) -> str:
-    known = sorted({field for one in every for field in fields(one)})
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    short = [field for field in known if "." not in field]
-    return f": did you mean {close[0]}?" if close else f"; choose from {', '.join(short)}"

@@ -12,14 +12,14 @@ from mlbench.analysis.bootstrap import (
     LEVEL,
     Interval,
     Ratio,
-    attainable,
     interval,
+    max_coverage,
     median,
     olympic_mean,
     ratio,
 )
 from mlbench.analysis.points import COMPUTE, Estimate, Point, differences, estimate, points
-from mlbench.analysis.tradeoff import Optimum, optimum, spoken, trade
+from mlbench.analysis.tradeoff import Optimum, format_ratio, optimum, trade
 
 __all__ = [
     "COMPUTE",
@@ -30,7 +30,7 @@ __all__ = [
     "Point",
     "Ratio",
     "Speedup",
-    "attainable",
+    "max_coverage",
     "differences",
     "estimate",
     "families",
@@ -43,7 +43,7 @@ __all__ = [
     "price_index",
     "ratio",
     "speedups",
-    "spoken",
+    "format_ratio",
     "trade",
 ]
 
@@ -57,7 +57,7 @@ class Speedup:
       backward and optimizer.
     - efficiency: total over k.
     - price_index: price increase over performance increase; below 1 the workers earn their price.
-    - apart: the quotient of the times of a point that may not have a speed-up, to be drawn apart.
+    - excluded_ratio: the quotient of the times of a point that may not have a speed-up, to be drawn apart.
     - note: what a reader must know to read the number.
     """
 
@@ -68,7 +68,7 @@ class Speedup:
     compute: Ratio | None = None
     efficiency: Ratio | None = None
     price_index: Ratio | None = None
-    apart: float | None = None
+    excluded_ratio: float | None = None
     note: str | None = None
 
 
@@ -109,12 +109,12 @@ def price_index(speedup: Ratio, price: float) -> Ratio:
 def _compare(point: Point, family: Sequence[Point], all_points: Sequence[Point]) -> Speedup:
     bases = [one for one in family if one.workers == 1]
     base = bases[0] if len(bases) == 1 else None
-    why = point.forbidden or _without_base(point, bases, all_points)
+    why = point.exclusion_reason or _without_base(point, bases, all_points)
     if base is None or why:
-        apart = (
+        excluded_ratio = (
             ratio(base.times, point.times, resamples=1).value if base and base.times and point.times else None
         )
-        return Speedup(point, base, why, apart=apart)
+        return Speedup(point, base, why, excluded_ratio=excluded_ratio)
     one = Ratio(1.0, 1.0, 1.0)  # by definition; what is uncertain about the base is in the others' intervals
     total = one if point is base else ratio(base.times, point.times)
     compute = None
@@ -144,16 +144,23 @@ def _without_base(point: Point, bases: Sequence[Point], all_points: Sequence[Poi
         more = f" and {len(near) - 3} more" if len(near) > 3 else ""
         return f"the run with one worker differs in {', '.join(near[:3])}{more}"
     base = bases[0]
-    if base.forbidden:
-        return f"one worker cannot be the base: {base.forbidden}"
+    if base.exclusion_reason:
+        return f"one worker cannot be the base: {base.exclusion_reason}"
     if base.time_to_accuracy is not None and base.time_to_accuracy.value == float("inf"):
         return "one worker missed the goal in half of its runs or more"
     return None
 
 
 def _note(base: Point, point: Point) -> str | None:
-    if base.threads == point.threads:
-        return None
+    notes = [
+        f"the runs with {one.workers} mix {' and '.join(one.mixture)}" for one in (point,) if one.mixture
+    ]
+    if base.threads != point.threads:
+        notes.append(_threads(base, point))
+    return "; ".join(notes) or None
+
+
+def _threads(base: Point, point: Point) -> str:
     before, after = (" or ".join(map(str, one.threads)) or "unknown" for one in (base, point))
     return (
         f"one worker computes with {before} CPU threads, each of {point.workers} with {after}: "

@@ -14,8 +14,8 @@ class Optimum:
     """The point with the least product of price and time, and in words how it stands to the others."""
 
     point: Point
-    beaten: tuple[Point, ...]  # worse, and shown to be: the interval of the quotient excludes 1
-    open: tuple[Point, ...]  # not shown to be worse
+    dominated: tuple[Point, ...]  # worse, and shown to be: the interval of the quotient excludes 1
+    undecided: tuple[Point, ...]  # not shown to be worse
     words: str
 
 
@@ -25,14 +25,16 @@ def optimum(family: Sequence[Point]) -> Optimum | None:
     None where fewer than two of them may be compared. The price index of two points with one base differs
     by the quotient of nodes x time^2, so points are compared with each other and need no one-worker point.
     """
-    candidates = [point for point in family if point.forbidden is None and math.isfinite(_product(point))]
+    candidates = [
+        point for point in family if point.exclusion_reason is None and math.isfinite(_product(point))
+    ]
     if len(candidates) < 2:
         return None
     best = min(candidates, key=lambda point: (_product(point), point.workers))
     others = {point.key: trade(best, point) for point in candidates if point is not best}
-    beaten = [p for p in candidates if p is not best and _shown(best, p, others[p.key])]
-    undecided = [p for p in candidates if p is not best and p not in beaten]
-    return Optimum(best, tuple(beaten), tuple(undecided), _words(best, candidates, beaten, undecided))
+    dominated = [p for p in candidates if p is not best and _shown(best, p, others[p.key])]
+    undecided = [p for p in candidates if p is not best and p not in dominated]
+    return Optimum(best, tuple(dominated), tuple(undecided), _words(best, candidates, dominated, undecided))
 
 
 def trade(one: Point, other: Point) -> Ratio:
@@ -42,7 +44,7 @@ def trade(one: Point, other: Point) -> Ratio:
     return Ratio(*(value if value is None else nodes * value**2 for value in vars(times).values()))
 
 
-def spoken(ratio: Ratio) -> str:
+def format_ratio(ratio: Ratio) -> str:
     """Return a ratio with its interval in words."""
     if ratio.value is None:
         return "unknown"
@@ -61,20 +63,20 @@ def _product(point: Point) -> float:
 
 
 def _words(
-    best: Point, candidates: Sequence[Point], beaten: Sequence[Point], undecided: Sequence[Point]
+    best: Point, candidates: Sequence[Point], dominated: Sequence[Point], undecided: Sequence[Point]
 ) -> str:
     sentence = f"{counted(best.workers, 'worker')} trade price for time best"
     one = next((point for point in candidates if point.workers == 1), None)
     if best.workers == 1:
         sentence = "One worker trades price for time best"
     elif one is not None:
-        sentence += f" (price index {spoken(trade(best, one))}; one worker is 1)"
-    if beaten:
-        sentence += f", shown against {_counts(beaten)}"
+        sentence += f" (price index {format_ratio(trade(best, one))}; one worker is 1)"
+    if dominated:
+        sentence += f", shown against {_counts(dominated)}"
     if undecided:
         fewest = min(point.n for point in (best, *undecided))
         because = f": {counted(fewest, 'run')} a point cannot show one" if fewest < FEWEST_SHOWN else ""
-        joint = "; against" if beaten else ", but against"
+        joint = "; against" if dominated else ", but against"
         sentence += f"{joint} {_counts(undecided)} no difference is shown{because}"
     return sentence + "."
 

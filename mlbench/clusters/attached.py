@@ -1,23 +1,38 @@
 """The Ray cluster that this process is in: a Ray job's, a KubeRay pod's, or the one RAY_ADDRESS names."""
 
 import logging
+import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import ray
-from ray._private.services import canonicalize_bootstrap_address_or_die
-
-from mlbench.experiment.config import Experiment
+from mlbench.clusters import connection, ray_env
+from mlbench.experiment.config import Cluster, Experiment, NonNegativeFloat
 from mlbench.experiment.errors import UserError
 
+shares_files = False
+
+
+class Config(Cluster):
+    """A cluster's fields and this one's own."""
+
+    wait_s: NonNegativeFloat  # s for an autoscaler to add nodes; 0: what does not fit is refused at once
+
+
 REACH_S = 5  # s in which a Ray that runs takes a connection; ray.init waits for minutes for one that does not
-WAY_OUT = "submit it as a Ray job, set RAY_ADDRESS, or say cluster=local"
+HINT = "submit it as a Ray job, set RAY_ADDRESS=HOST:PORT, or say cluster=local"
+ADDRESS = re.compile(r"(?P<host>\[[\da-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5})")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 @contextmanager
-def join(experiment: Experiment) -> Iterator[str]:
+def connect(experiment: Experiment) -> Iterator[str]:
     """Yield this node's address; raise UserError if there is no cluster to attach to."""
+    require_address(os.environ.get("RAY_ADDRESS") or "auto")
+    connection.import_trainer()
+    import ray
+
     joined = not ray.is_initialized()
     if joined:
         address = _reachable()
@@ -32,6 +47,12 @@ def join(experiment: Experiment) -> Iterator[str]:
                 f"cluster=attached could not join the Ray at {address}",
                 hint="a Ray that asks for a token wants RAY_AUTH_MODE=token here, too",
             ) from error
+        except Exception as error:  # e.g. OSError: no Ray runs on this node, whose address it wants to bind
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UserError(
+                f"cluster=attached could not join the Ray at {address}: {said}",
+                hint="the command has to run on a node of that cluster, or be submitted as a Ray job",
+            ) from error
     try:
         yield ray.util.get_node_ip_address()
     finally:
@@ -39,18 +60,36 @@ def join(experiment: Experiment) -> Iterator[str]:
             ray.shutdown()
 
 
+def require_address(address: str) -> None:
+    """Raise UserError for an address that no driver can join; prepare for one on this machine alone."""
+    if address == "auto":
+        return
+    if "://" in address:
+        raise UserError(
+            f"RAY_ADDRESS={address} is an address of Ray Client or of a job server, which no driver can join",
+            hint="submit the command as a Ray job, or set RAY_ADDRESS=HOST:PORT on a node of the cluster",
+        )
+    found = ADDRESS.fullmatch(address)
+    if found is None or not 0 < int(found["port"]) < 2**16:
+        raise UserError(f"RAY_ADDRESS={address} is not of the form HOST:PORT", hint=HINT)
+    if found["host"] in LOOPBACK:
+        ray_env.stay_on_loopback()
+
+
 def _reachable() -> str:
     """Return the address that "auto" stands for to Ray, or raise UserError where nobody answers.
 
     What Ray notes of the last cluster that was started here outlives that cluster.
     """
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
     try:
         address = canonicalize_bootstrap_address_or_die("auto")
     except ConnectionError as error:
-        raise UserError("cluster=attached found no Ray cluster around this process", hint=WAY_OUT) from error
+        raise UserError("cluster=attached found no Ray cluster around this process", hint=HINT) from error
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
     except OSError as error:
-        raise UserError(f"cluster=attached found no Ray at {address} ({error})", hint=WAY_OUT) from error
+        raise UserError(f"cluster=attached found no Ray at {address} ({error})", hint=HINT) from error
     return address

@@ -1,13 +1,28 @@
-"""Where Ray runs: `connect` yields a cluster with room for the experiment, or says what would fit."""
+"""How a command becomes a driver of a cluster's Ray: `connect` for one run, `join` for a sweep.
 
+A cluster is a module of this folder, found by its name:
+
+- `connect(experiment)`: a context manager that makes this process a driver of the cluster's Ray and yields
+  the address at which workers reach it. What it started ends with the block.
+- `shares_files`: whether workers see the driver's files, so that the driver can prepare data for them.
+"""
+
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
+from types import ModuleType
 
-from mlbench.clusters import persistent
+import psutil
+
+from mlbench.clusters import persistent, ray_env
+from mlbench.experiment import plugins
 from mlbench.experiment.config import Experiment
+
+WHAT = {"gcs_server": "server of the cluster's state (GCS)", "raylet": "node server (raylet)"}
+ANSWER_S = 5.0  # s that a server on another node has to take a connection
 
 
 @dataclass(frozen=True)
@@ -28,36 +43,78 @@ class Connection:
     host: str
     job_id: str
     node_ids: list[str]
+    servers: tuple[tuple[str, psutil.Process], ...] = ()  # Ray's on this machine, with their names
+    gcs: tuple[str, int] | None = None  # where the server of the cluster's state listens, if elsewhere
+
+    def lost(self) -> str | None:
+        """Return why Ray cannot go on, in one sentence; None while its servers live.
+
+        Ray itself notices after a minute, and then ends this process.
+        """
+        for name, server in self.servers:
+            if not persistent.lives(server):
+                return f"Ray's {WHAT[name]} has died: killed, out of memory, or stopped by somebody"
+        if self.gcs is not None and not any(_answers(self.gcs) for _ in range(2)):
+            return f"Ray's {WHAT[persistent.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
+        return None
+
+
+def load(name: str) -> ModuleType:
+    """Return the module of the cluster `name`."""
+    return plugins.load("cluster", name)
+
+
+def shares_files(experiment: Experiment) -> bool:
+    """Return whether the workers see this process's files."""
+    return load(experiment.cluster.name).shares_files
 
 
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[Connection]:
-    """Join the cluster and see that the workers fit; what was started here is stopped at the end."""
-    _secure(experiment)
-    import ray  # noqa: F401  (before the thread, so that no two threads import it at once)
-
-    # Half of Ray's start is waiting for its servers; the trainer's import (2 s) fits in there.
-    threading.Thread(target=import_module, args=("ray.train.torch",), daemon=True).start()
+    """Join the cluster and reserve room for the workers; UserError where they do not fit."""
     with join(experiment) as host:
-        yield room_for(experiment, host=host)
+        from mlbench.clusters import placement
+
+        servers, gcs = _servers()
+        yield replace(placement.reserve(experiment, host=host), servers=servers, gcs=gcs)
 
 
 @contextmanager
 def join(experiment: Experiment) -> Iterator[str]:
     """Make this process a driver of the cluster's Ray; yield the address at which workers reach it."""
-    _secure(experiment)
-    module = import_module(f"mlbench.clusters.{experiment.cluster.name}")
-    with module.join(experiment) as host:
+    ray_env.disable_background_work()
+    ray_env.configure_train(timeout_s=experiment.backend.timeout_s)
+    with load(experiment.cluster.name).connect(experiment) as host:
         yield host
 
 
-def _secure(experiment: Experiment) -> None:
-    if experiment.cluster.name == "local":
-        persistent.secure()  # before anything imports ray, which reads the mode only then
+def import_trainer() -> None:
+    """Import Ray's trainer (2 s) in a thread: half of Ray's start is waiting for its servers."""
+    import ray  # noqa: F401  (before the thread, so that no two threads import it at once)
+
+    threading.Thread(target=import_module, args=("ray.train.torch",), daemon=True).start()
 
 
-def room_for(experiment: Experiment, *, host: str) -> Connection:
-    """Return what a worker reserves on the cluster that was joined; UserError where they do not fit."""
-    from mlbench.clusters import placement as room
+def _servers() -> tuple[tuple[tuple[str, psutil.Process], ...], tuple[str, int] | None]:
+    """Return Ray's servers on this machine, and the address of the cluster's state where it is elsewhere."""
+    import ray
+    from ray._private import worker
 
-    return room.reserve(experiment, host=host)
+    session = worker._global_node.get_session_dir_path() if worker._global_node else ""
+    found = []
+    for process in psutil.process_iter(["name", "cmdline"]):
+        words = process.info["cmdline"] or ()
+        if session and process.info["name"] in WHAT and any(session in word for word in words):
+            found.append((process.info["name"], process))
+    if any(name == persistent.SERVERS[0] for name, _ in found):
+        return tuple(found), None
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return tuple(found), (host.strip("[]"), int(port))
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=ANSWER_S).close()
+    except OSError:
+        return False
+    return True

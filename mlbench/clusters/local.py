@@ -1,51 +1,118 @@
 """Ray on this machine: a sweep's, or the one that `mlbench.cluster start` keeps, else one for this run.
 
-A Ray that some other program started for itself is left alone: it would end with that program.
+Its servers listen on loopback alone. A Ray that some other program started for itself is left alone: it
+would end with that program.
 """
 
+import logging
 import os
+import resource
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
-import ray
 
-from mlbench.clusters import persistent
+from mlbench.clusters import connection, persistent, ray_env
 from mlbench.experiment import provenance
-from mlbench.experiment.config import Experiment
+from mlbench.experiment.config import Cluster, Experiment
+from mlbench.experiment.errors import UserError
 
-LOOPBACK = "127.0.0.1"  # workers are on this machine, and so are their signs of life
+shares_files = True
+
+
+class Config(Cluster):
+    """A cluster's fields and this one's own."""
+
+    exclusive: (
+        bool  # wait for another run that measures on this machine; false: beside it, and both are marked
+    )
+
+
+LOOPBACK = "127.0.0.1"  # workers are on this machine, and so are their heartbeats
+MIN_OPEN_FILES = 256  # descriptors; Ray's servers and a worker each need some 100 (2.60)
 
 
 @contextmanager
-def join(experiment: Experiment) -> Iterator[str]:
+def connect(experiment: Experiment) -> Iterator[str]:
     """Yield the loopback address; a Ray that was started here is stopped at the end."""
+    ray_env.require_token()
+    ray_env.stay_on_loopback()
+    require_machine()
+    connection.import_trainer()
+    import ray
+
     if ray.is_initialized():  # a sweep or a test keeps one connection for many runs
         yield LOOPBACK
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    options: dict[str, Any] = {
-        "logging_level": "INFO" if experiment.verbose else "CRITICAL",
-        "log_to_driver": experiment.verbose,
-    }
     address = persistent.address()
-    before = set(persistent.children(psutil.Process()))
-    if address:
-        ray.init(address=address, **options)
-    else:
-        persistent.quiet()
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            num_cpus=provenance.usable_cpus(),
-            resources=persistent.DRIVER_RESOURCE,
-            **options,
-        )
+    context = _init(address, verbose=experiment.verbose)
     try:
         yield LOOPBACK
     finally:
-        started = set() if address else set(persistent.children(psutil.Process())) - before
+        started = set() if address else _servers(context.address_info["session_dir"])
         ray.shutdown()
         # Ray's workers end when they miss their server, but now and then one of them hangs for ever (2.60).
         persistent.end(started)
+
+
+def _init(address: str | None, *, verbose: bool) -> Any:
+    """Start Ray, or join the one at `address`; UserError where that fails, in Ray's first words."""
+    import ray
+
+    own = {
+        "include_dashboard": False,
+        "num_cpus": provenance.usable_cpus(),
+        "resources": persistent.DRIVER_RESOURCE,
+    }
+    try:
+        return ray.init(
+            address=address or "local",
+            logging_level=logging.INFO if verbose else logging.CRITICAL,
+            log_to_driver=verbose,
+            **({} if address else own),
+        )
+    except Exception as error:  # Ray raises whatever its servers die from
+        with suppress(Exception):
+            ray.shutdown()
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if address:
+            hint = "`python -m mlbench.cluster stop` ends it; a run then starts its own"
+            raise UserError(f"the Ray at {address} does not answer: {said}", hint=hint) from error
+        raise UserError(f"Ray did not start: {said}", hint="verbose=true shows what it prints") from error
+
+
+def _servers(session: str) -> set[psutil.Process]:
+    """Return Ray's processes below this one: its servers, which name the session's folder, and their own."""
+    ours: set[psutil.Process] = set()
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any(session in word for word in child.cmdline()):
+                ours |= {child, *persistent.children(child)}
+    return ours
+
+
+def require_machine() -> None:
+    """Raise UserError for what would make Ray hang or end in its own words on this machine."""
+    ray_env.require_short_paths()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < MIN_OPEN_FILES and hard != resource.RLIM_INFINITY and hard < MIN_OPEN_FILES:
+        raise UserError(
+            f"a process may open {hard} files here, Ray needs {MIN_OPEN_FILES}", hint="ulimit -n 1024"
+        )
+    if soft < MIN_OPEN_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MIN_OPEN_FILES, hard))
+    if os.path.isdir("/dev/shm") and not os.access("/dev/shm", os.W_OK):
+        raise UserError(
+            "/dev/shm cannot be written, where Ray keeps shared memory", hint="mount it read-write"
+        )
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        raise UserError(
+            f"the loopback address {LOOPBACK} cannot be reached: {error.strerror or error}",
+            hint="ip link set lo up",
+        ) from error

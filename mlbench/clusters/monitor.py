@@ -1,10 +1,16 @@
 """What a node does while it trains: CPU, memory, network and GPUs, sampled from beside the training loop."""
 
+import os
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+import psutil
+
+from mlbench.clusters.persistent import SESSION
 from mlbench.experiment import clock
+from mlbench.experiment.noise import Interference
 
 FIRST_S = 1.0  # s to the first sample; each pause is twice the one before until the interval is reached
 INTERVAL_S = 5.0  # s between samples
@@ -12,8 +18,8 @@ MOST_SAMPLES = 120  # kept between two validations, then half of them and half a
 MEGA = 1e6  # bytes; MLflow's megabytes are decimal
 
 
-class Sampler:
-    """Samples this node in a thread, one Sampler a node; as a context manager it runs until the block ends.
+class NodeMonitor:
+    """Samples this node in a thread, one monitor a node; as a context manager it runs until the block ends.
 
     A sample is flat: `wall` (s since 1970), `node` (as given: None where the run has one node, else e.g.
     node_0 as MLflow names them), and numbers under MLflow's own names of system metrics. Where MLflow counts
@@ -22,9 +28,6 @@ class Sampler:
     """
 
     def __init__(self, interval_s: float = INTERVAL_S, *, node: str | None = None) -> None:
-        import psutil
-
-        self._psutil = psutil
         self._interval_s = interval_s
         self._node = node
         self._gpus = _gpus()
@@ -35,7 +38,7 @@ class Sampler:
         psutil.cpu_percent()  # the first call has nothing to compare with and returns 0
         self._network = clock.monotonic(), psutil.net_io_counters()
 
-    def __enter__(self) -> "Sampler":
+    def __enter__(self) -> "NodeMonitor":
         self._thread.start()
         return self
 
@@ -43,7 +46,7 @@ class Sampler:
         self._ending.set()
         self._thread.join()
 
-    def take(self) -> list[dict[str, Any]]:
+    def drain(self) -> list[dict[str, Any]]:
         """Return the samples since the last call."""
         with self._lock:
             samples, self._samples = self._samples, []
@@ -53,16 +56,15 @@ class Sampler:
         pause = FIRST_S
         while not self._ending.wait(min(pause, self._interval_s)):
             pause *= 2
-            sample = self.sample()
+            sample = self.read()
             with self._lock:
                 self._samples.append(sample)
                 if len(self._samples) >= MOST_SAMPLES:  # hours between validations: a coarser picture does
                     self._samples = self._samples[1::2]
                     self._interval_s *= 2
 
-    def sample(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         """Return the node's state now; rates and CPU since the sample before."""
-        psutil = self._psutil
         memory = psutil.virtual_memory()
         (before, old), (now, new) = self._network, (clock.monotonic(), psutil.net_io_counters())
         self._network = now, new
@@ -80,6 +82,81 @@ class Sampler:
         for index, handle in enumerate(self._gpus):
             sample |= {f"gpu_{index}_{name}": value for name, value in _gpu(handle).items()}
         return sample
+
+
+class CpuUse:
+    """Tells what other processes, and other machines of the hypervisor, take of this one's CPUs.
+
+    `own` returns the processes that are the run's; whatever else the kernel counts is others'. Interrupts are
+    nobody's. It walks all processes twice, 10 to 30 ms each (130 processes), so not while a batch is timed.
+    """
+
+    def __init__(self, own: Callable[[], Iterable[psutil.Process]]) -> None:
+        self._own = own
+        self._begin = clock.monotonic(), *_cpu_seconds(), _cpu_seconds_of(own())
+
+    def interference(self) -> Interference:
+        """Return the means since this object was made."""
+        now = clock.monotonic(), *_cpu_seconds(), _cpu_seconds_of(self._own())
+        seconds, busy, steal, own = (after - before for before, after in zip(self._begin, now, strict=True))
+        seconds = max(seconds, 1e-9)
+        return Interference(
+            seconds=seconds,
+            cpus=float(len(_allowed_cpus())),
+            others=max(0.0, busy - max(0.0, own)) / seconds,
+            steal=max(0.0, steal) / seconds,
+        )
+
+
+def own_processes(roots: Iterable[int] = ()) -> set[psutil.Process]:
+    """Return this process, those with a pid of `roots`, Ray's processes that it is part of, and all below."""
+    names = []
+    for parent in psutil.Process().parents():
+        with suppress(psutil.Error):
+            session = SESSION.search(" ".join(parent.cmdline()))
+            if parent.name() == "raylet" and session:
+                names.append(session[0])
+    return processes_of(*names, roots={os.getpid(), *roots})
+
+
+def processes_of(*names: str, roots: Iterable[int] = ()) -> set[psutil.Process]:
+    """Return the processes whose command line has one of these names, those with a pid of `roots`, and all
+    below either of them.
+    """
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        words = process.info["cmdline"] or ()
+        if process.info["pid"] in roots or any(name in word for name in names for word in words):
+            found.add(process)
+    for process in tuple(found):
+        with suppress(psutil.Error):
+            found.update(process.children(recursive=True))
+    return found
+
+
+def _cpu_seconds() -> tuple[float, float]:
+    """Return what the CPUs that this process may use have worked since boot, and what was stolen, in s."""
+    times = psutil.cpu_times(percpu=True)
+    allowed = _allowed_cpus()
+    if len(times) > max(allowed):  # else some CPUs are off and the numbers do not fit
+        times = [times[cpu] for cpu in sorted(allowed)]
+    busy = sum(each.user + getattr(each, "nice", 0.0) + each.system for each in times)
+    return busy, sum(getattr(each, "steal", 0.0) for each in times)
+
+
+def _cpu_seconds_of(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU time of processes and of their children that have ended, in s."""
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def _allowed_cpus() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def _gpus() -> list[Any]:

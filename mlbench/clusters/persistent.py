@@ -3,17 +3,19 @@
 import json
 import os
 import re
-import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psutil
+from filelock import FileLock
 
+from mlbench.clusters import ray_env
 from mlbench.experiment import provenance
 from mlbench.experiment.errors import UserError
 
@@ -21,80 +23,94 @@ from mlbench.experiment.errors import UserError
 DRIVER_RESOURCE = {"mlbench_driver": 1.0}
 ADDRESS = "MLBENCH_RAY_ADDRESS"  # environment variable by which a sweep tells its runs
 STOP_S = 2  # s that Ray's processes have to end; the two servers do not end by themselves within 10 s (2.60)
+SERVERS = ("gcs_server", "raylet")  # Ray's two servers, by the names of their processes
+SESSION = re.compile(r"/[^ =]*/session_[^/]+/")  # the folder that every process of one Ray names
+# `ray start` prints its address for people, and not at all on loopback; so the servers are asked for.
+START = """
+import psutil
+from ray.scripts.scripts import start
+start.main(standalone_mode=False)
+print("servers", *(p.pid for p in psutil.Process().children() if p.name() in ("gcs_server", "raylet")))
+"""
 
 
 def address() -> str | None:
-    """Return the address of the Ray that a sweep keeps for its runs or `start` left running, or None."""
+    """Return the address of the Ray that a sweep keeps for its runs or `start` left running, or None.
+
+    Raises UserError where only one of its two servers is left.
+    """
     if ADDRESS in os.environ:
         return os.environ[ADDRESS]
-    kept = _note()
-    return kept["address"] if kept else None
+    note = _note()
+    if note is None:
+        return None
+    alive = [_is_alive(server) for server in note["servers"]]
+    if not any(alive):
+        return None
+    if not all(alive):
+        raise UserError(
+            f"the Ray that `python -m mlbench.cluster start` left at {note['address']} has lost a server",
+            hint="end it with `python -m mlbench.cluster stop`",
+        )
+    return note["address"]
+
+
+def servers() -> list[int]:
+    """Return the process ids of the servers of the Ray that `start` left running."""
+    note = _note()
+    return [server["pid"] for server in note["servers"] if _is_alive(server)] if note else []
 
 
 def start() -> str:
     """Start a Ray that outlives this command and return its address; one that runs is kept."""
-    kept = _note()
-    if kept:
-        return kept["address"]
-    secure()
-    quiet()
-    words = ("start", "--head", "--port=0", "--include-dashboard=false")
-    words += (f"--num-cpus={provenance.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
-    main = "from ray.scripts.scripts import main; main()"
-    done = subprocess.run([sys.executable, "-c", main, *words], capture_output=True, text=True)
-    found = re.search(r"--address='([\d.]+:\d+)'", done.stdout)
-    if done.returncode or not found:
-        raise UserError(
-            f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
-            hint="`ray start --head` shows the whole story",
-        )
-    server = _server(port=int(found[1].rpartition(":")[2]))
-    note = {"address": found[1], "pid": server.pid, "created": server.create_time()}
     _path().parent.mkdir(parents=True, exist_ok=True)
-    _path().write_text(json.dumps(note))
-    return found[1]
-
-
-def quiet() -> None:
-    """Keep Ray's own processes, which share this machine with the workers, from taking time that is measured.
-
-    Ray would also give its workers the priority of a background job (nice 15), so that whatever else the
-    machine does would count as theirs.
-    """
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    os.environ.setdefault("RAY_enable_metrics_collection", "0")  # for Prometheus, which nobody runs here
-    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # for the dashboard, which is off
-    os.environ.setdefault("LOG_NAME_UPDATE_INTERVAL_S", "10")  # s between two searches for new log files
-
-
-def secure() -> None:
-    """Make Ray's servers, which listen on all interfaces, refuse whoever lacks this user's token.
-
-    Ray's own default would create a token that every user of the machine can read.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    token = Path.home() / ".ray" / "auth_token"
-    if os.environ["RAY_AUTH_MODE"] == "token" and not token.exists():
-        token.parent.mkdir(parents=True, exist_ok=True)
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32))
+    with FileLock(_path().with_suffix(".lock")):  # two commands at once start one
+        running = address()
+        if running:
+            return running
+        ray_env.require_token(shared=True)
+        ray_env.disable_background_work()
+        ray_env.stay_on_loopback()
+        ray_env.require_short_paths()
+        words = ("--head", "--port=0", "--include-dashboard=false")
+        words += (f"--num-cpus={provenance.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
+        done = subprocess.run([sys.executable, "-c", START, *words], capture_output=True, text=True)
+        last = (done.stdout.strip().splitlines() or [""])[-1].split()
+        if done.returncode or last[:1] != ["servers"] or len(last) != 1 + len(SERVERS):
+            raise UserError(
+                f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
+                hint="`ray start --head` shows the whole story",
+            )
+        servers = [psutil.Process(int(pid)) for pid in last[1:]]
+        note = {
+            "address": f"127.0.0.1:{_port(servers)}",
+            "servers": [{"pid": server.pid, "created": server.create_time()} for server in servers],
+        }
+        _path().write_text(json.dumps(note))
+        return note["address"]
 
 
 def stop() -> bool:
     """Stop the Ray that `start` left running; return whether there was one."""
-    kept = _note()
-    if kept is None:
+    note = _note()
+    if note is None:
         return False
-    logs = next(a for a in psutil.Process(kept["pid"]).cmdline() if a.startswith("--log_dir="))
-    session = str(Path(logs.split("=", 1)[1]).parent)
-    named = [p for p in psutil.process_iter(["cmdline"]) if session in " ".join(p.info["cmdline"] or ())]
-    ours = {*named, *(child for process in named for child in children(process))}  # agents take other names
+    alive = [psutil.Process(server["pid"]) for server in note["servers"] if _is_alive(server)]
+    _path().unlink(missing_ok=True)
+    if not alive:
+        return False
+    session = next(filter(None, map(SESSION.search, alive[0].cmdline())))[0]
+    package = str(Path(find_spec("ray").origin).parent)  # type: ignore[union-attr]  (ray is installed)
+    ours = set(alive)
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or ()
+        if package in " ".join(words[:3]) and any(session in word for word in words):
+            ours.add(process)
+    ours |= {child for process in ours for child in children(process)}  # workers take other names
     for process in ours:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
     end(ours)
-    _path().unlink(missing_ok=True)
     return True
 
 
@@ -102,23 +118,12 @@ def end(processes: Collection[psutil.Process]) -> None:
     """Wait STOP_S for processes that were told to end, and kill those that have not."""
     # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
     waits = 10 * STOP_S
-    while waits and any(_lives(process) for process in processes):
+    while waits and any(lives(process) for process in processes):
         time.sleep(0.1)
         waits -= 1
-    for process in filter(_lives, processes):
+    for process in filter(lives, processes):
         with suppress(psutil.NoSuchProcess):
             process.kill()
-
-
-def _note() -> dict[str, Any] | None:
-    """Return what `start` noted if that Ray is still alive."""
-    try:
-        kept = json.loads(_path().read_text())
-        process = psutil.Process(kept["pid"])
-        same = process.create_time() == kept["created"] and process.status() != psutil.STATUS_ZOMBIE
-    except (OSError, ValueError, KeyError, psutil.Error):
-        return None
-    return kept if same else None
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
@@ -128,22 +133,40 @@ def children(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def _lives(process: psutil.Process) -> bool:
+def _note() -> dict[str, Any] | None:
+    """Return what `start` wrote down: an address and, by pid and time of creation, its servers."""
+    try:
+        note = json.loads(_path().read_text())
+        return note if {"address", "servers"} <= note.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _is_alive(server: dict[str, Any]) -> bool:
+    """Return whether this very process is alive; its number may be another's by now."""
+    try:
+        process = psutil.Process(server["pid"])
+        return process.create_time() == server["created"] and lives(process)
+    except (KeyError, TypeError, ValueError, psutil.Error):
+        return False
+
+
+def lives(process: psutil.Process) -> bool:
+    """Return whether the process runs; one that has ended and was not waited for does not."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def _server(*, port: int) -> psutil.Process:
-    """Return the process that serves our Ray; the port tells it from one that somebody else just started."""
-    for process in psutil.process_iter(["name"]):
-        if process.info["name"] == "gcs_server":
-            with suppress(psutil.Error):
-                listening = (c.laddr for c in process.net_connections("tcp") if c.status == "LISTEN")
-                if any(port == address.port for address in listening):
-                    return process
-    raise UserError(f"the Ray that was started at port {port} has ended", hint="`ray start --head`")
+def _port(servers: Collection[psutil.Process]) -> int:
+    """Return the port at which drivers join: the only one of the server of the cluster's state (GCS)."""
+    for server in servers:
+        if server.name() == SERVERS[0]:
+            for socket in server.net_connections("tcp"):
+                if socket.status == psutil.CONN_LISTEN:
+                    return socket.laddr.port
+    raise UserError("the Ray that was started has ended", hint="`ray start --head` shows why")
 
 
 def _path() -> Path:

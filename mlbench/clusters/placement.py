@@ -1,17 +1,19 @@
 """Whether the workers fit on the nodes of a Ray cluster, and what each gets."""
 
 import math
+import time
 from dataclasses import dataclass
 
-import ray
-
 from mlbench.clusters.connection import Connection
+from mlbench.experiment import clock
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 
+POLL_S = 2.0  # s between two looks whether the autoscaler has added a node
+
 
 @dataclass(frozen=True)
-class Share:
+class WorkerResources:
     """What each worker gets: see Connection."""
 
     resources: dict[str, float]
@@ -21,56 +23,91 @@ class Share:
 
 
 def reserve(experiment: Experiment, *, host: str) -> Connection:
-    """Return what a worker reserves, or raise UserError if the cluster is too small and may not share."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    """Return what a worker reserves on the cluster that was joined; UserError where they do not fit.
+
+    A cluster with `wait_s` above 0 has an autoscaler, which is asked for nodes and has that long to add them.
+    """
+    import ray
+
+    wait_s = getattr(experiment.cluster, "wait_s", 0.0)
+    begin = clock.monotonic()
+    while True:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        try:
+            resources = worker_resources(experiment, [node["Resources"] for node in nodes])
+            break
+        except UserError as error:
+            if not wait_s:
+                raise
+            if clock.monotonic() - begin >= wait_s:
+                sentence = f"{error.message}, after its autoscaler had {wait_s:g} s to add nodes"
+                raise UserError(sentence, hint=error.hint) from error
+        request_nodes(experiment)
+        time.sleep(min(POLL_S, wait_s))
     return Connection(
-        **vars(share(experiment, [node["Resources"] for node in nodes])),
+        **vars(resources),
         host=host,
         job_id=ray.get_runtime_context().get_job_id(),
         node_ids=[node["NodeID"] for node in nodes],
     )
 
 
-def share(experiment: Experiment, nodes: list[dict[str, float]]) -> Share:
+def request_nodes(experiment: Experiment | None) -> None:
+    """Ask Ray's autoscaler for room for the experiment's workers; None takes the request back."""
+    from ray.autoscaler.sdk import request_resources
+
+    bundles: list[dict[str, float]] = []
+    if experiment is not None:
+        hardware = experiment.hardware
+        # A worker's whole share of a node, or else the autoscaler would put many on one.
+        cpus = (hardware.cpus or 1) // hardware.workers_per_node if hardware.workers_per_node else 1
+        worker = {"CPU": float(max(1, cpus))} | ({"GPU": 1.0} if experiment.backend.device == "cuda" else {})
+        bundles = [worker] * experiment.workers
+    request_resources(bundles=bundles)
+
+
+def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> WorkerResources:
     """Return what each worker gets of nodes with these Ray resources.
 
     Raises UserError where the workers do not fit; cluster=local lets them share CPUs, and the result says so.
     """
-    what = "GPU" if experiment.backend.device == "cuda" else "CPU"
-    hardware, workers, may_share = experiment.hardware, experiment.workers, experiment.cluster.oversubscribe
-    there = len(nodes)
-    nodes = sorted((node for node in nodes if int(node.get(what, 0))), key=lambda node: -node.get("CPU", 0))
-    fit = sum(int(node[what]) for node in nodes)
-    if workers > fit and (what == "GPU" or not may_share):
+    device = "GPU" if experiment.backend.device == "cuda" else "CPU"
+    hardware, workers = experiment.hardware, experiment.workers
+    allow_oversubscription = experiment.cluster.oversubscribe
+    all_nodes = len(nodes)
+    nodes = sorted((node for node in nodes if int(node.get(device, 0))), key=lambda node: -node.get("CPU", 0))
+    capacity = sum(int(node[device]) for node in nodes)
+    if workers > capacity and (device == "GPU" or not allow_oversubscription):
         raise UserError(
-            f"workers={workers} needs {workers} {what}s, the cluster has room for {fit} on {there} node(s)",
-            hint=_way_out(fit, what, local=may_share),
+            f"workers={workers} needs {workers} {device}s, the cluster has room for {capacity} on "
+            f"{all_nodes} node(s)",
+            hint=_hint(capacity, device, local=allow_oversubscription),
         )
-    a_node = hardware.workers_per_node
-    if a_node and workers > a_node * len(nodes) and not may_share:
+    workers_per_node = hardware.workers_per_node
+    if workers_per_node and workers > workers_per_node * len(nodes) and not allow_oversubscription:
         raise UserError(
-            f"hardware={hardware.name} puts {a_node} worker(s) on a node, so workers={workers} do not fit on "
-            f"{len(nodes)} node(s)",
-            hint=f"say workers={a_node * len(nodes)}, or choose the hardware that the nodes are",
+            f"hardware={hardware.name} puts {workers_per_node} worker(s) on a node, so workers={workers} do "
+            f"not fit on {len(nodes)} node(s)",
+            hint=f"say workers={workers_per_node * len(nodes)}, or choose the hardware that the nodes are",
         )
     cpus = hardware.cpus or int(max((node.get("CPU", 1) for node in nodes), default=1))
-    threads = hardware.threads_per_worker or max(1, cpus // min(workers, a_node or workers))
-    resources = {"CPU": min(1.0, fit / workers) if what == "CPU" else 1.0}
-    if what == "GPU":
+    threads = hardware.threads_per_worker or max(1, cpus // min(workers, workers_per_node or workers))
+    resources = {"CPU": min(1.0, capacity / workers) if device == "CPU" else 1.0}
+    if device == "GPU":
         resources["GPU"] = 1.0
-    if a_node and not may_share:
+    if workers_per_node and not allow_oversubscription:
         # Ray fills a node before it takes the next one, so a worker reserves its whole share of a node.
-        smallest = nodes[math.ceil(workers / a_node) - 1].get("CPU", 0.0)
-        resources["CPU"] = math.floor(smallest / a_node * 1e4) / 1e4  # Ray counts ten-thousandths
+        smallest = nodes[math.ceil(workers / workers_per_node) - 1].get("CPU", 0.0)
+        resources["CPU"] = math.floor(smallest / workers_per_node * 1e4) / 1e4  # Ray counts ten-thousandths
     available = sum(node.get("CPU", 0.0) for node in nodes)
-    return Share(
+    return WorkerResources(
         resources=resources,
-        placement="STRICT_SPREAD" if a_node == 1 and not may_share else "PACK",
+        placement="STRICT_SPREAD" if workers_per_node == 1 and not allow_oversubscription else "PACK",
         threads=threads,
-        oversubscribed=what == "CPU" and workers * threads > available,
+        oversubscribed=device == "CPU" and workers * threads > available,
     )
 
 
-def _way_out(fit: int, what: str, *, local: bool) -> str:
-    fewer = f"say workers={fit}" if fit else f"add nodes with a {what}"
+def _hint(capacity: int, device: str, *, local: bool) -> str:
+    fewer = f"say workers={capacity}" if capacity else f"add nodes with a {device}"
     return f"{fewer}, or cluster=attached inside a Ray cluster that has them" if local else fewer

@@ -19,7 +19,7 @@ import pyarrow as pa
 from filelock import FileLock
 
 import mlbench
-from mlbench.datasets.column_buffer import Spool
+from mlbench.datasets.column_buffer import ColumnBuffer
 from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,27 +29,32 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int | None, str], None]
 
 
-class Offer(NamedTuple):
-    """A data set that a task can prepare, for the list of all: `DATASETS` in the task's data module."""
+class DatasetInfo(NamedTuple):
+    """A data set that a task can prepare: the values of `DATASETS` in the task's data module."""
 
-    manifest: Mapping[str, Any]  # its name, source, licence and parameters
-    download: int | None  # bytes to fetch; None: not known before
-    prepared: int  # bytes of the columns once prepared
+    manifest: Mapping[str, Any]  # name, source, licence and parameters
+    download: int | None  # bytes to fetch; None: unknown
+    prepared: int  # bytes of the prepared columns
 
 
 FORMAT = 1  # raised when files of older preparations can no longer be read
 MANIFEST = "manifest.json"
 
 
-class Draft:
-    """A data set being written; it becomes visible only when it is complete."""
+class DatasetWriter:
+    """Writes the splits of a data set into a hidden folder, which gets its name when it is complete.
+
+    - inputs: name, bytes and SHA-256 of each file that the data set is made from.
+    - splits: file, rows, bytes and SHA-256 of each split.
+    - extra: further entries of the manifest, found while preparing.
+    """
 
     def __init__(self, folder: Path, progress: "Progress | None" = None) -> None:
         self.folder = folder
         self.progress = progress or (lambda *_: None)
         self.inputs: list[dict[str, Any]] = []
         self.splits: dict[str, dict[str, Any]] = {}
-        self.notes: dict[str, Any] = {}  # facts found while preparing, kept under their name
+        self.extra: dict[str, Any] = {}
 
     def add_input(self, path: Path) -> None:
         """Record name, bytes and SHA-256 of a file that this data set is made from."""
@@ -62,11 +67,11 @@ class Draft:
         without nulls.
         """
         path = self.folder / f"{split}.arrow"
-        with Spool(self.folder / f"{split}.spool") as spool:
+        with ColumnBuffer(self.folder / f"{split}.columns") as buffer:
             for batch in batches:
-                spool.append(batch)
-                self.progress(f"write {split}", spool.rows, None, "rows")
-            whole = spool.record_batch()
+                buffer.append(batch)
+                self.progress(f"write {split}", buffer.rows, None, "rows")
+            whole = buffer.record_batch()
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
                 writer.write_batch(whole)
         _flush(path)
@@ -76,30 +81,37 @@ class Draft:
 
 def write_dataset(
     folder: Path,
-    fill: Callable[[Draft], object],
+    write_splits: Callable[[DatasetWriter], object],
     *,
     manifest: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> Path:
-    """Make the data set `folder` with `fill` unless it is there already, and return `folder`.
+    """Write the data set `folder` with `write_splits` unless it exists, and return `folder`.
 
-    It is there when its manifest has the given values (name, source, licence, parameters ...) and
-    this format. The files are written beside it and renamed at the end, under a lock: a killed
-    process leaves nothing half, and of several that start at once one writes while the others wait.
+    It exists if its manifest has the values of `manifest` (name, source, licence, parameters ...) and
+    the current format. The files are written into a hidden folder beside it, which is renamed at the
+    end, under a lock: a killed process leaves no incomplete data set, and of several processes that
+    start at once one writes while the others wait.
     """
-    wanted = {"format": FORMAT, **manifest}
-    if not _holds(folder, wanted):
+    expected = {"format": FORMAT, **manifest}
+    if not _is_current(folder, expected):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.with_name(f".{folder.name}.lock")):
-                if not _holds(folder, wanted):  # another process may have made it meanwhile
-                    _make(folder, fill, wanted, progress)
+                if not _is_current(folder, expected):  # another process may have made it meanwhile
+                    _make(folder, write_splits, expected, progress)
         except OSError as error:
             raise UserError(
                 f"cannot prepare the data set {folder}: {error}",
                 hint="see that there is space and access, or choose another data_root=PATH",
             ) from error
     return folder
+
+
+def require_known(name: str, known: Iterable[str]) -> None:
+    """Raise UserError unless a task knows the data set `name`."""
+    if name not in known:
+        raise UserError(f"there is no data set {name!r}", hint=f"the task has {', '.join(known)}")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -110,16 +122,29 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{folder} is not a prepared data set", hint="python -m mlbench.data prepare task=NAME"
         ) from error
-    except ValueError as error:
-        raise UserError(
-            f"{folder / MANIFEST} is damaged", hint=f"remove {folder} and prepare it again"
-        ) from error
+    except ValueError:
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise UserError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder} and prepare it again")
     if manifest.get("format") != FORMAT:
         raise UserError(
             f"{folder} has format {manifest.get('format')}, this mlbench reads {FORMAT}",
-            hint="python -m mlbench.data prepare makes it anew",
+            hint="python -m mlbench.data prepare writes it again",
         )
+    if not _are_splits(manifest.get("splits")):
+        raise UserError(f"{folder / MANIFEST} is damaged", hint=f"remove {folder} and prepare it again")
     return manifest
+
+
+def _are_splits(splits: Any) -> bool:
+    """Return whether the manifest's entry `splits` has the shape that `DatasetWriter.write` gives it."""
+    return isinstance(splits, dict) and all(
+        isinstance(split, dict)
+        and isinstance(split.get("file"), str)
+        and isinstance(split.get("sha256"), str)
+        and all(isinstance(split.get(name), int) for name in ("rows", "bytes"))
+        for split in splits.values()
+    )
 
 
 def manifest_hash(folder: Path) -> str:
@@ -136,7 +161,10 @@ def read_split(folder: Path, split: str) -> pa.Table:
     path = folder / splits[split]["file"]
     if not path.is_file() or path.stat().st_size != splits[split]["bytes"]:
         raise _damaged(path)
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    try:
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (pa.ArrowInvalid, OSError) as error:  # OSError: Arrow's for a damaged footer
+        raise _damaged(path) from error
 
 
 def column(table: pa.Table, name: str) -> np.ndarray:
@@ -161,7 +189,7 @@ def tensor(table: pa.Table, name: str) -> "Tensor":
     return torch.from_dlpack(column(table, name))
 
 
-def ragged(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
+def list_column(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return values and offsets of lists or bytes; row i is `values[offsets[i] : offsets[i + 1]]`."""
     array = table.column(name).chunk(0)
     _, offsets, *rest = array.buffers()
@@ -198,55 +226,64 @@ def _damaged(path: Path) -> UserError:
     )
 
 
-def _holds(folder: Path, wanted: Mapping[str, Any]) -> bool:
+def _is_current(folder: Path, expected: Mapping[str, Any]) -> bool:
     if not (folder / MANIFEST).is_file():
         return False
     try:
-        found = read_manifest(folder)
+        manifest = read_manifest(folder)
     except UserError:
-        return False  # another format, or damaged: made anew
-    plain = json.loads(json.dumps(wanted))
-    return all(found.get(name) == value for name, value in plain.items())
+        return False  # another format, or damaged: written again
+    plain = json.loads(json.dumps(expected))
+    return all(manifest.get(name) == value for name, value in plain.items())
 
 
 def _make(
-    folder: Path, fill: Callable[[Draft], object], wanted: Mapping[str, Any], progress: Progress | None
+    folder: Path,
+    write_splits: Callable[[DatasetWriter], object],
+    expected: Mapping[str, Any],
+    progress: Progress | None,
 ) -> None:
-    draft_folder = folder.with_name(f".{folder.name}.draft")
-    shutil.rmtree(draft_folder, ignore_errors=True)  # what a killed process left
-    draft_folder.mkdir()
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    partial.mkdir()
     try:
-        draft = Draft(draft_folder, progress)
-        fill(draft)
-        _seal(draft, wanted)
-        _replace(draft_folder, folder)
+        writer = DatasetWriter(partial, progress)
+        write_splits(writer)
+        _finalize(writer, expected)
+        _replace(partial, folder)
     finally:
-        shutil.rmtree(draft_folder, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
-def _seal(draft: Draft, wanted: Mapping[str, Any]) -> None:
+def _finalize(writer: DatasetWriter, expected: Mapping[str, Any]) -> None:
+    """Write the manifest, and have the kernel write the folder to the disk."""
     manifest = {
-        **wanted,
-        **draft.notes,
+        **expected,
+        **writer.extra,
         "mlbench": mlbench.__version__,
-        "inputs": draft.inputs,
-        "splits": draft.splits,
+        "inputs": writer.inputs,
+        "splits": writer.splits,
     }
-    path = draft.folder / MANIFEST
+    path = writer.folder / MANIFEST
     path.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
     _flush(path)
-    _flush(draft.folder)
+    _flush(writer.folder)
 
 
-def _replace(draft: Path, folder: Path) -> None:
-    """Put the draft in place; who has an older data set mapped keeps it whole."""
+def _replace(partial: Path, folder: Path) -> None:
+    """Give the new folder its name; readers that have the old data set mapped keep the old rows."""
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
-    draft.rename(folder)
+    partial.rename(folder)
     _flush(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    return _fingerprint(path)["sha256"]
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

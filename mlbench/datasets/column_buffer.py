@@ -1,7 +1,7 @@
-"""Columns that grow on disk: many record batches in, one record batch out, in bounded memory.
+"""Joins many record batches into one in bounded memory.
 
 An Arrow file of many record batches cannot be mapped as one array. So the values of each column are
-appended to files of their own, and the one batch at the end is made of maps of these files.
+appended to a file of their own, and the single record batch at the end maps these files.
 """
 
 import shutil
@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 
-class Spool:
-    """Collects record batches of one schema in the folder `folder`, which it makes and removes."""
+class ColumnBuffer:
+    """Appends record batches of one schema to files in `folder`, which it creates and removes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -21,7 +21,7 @@ class Spool:
         self.rows = 0
         self.files: dict[str, IO[bytes]] = {}
 
-    def __enter__(self) -> "Spool":
+    def __enter__(self) -> "ColumnBuffer":
         self.folder.mkdir()
         return self
 
@@ -33,15 +33,18 @@ class Spool:
     def append(self, batch: pa.RecordBatch) -> None:
         """Add the rows of `batch`; all batches have the schema of the first, and no nulls."""
         self.schema = self.schema or batch.schema
-        assert batch.schema == self.schema, f"{batch.schema} after {self.schema}"
+        if batch.schema != self.schema:
+            raise ValueError(f"a batch has the schema {batch.schema}, the first one had {self.schema}")
         for name, array in zip(batch.schema.names, batch.columns, strict=True):
-            assert array.null_count == 0, f"column {name} has nulls"
+            if array.null_count:
+                raise ValueError(f"column {name} has nulls")
             self._append(name, array)
         self.rows += len(batch)
 
     def record_batch(self) -> pa.RecordBatch:
         """Return all rows as one batch, mapped from the files; offsets become 64-bit."""
-        assert self.schema is not None, "a split needs at least one batch"
+        if self.schema is None:
+            raise ValueError("a split needs at least one batch")
         for file in self.files.values():
             file.flush()
         arrays = {each.name: self._whole(each.name, each.type, self.rows) for each in self.schema}

@@ -1,22 +1,20 @@
-"""Files from the network, whole or not at all; and archives, unpacked below one folder or not at all.
+"""Fetches archives with resume, mirrors and checksums, and unpacks them.
 
-urllib does the transfer: requests knows no file: addresses, and pooch, the usual choice for data sets,
-neither resumes a broken transfer nor falls back to a second mirror.
+urllib does the transfer: requests has no file: addresses, and pooch, the usual choice for data sets,
+neither resumes a broken transfer nor tries a second mirror.
 """
 
-import bz2
 import hashlib
 import http.client
 import lzma
 import shutil
-import stat
 import tarfile
 import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from time import sleep
 from typing import IO
 from urllib.error import HTTPError, URLError
@@ -178,57 +176,26 @@ def _fault(path: Path, size: int | None, wanted: dict[str, str]) -> str:
 
 
 def extract(archive: Path, folder: Path) -> None:
-    """Unpack a .tar (any compression), .zip or .bz2 file below `folder`.
+    """Unpack a .tar (any compression) or .zip file below `folder`.
 
-    Raises UserError for an archive that is damaged or truncated, and for one with a path or link that
-    leads out of `folder`; of that one nothing is unpacked.
+    Nothing is written outside `folder`. Raises UserError for an archive that is damaged or truncated,
+    and for a tar with a path, link or device that the data filter of PEP 706 refuses.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        if zipfile.is_zipfile(archive):
-            _extract_zip(archive, folder)
-        elif archive.suffix == ".bz2" and ".tar" not in archive.suffixes:
-            with bz2.open(archive) as source, (folder / archive.stem).open("wb") as target:
-                shutil.copyfileobj(source, target, BLOCK)
+        if archive.suffix == ".zip":
+            shutil.unpack_archive(archive, folder)  # leaves out absolute paths and those with ".."
         else:
-            _extract_tar(archive, folder)
+            shutil.unpack_archive(archive, folder, filter="data")
     except tarfile.FilterError as error:
-        raise _unsafe(archive, error.tarinfo.name) from error
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _broken(archive, error) from error
-    except OSError as error:
-        if error.errno is None:  # how bz2 and gzip say that a stream is damaged
-            raise _broken(archive, error) from error
-        raise
-
-
-def _extract_tar(archive: Path, folder: Path) -> None:
-    with tarfile.open(archive) as tar:
-        members = tar.getmembers()
-        for member in members:
-            if PurePosixPath(member.name).is_absolute():  # the filter would make it relative
-                raise _unsafe(archive, member.name)
-            tarfile.data_filter(member, str(folder))
-        tar.extractall(folder, members, filter="data")
-
-
-def _extract_zip(archive: Path, folder: Path) -> None:
-    with zipfile.ZipFile(archive) as pack:
-        for entry in pack.infolist():
-            path = PurePosixPath(entry.filename.replace("\\", "/"))
-            if path.is_absolute() or ".." in path.parts or stat.S_ISLNK(entry.external_attr >> 16):
-                raise _unsafe(archive, entry.filename)
-        pack.extractall(folder)
-
-
-def _unsafe(archive: Path, name: str) -> UserError:
-    return UserError(
-        f"{archive} has an entry that leads out of its folder or is no file: {name!r}",
-        hint="do not use this archive",
-    )
-
-
-def _broken(archive: Path, error: Exception) -> UserError:
-    return UserError(
-        f"{archive} is damaged or truncated: {error}", hint="remove it and let it be fetched again"
-    )
+        raise UserError(
+            f"{archive} has an entry that leads out of its folder or is no file: {error.tarinfo.name!r}",
+            hint="do not use this archive",
+        ) from error
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        # shutil's ReadError is an OSError without a number, as is what bz2 and gzip raise for damage.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise UserError(
+            f"{archive} is damaged or truncated: {error}", hint="remove it and fetch it again"
+        ) from error

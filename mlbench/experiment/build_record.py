@@ -1,166 +1,245 @@
-"""From what the workers returned and what the event log holds to the record of the run."""
+"""From the event log of a run to its record: one route for runs that ended in any way, here or elsewhere."""
 
+import itertools
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import mlbench
-from mlbench.experiment import clock, cost
+from mlbench.experiment import clock, cost, noise, official
 from mlbench.experiment.config import Experiment
-from mlbench.experiment.goal import better
-from mlbench.experiment.phases import PHASES, percentiles
-from mlbench.experiment.record import Record, Spread
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.goal import Goal, better
+from mlbench.experiment.phases import EXPOSED, PHASES, PhaseTimes, merged, percentiles
+from mlbench.experiment.record import (
+    Interval,
+    Node,
+    RankStats,
+    Record,
+    Restart,
+    RunEnd,
+    RunStart,
+    Startup,
+    Validation,
+    WorkerResult,
+)
 
-Segments = list[dict[str, Any]]  # tracker.Segment's fields, one entry between two validations
+Log = Sequence[dict[str, Any]]  # the events of one run, in their order
+RankTimes = list[list[PhaseTimes]]  # of each rank one entry a validation
+NOT_RETURNED = WorkerResult(status="failed")  # what is known of workers that returned nothing
 
 
-def conclude(
-    experiment: Experiment,
-    *,
-    start: dict[str, Any],
-    measured: dict[str, Any],
-    log: list[dict[str, Any]],
-) -> Record:
-    """Return the record of a run that ended in any way.
+def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
+    """Return the record of the run that left this event log.
 
-    - start: the value of the log's run_configuration.
-    - measured: how the driver saw it end; `returned` is what rank 0 gave back, None if it did not.
-    - log: the event log; where the workers returned nothing, its validations are what there is.
+    A log without `run_result`, because its driver was killed, gives an interrupted run that ended with the
+    log's last event. `frozen` is the reference for official results, by default the one of this mlbench.
+    Raises UserError where the log has no readable `run_configuration`.
     """
-    returned = measured["returned"] or {}
-    logged = [event for event in log if event["key"] == "validation"]
-    validations = returned.get("validations") or [event["value"] for event in logged]
-    per_rank = returned.get("segments") or _by_rank(logged)
-    started_at = returned.get("started_at") or _first_touch(log)
-    elapsed = validations[-1]["elapsed"] if validations else returned.get("elapsed", 0.0)
-    status = measured["status"] or returned["status"]
-    numbers = _from_segments(per_rank, elapsed=elapsed, workers=experiment.workers)
-    wall = measured["ended"] - start["begun"]
-    reached = returned.get("time_to_accuracy")
+    start = run_start(log)
+    end = run_end(log)
+    experiment = start.experiment
+    result = end.result or NOT_RETURNED
+    measured = _measured(log)
+    validations = [validation for validation, _ in measured]
+    per_rank = [list(rank) for rank in zip(*(ranks for _, ranks in measured), strict=True)]
+    status, error = _status(end, result, validations, experiment.target)
+    reached = validations[-1].elapsed if status == "goal_reached" else None
+    wall = end.ended - start.begun
     restarts = _restarts(log, status)
-    startup = _startup(start, measured, returned, restarted=bool(restarts))
-    flops = returned.get("flops_per_sample")
-    rate = numbers["samples_per_s"]
-    nodes = returned.get("nodes", [])
-    caveats = _caveats(experiment, measured, nodes)
-    noise = {sentence for node in nodes for sentence in node.get("warnings", [])}
-    task = experiment.task
-    found = cost.cost(
-        experiment.hardware,
-        experiment.workers,
-        wall_s=wall,
-        time_to_accuracy_s=reached,
+    flops = result.flops_per_sample
+    totals = _totals(per_rank, elapsed=validations[-1].elapsed if validations else 0.0)
+    rate = totals["samples_per_s"]
+    disturbed = _disturbances(end, result.nodes)
+    caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed) + disturbed
+    startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
+    told = {sentence for node in result.nodes for sentence in node.warnings}
+    why_not = official.reasons(
+        start, result, status=status, caveats=caveats, frozen=frozen or official.reference()
     )
+    task = experiment.task
     return Record(
-        run_id=start["run_id"],
-        key=start["key"],
-        command=start["command"],
-        mlbench=mlbench.__version__,
-        experiment=experiment.plain(),
-        deviations=start["deviations"],
-        official=(
-            experiment.official
-            and status == ("goal_reached" if task.goals else "completed")
-            and experiment.goal == "official"
-            and not caveats
-        ),
+        source=start.source,
+        imported=start.imported is not None,
+        run_id=start.run_id,
+        key=start.key,
+        command=start.command,
+        mlbench=start.mlbench,
+        experiment=experiment,
+        deviations=start.deviations,
+        official=not why_not,
+        official_reasons=why_not,
         status=status,
-        goal=str(experiment.target) if experiment.target else None,
-        error=measured["error"] or returned.get("error"),
-        seed=start["seed"],
+        goal=experiment.target,
+        error=error,
+        seed=start.seed,
         workers=experiment.workers,
-        oversubscribed=measured.get("oversubscribed", False),
+        oversubscribed=end.oversubscribed,
         caveats=caveats,
-        warnings=sorted(noise | set(start["warnings"])),
-        started_at=clock.iso(start["begun"]),
-        ended_at=clock.iso(measured["ended"]),
+        disturbances=disturbed,
+        warnings=sorted(told | set(start.warnings)),
+        started_at=clock.iso(start.begun),
+        ended_at=clock.iso(end.ended),
         wall=wall,
         startup=startup,
-        startup_time=started_at - start["begun"] if started_at else None,
+        startup_time=startup_time,
         time_to_accuracy=reached,
         accuracy_after_time=accuracy_after(
             validations,
             metric=task.metric,
-            budget=task.budget_s,
+            budget=task.time_budget_s,
             direction=task.direction,
             ended=status in ("goal_not_reached", "completed"),
         ),
         best=_best(validations, task.metric, task.direction),
-        epochs=validations[-1]["epoch"] if validations else 0.0,
-        updates=validations[-1]["update"] if validations else 0,
-        unit=returned.get("unit", "samples"),
+        epochs=validations[-1].epoch if validations else 0.0,
+        steps=validations[-1].step if validations else 0,
+        sample_unit=result.sample_unit,
         flops_per_sample=flops,
-        gradient_bytes=returned.get("gradient_bytes"),
+        gradient_bytes=result.gradient_bytes,
         model_flops_per_s=flops * rate if flops and rate else None,
         mfu=_mfu(experiment, flops * rate) if flops and rate else None,
-        cost=vars(found) if found else None,
+        cost=cost.cost(experiment.hardware, experiment.workers, wall_s=wall, time_to_accuracy_s=reached),
         validations=validations,
-        segments=spread_segments(per_rank),
+        intervals=intervals(per_rank),
         restarts=restarts,
-        nodes=nodes,
-        software=start.get("software", {}),
-        data_manifest=returned.get("data_manifest"),
-        table=returned.get("table", []),
-        ray=measured.get("ray", {}),
-        **numbers,
+        nodes=result.nodes,
+        software=start.software,
+        data_hash=result.data_hash,
+        table=result.table,
+        ray=end.ray,
+        **totals,
     )
 
 
-def _by_rank(logged: list[dict[str, Any]]) -> list[Segments]:
-    """Return the segments in the log's validations, transposed to one list a rank."""
-    return [list(rank) for rank in zip(*(e["metadata"]["segments"] for e in logged), strict=True)]
+def verify_against_log(record: Record, log: Log) -> None:
+    """Raise UserError where a record says something else than the event log that it comes with.
+
+    Asked of a run that was measured elsewhere: every field of its record follows from its log.
+    """
+    ours, theirs = mlbench.__version__.rsplit(".", 1)[0], run_start(log).mlbench.rsplit(".", 1)[0]
+    if ours != theirs:
+        raise UserError(f"it was measured by mlbench {theirs}, this is {ours}", hint="use that version")
+    try:
+        rebuilt = build_record(log).model_dump(mode="json")
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+        raise UserError("its event log is damaged or was changed") from error
+    claimed = record.model_dump(mode="json")
+    differing = [name for name, value in rebuilt.items() if claimed[name] != value]
+    if differing:
+        raise UserError(
+            f"its record was changed: {', '.join(differing[:3])} of the record and of the event log differ"
+        )
 
 
-def _first_touch(log: list[dict[str, Any]]) -> float | None:
+def run_start(log: Log) -> RunStart:
+    """Return what the log says of the run's begin; UserError where this version cannot read it."""
+    value = next((event["value"] for event in log if event["key"] == "run_configuration"), None)
+    try:
+        return RunStart.model_validate(value)
+    except ValueError as error:
+        raise UserError(
+            "the event log is damaged, or of another version of mlbench",
+            hint="use the version that made it",
+        ) from error
+
+
+def run_end(log: Log) -> RunEnd:
+    """Return what the log says of the run's end; UserError where this version cannot read it."""
+    value = next((event["value"] for event in log if event["key"] == "run_result"), None)
+    if value is None:
+        ended = max(event["time_ms"] for event in log) / 1000
+        return RunEnd(status="interrupted", error="the command that ran this was killed", ended=ended)
+    try:
+        return RunEnd.model_validate(value)
+    except ValueError as error:
+        raise UserError("the event log is damaged: it has no readable run_result") from error
+
+
+def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
+    """Return each validation with every rank's times up to it.
+
+    After a failure the run repeats what came after its last checkpoint; what was measured of that before the
+    failure is in the clock's time but no part of the run that reached the goal.
+    """
+    found: list[tuple[Validation, list[PhaseTimes]]] = []
+    failed = False
     for event in log:
-        if event["key"] == "run_start":
-            return event["value"]
+        if event["key"] == "worker_failure":
+            failed = True
         if event["key"] == "validation":
-            return event["metadata"]["started_at"]
-    return None
+            validation = Validation.model_validate(event["value"])
+            if failed:
+                found = [entry for entry in found if entry[0].step < validation.step]
+                failed = False
+            found.append(
+                (validation, [PhaseTimes.from_plain(rank) for rank in event["metadata"]["phase_times"]])
+            )
+    return found
+
+
+def _status(
+    end: RunEnd, result: WorkerResult, validations: list[Validation], goal: Goal | None
+) -> tuple[str, str | None]:
+    """Return how the run ended and why; a goal is reached only where the log's last validation reaches it."""
+    status, error = end.status or result.status, end.error or result.error
+    if status == "goal_reached":
+        value = validations[-1].metrics.get(goal.metric) if validations and goal else None
+        if goal is None or value is None or not goal.reached(value):
+            return "failed", "the event log has no validation that reached the goal"
+    return status, error
 
 
 def _startup(
-    start: dict[str, Any], measured: dict[str, Any], returned: dict[str, Any], *, restarted: bool
-) -> dict[str, float]:
-    """Return the parts of the start-up that were reached; contiguous, so they add up.
+    log: Log, start: RunStart, end: RunEnd, result: WorkerResult, *, restarted: bool
+) -> tuple[Startup, float | None]:
+    """Return the parts of the start-up that were reached, in their order, and the whole.
 
-    Workers that were `restarted` have the stamps of their last start, which is not the run's: left out.
+    Every part lies between two readings of one host's clock: the driver's up to the process group (the
+    controller is on its machine), rank 0's from there on. Where these are two hosts the step from the one to
+    the other, a remote call, is left out, and the whole is the sum of the parts. Workers that were
+    `restarted` know of their last start, which is not the run's: left out.
     """
-    stamps = dict(measured["stamps"])
-    if not restarted:
-        stamps |= returned.get("stamps", {})
-        stamps |= {name: returned[name] for name in ("entered", "started_at") if name in returned}
-    order = (
-        ("command", "connect_begin"),
-        ("cluster", "connect_end"),
-        ("scheduling", "backend_begin"),
-        ("imports", "imports_end"),
-        ("process_group", "group_end"),
-        ("entering", "entered"),
-        ("data_opening", "started_at"),
-    )
+    group = next((event for event in log if event["key"] == "startup"), {"value": {}, "metadata": {}})
+    first = next((event for event in log if event["key"] == "run_start"), None)
+    one_host = first is None or first["metadata"].get("hostname") == group["metadata"].get("hostname")
+    touched = first["value"] if first else result.started_at
+    driver: list[tuple[str, float | None]] = [
+        ("begin", start.begun),
+        ("command", end.stamps.get("connect_begin")),
+        ("cluster", end.stamps.get("connect_end")),
+        ("scheduling", group["value"].get("backend_begin")),
+        ("imports", group["value"].get("imports_end")),
+        ("process_group", group["value"].get("group_end")),
+    ]
+    worker = [
+        ("entering", None if restarted else result.entered),
+        ("calibration", result.calibrated),
+        ("data_opening", touched),
+    ]
     parts: dict[str, float] = {}
-    before = start["begun"]
-    for part, stamp in order:
-        if stamp not in stamps:
-            break
-        parts[part] = stamps[stamp] - before
-        before = stamps[stamp]
-    return parts
+    for chain in [driver + worker] if one_host else [driver, worker]:
+        for (_, before), (part, after) in itertools.pairwise(chain):
+            if before is None or after is None:
+                break
+            parts[part] = after - before
+    if one_host:
+        return Startup(**parts), touched - start.begun if touched else None
+    return Startup(**parts), math.fsum(parts.values()) if "data_opening" in parts else None
 
 
-def _restarts(log: list[dict[str, Any]], status: str) -> list[dict[str, Any]]:
+def _restarts(log: Log, status: str) -> list[Restart]:
     """Return the failures that the run went on after; the last of a failed run ended it."""
-    failures = [event["value"] for event in log if event["key"] == "worker_failure"]
+    failures = [Restart(failures=event["value"]) for event in log if event["key"] == "worker_failure"]
     return failures[:-1] if status == "failed" else failures
 
 
-def _caveats(experiment: Experiment, measured: dict[str, Any], nodes: list[dict[str, Any]]) -> list[str]:
+def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool) -> list[str]:
     """Return why the number may not be what its name says, one sentence each."""
     hardware = experiment.hardware
     caveats = []
-    if measured.get("oversubscribed"):
+    if oversubscribed:
         caveats.append(
             f"{experiment.workers} worker(s) computed with more threads than there were CPUs: "
             "no speed-up may be taken from this"
@@ -174,17 +253,17 @@ def _caveats(experiment: Experiment, measured: dict[str, Any], nodes: list[dict[
     if on_gpu and not hardware.gpus and hardware.cpus is not None:
         caveats.append(f"hardware={hardware.name} states no GPU: the cost is not that of the GPUs used")
     for node in nodes:
-        if hardware.cpus is not None and node["usable_cpus"] < hardware.cpus:
+        if hardware.cpus is not None and node.usable_cpus < hardware.cpus:
             caveats.append(
                 f"hardware={hardware.name} states {hardware.cpus} CPUs a node, "
-                f"{node['hostname']} has {node['usable_cpus']}: the cost is not this hardware's"
+                f"{node.hostname} has {node.usable_cpus}: the cost is not this hardware's"
             )
         model = hardware.gpu_model
         if on_gpu and model:
-            names = [gpu["name"] for gpu in node.get("gpus", [])] or ["none that the driver names"]
+            names = [gpu.name or "?" for gpu in node.gpus] or ["none that the driver names"]
             other = [name for name in names if not re.search(rf"\b{re.escape(model)}\b", name)]
             caveats += [
-                f"hardware={hardware.name} states {model} GPUs, {node['hostname']} has {name}: "
+                f"hardware={hardware.name} states {model} GPUs, {node.hostname} has {name}: "
                 "neither cost nor peak are this hardware's"
                 for name in other[:1]
             ]
@@ -197,10 +276,19 @@ def _caveats(experiment: Experiment, measured: dict[str, Any], nodes: list[dict[
     return sorted(set(caveats))
 
 
-def _best(validations: Segments, metric: str, direction: Any) -> float | None:
+def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:
+    """Return what else the machines did while the run was measured, one sentence each."""
+    here = end.hostname or "the driver's machine"
+    found = noise.disturbances(here, during=None, before=end.interference, shared=end.machine_shared)
+    for node in nodes:
+        found += noise.disturbances(node.hostname, during=node.interference, shared=node.machine_shared)
+    return found
+
+
+def _best(validations: Sequence[Validation], metric: str, direction: Any) -> float | None:
     best = None
     for validation in validations:
-        value = validation["metrics"].get(metric)
+        value = validation.metrics.get(metric)
         if value is not None and better(value, best, direction):
             best = value
     return best
@@ -218,81 +306,82 @@ def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
     return flops_per_s / (peak * shares)
 
 
-def _from_segments(per_rank: list[Segments], *, elapsed: float, workers: int) -> dict[str, Any]:
-    """Return the Record's fields that follow from the segments of every rank.
+def _totals(per_rank: RankTimes, *, elapsed: float) -> dict[str, Any]:
+    """Return the Record's fields that follow from the times of every rank.
 
-    `per_rank[r]` is the list of segments of rank r as plain values (tracker.Segment's fields). It is empty
-    where the run ended before its first validation.
+    `per_rank` is empty where the run ended before its first validation.
     """
     if not per_rank:
         unknown = ("train_time", "samples_per_s", "samples_per_s_per_worker")
         unknown += ("overlapped_communication", "exposed_communication_share")
-        return dict.fromkeys(unknown) | {"phases": {}, "outside": {}, "batch_s": {}, "samples": 0}
+        return dict.fromkeys(unknown) | {"phases": {}, "outside": {}, "step_s": {}, "samples": 0}
+    workers = len(per_rank)
     phases = {
-        phase: Spread.of([math.fsum(s["phases"][phase] for s in rank) for rank in per_rank])
+        phase: RankStats.of([math.fsum(times.phases[phase] for times in rank) for rank in per_rank])
         for phase in PHASES
     }
-    overlapped = [math.fsum(s["overlapped_communication"] for s in rank) for rank in per_rank]
-    names = sorted({name for rank in per_rank for segment in rank for name in segment["outside"]})
+    overlapped = [math.fsum(times.overlapped_communication for times in rank) for rank in per_rank]
+    names = sorted({name for rank in per_rank for times in rank for name in times.outside})
     outside = {
-        name: Spread.of([math.fsum(s["outside"].get(name, 0.0) for s in rank) for rank in per_rank])
+        name: RankStats.of([math.fsum(times.outside.get(name, 0.0) for times in rank) for rank in per_rank])
         for name in names
     }
-    batch_totals = [math.fsum(v for s in rank for v in s["phases"].values()) for rank in per_rank]
+    batch_totals = [math.fsum(v for times in rank for v in times.phases.values()) for rank in per_rank]
     train_times = [
-        total - math.fsum(s["phases"]["data_wait"] for s in rank)
+        total - math.fsum(times.phases["data_wait"] for times in rank)
         for total, rank in zip(batch_totals, per_rank, strict=True)
     ]
-    samples = sum(segment["samples"] for rank in per_rank for segment in rank)
-    instrumented = max(batch_totals) > 0
-    # Without stamps the batches' time is what the clock shows less what lies outside them.
-    busy = max(batch_totals) if instrumented else elapsed - sum(s.max for s in outside.values())
+    samples = sum(times.samples for rank in per_rank for times in rank)
+    timed = max(batch_totals) > 0
+    # The same with and without stamps: what the clock shows less what lies outside the steps.
+    busy = elapsed - max(math.fsum(math.fsum(times.outside.values()) for times in rank) for rank in per_rank)
     rate = samples / busy if busy > 0 and samples else None
     return {
-        "phases": phases if instrumented else {},
-        "overlapped_communication": Spread.of(overlapped) if instrumented else None,
+        "phases": phases if timed else {},
+        "overlapped_communication": RankStats.of(overlapped) if timed else None,
         "exposed_communication_share": (
-            phases["communication"].mean * workers / math.fsum(batch_totals) if instrumented else None
+            math.fsum(phases[name].mean for name in EXPOSED) * workers / math.fsum(batch_totals)
+            if timed
+            else None
         ),
         "outside": outside,
         # MLBench's clock: from the batch's data at hand to its end, so without data_wait.
-        "train_time": max(train_times) if instrumented else None,
+        "train_time": max(train_times) if timed else None,
         "samples": samples,
         "samples_per_s": rate,
         "samples_per_s_per_worker": rate / workers if rate else None,
-        "batch_s": percentiles(s.get("batch_s", {}) for rank in per_rank for s in rank),
+        "step_s": percentiles(times.step_s for rank in per_rank for times in rank),
+        "stamp_every": max(times.stamp_every for rank in per_rank for times in rank),
+        "lateness": [merged([b for times in rank for b in times.lateness]) for rank in per_rank],
+        "clock_error_s": max(times.clock_error_s for rank in per_rank for times in rank),
     }
 
 
-def spread_segments(per_rank: list[Segments]) -> Segments:
-    """Return the segments between validations with min, mean and max over the ranks."""
-    result = []
-    for segments in zip(*per_rank, strict=True):
-        result.append(
-            {
-                "batches": segments[0]["batches"],
-                "samples": sum(s["samples"] for s in segments),
-                "phases": {p: Spread.of([s["phases"][p] for s in segments]).model_dump() for p in PHASES},
-                "overlapped_communication": Spread.of(
-                    [s["overlapped_communication"] for s in segments]
-                ).model_dump(),
-            }
+def intervals(per_rank: RankTimes) -> list[Interval]:
+    """Return what was measured between validations, with min, mean and max over the ranks."""
+    return [
+        Interval(
+            steps=ranks[0].steps,
+            samples=sum(times.samples for times in ranks),
+            phases={phase: RankStats.of([times.phases[phase] for times in ranks]) for phase in PHASES},
+            overlapped_communication=RankStats.of([times.overlapped_communication for times in ranks]),
         )
-    return result
+        for ranks in zip(*per_rank, strict=True)
+    ]
 
 
 def accuracy_after(
-    validations: list[dict[str, Any]], *, metric: str, budget: float, direction: str, ended: bool
+    validations: Sequence[Validation], *, metric: str, budget: float, direction: str, ended: bool
 ) -> float | None:
     """Return the best validation value within `budget` seconds; None if the run stopped earlier.
 
     A run that trained all its epochs (`ended`) has nothing more to show, so its best counts then.
     """
-    if not validations or (validations[-1]["elapsed"] < budget and not ended):
+    if not validations or (validations[-1].elapsed < budget and not ended):
         return None
     values = [
-        v["metrics"][metric]
-        for v in validations
-        if v["elapsed"] <= budget and v["metrics"].get(metric) is not None
+        value
+        for validation in validations
+        if validation.elapsed <= budget and (value := validation.metrics.get(metric)) is not None
     ]
     return (max if direction == "max" else min)(values, default=None)

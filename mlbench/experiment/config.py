@@ -4,28 +4,27 @@ Hydra composes the YAML files; nothing past `compose` sees Hydra or OmegaConf. T
 defaults: every value stands in conf/, so a missing key is an error and there is one place to look.
 """
 
-import difflib
-import hashlib
-import json
-from collections.abc import Sequence
-from functools import cache
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-import mlbench
+from mlbench.experiment import overrides, plugins
 from mlbench.experiment.division import Deviation, deviations
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.goal import Direction, Goal
 from mlbench.experiment.provenance import without_credentials
-from mlbench.tasks import registry
 
-CONF = Path(__file__).parents[2] / "conf"
-GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division")
-# Where results lie and how they are shown; two runs that differ only here measure the same thing.
-NOT_IN_KEY = ("data_root", "output_root", "tracking_uri", "study", "verbose", "rerun", "seed", "cluster")
+GROUPS = overrides.GROUPS
 
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -48,14 +47,18 @@ class Targets(Model):
 class TaskConfig(Model):
     """The fields that every task has; a task's own `Config` adds its hyper-parameters."""
 
+    FREE: ClassVar[tuple[str, ...]] = ()  # fields that change speed, not the algorithm
+    OWN_DATA: ClassVar[tuple[str, ...]] = ()  # fields that name files of the user's own
+    DATA_FIELDS: ClassVar[tuple[str, ...]] = ()  # further fields that say how data are split or read
+
     name: str
     recipe: str
     dataset: str  # the data set's folder below data_root, and the word `prepare` dispatches on
     metric: str  # name of the validation metric that the goal watches
-    unit: str  # unit of that metric, for people: "%", "BLEU", ""
+    metric_unit: str  # unit of that metric, for people: "%", "BLEU", ""
     direction: Direction
     goals: Targets | None  # None: a task that measures without a goal
-    budget_s: PositiveFloat  # accuracy_after_time: the best validation within this many seconds
+    time_budget_s: PositiveFloat  # accuracy_after_time: the best validation within this many seconds
 
 
 class TrainingConfig(TaskConfig):
@@ -63,6 +66,10 @@ class TrainingConfig(TaskConfig):
 
     batch_size: PositiveInt  # samples a worker and update
     epochs: PositiveInt  # the run ends here when the goal is not reached before
+
+    def global_batch(self, workers: int) -> int:
+        """Return the samples of one optimizer step over all workers."""
+        return self.batch_size * workers
 
 
 class Peak(Model):
@@ -95,7 +102,6 @@ class Hardware(Model):
     name: str
     description: str
     cpus: PositiveInt | None  # usable by workers; None: whatever this machine has
-    memory_gb: PositiveFloat | None
     gpus: Annotated[int, Field(ge=0)]
     gpu_model: str | None  # a part of the name that the driver reports, e.g. "T4"
     workers_per_node: PositiveInt | None  # None: all workers on one node
@@ -104,35 +110,54 @@ class Hardware(Model):
     price: Price | None  # None: not for rent; a cost is then not shown
     peak: Peak | None  # None: unknown; MFU is then not shown
 
+    @model_validator(mode="after")
+    def _a_priced_node_has_a_size(self) -> "Hardware":
+        # Otherwise any number of workers would be billed as one node.
+        if self.price is not None and self.workers_per_node is None:
+            raise ValueError("hardware with a price needs workers_per_node, by which nodes are billed")
+        return self
+
 
 class Backend(Model):
     """The torch.distributed backend that the process group is made from."""
 
     name: str
     device: Literal["cpu", "cuda"]
-    timeout_s: PositiveFloat  # a collective that takes longer is stuck
+    module: str | None = None  # imported on every worker before the process group, to register the backend
+    interface: str | None = (
+        None  # network interface of all workers; None: the one by which each reaches the head
+    )
+    timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
 
 
 class Cluster(Model):
-    """Where Ray runs: `local` starts or reuses one here, `attached` is the one this process is in."""
+    """Where Ray runs; a cluster's module may have a `Config` that adds its fields."""
 
     name: str
     oversubscribe: bool  # more workers than CPUs are allowed, and marked
 
 
 class Sync(Model):
-    """How gradients are combined between workers."""
+    """How gradients are combined between workers; a strategy's own `Config` adds its fields."""
 
     name: str
-    bucket_cap_mb: PositiveFloat  # DDP's bucket size in MiB
 
 
 class Division(Model):
-    """Which fields may differ from the task's reference (`free`), or may not (`fixed`)."""
+    """Which fields may differ from the task's reference.
+
+    - free: without a word.
+    - declared: listed in the result, which is then not official.
+    - fixed: never.
+    """
 
     name: str
     free: tuple[str, ...]
+    declared: tuple[str, ...]
     fixed: tuple[str, ...]
+
+
+PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "sync": Sync, "cluster": Cluster}
 
 
 class Experiment(Model):
@@ -149,13 +174,29 @@ class Experiment(Model):
     goal: Literal["official", "light", "none"] | float
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None
     max_failures: Annotated[int, Field(ge=0)]
-    instrument: bool
+    phase_timing: bool
     data_root: Path
     output_root: Path
     tracking_uri: str | None
     study: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None
     verbose: bool
-    rerun: bool
+    force: bool
+    # How the experiment differs from the closed reference; `compose` computes it, the record lists it.
+    deviations: tuple[Deviation, ...] = Field(default=(), exclude=True)
+
+    @property
+    def hardware_overrides(self) -> tuple[Deviation, ...]:
+        """The fields of the hardware profile that were overridden, price and threads aside."""
+        return tuple(one for one in self.deviations if one.field.split(".")[0] == "hardware")
+
+    @field_validator("goal")
+    @classmethod
+    def _goal_can_be_reached(cls, goal: str | float, info: ValidationInfo) -> str | float:
+        task = info.data.get("task")
+        percent = getattr(task, "metric_unit", "") == "%"
+        if isinstance(goal, float) and percent and not 0 <= goal <= 100:
+            raise ValueError(f"{getattr(task, 'metric', 'the metric')} lies between 0 and 100 %")
+        return goal
 
     @property
     def target(self) -> Goal | None:
@@ -184,182 +225,84 @@ class Experiment(Model):
         return values
 
 
-def key(experiment: Experiment) -> str:
-    """Return the hash under which equal measurements are found again.
+def data_fields(task: str) -> tuple[str, ...]:
+    """Return the fields that say on what runs of a task were trained and judged, e.g. task.dataset.
 
-    It covers the resolved configuration without paths, addresses and the seed, Major.Minor of mlbench
-    and the version of torch.
+    Of a task that is not installed, only those that every task has.
     """
-    values = {k: v for k, v in experiment.plain().items() if k not in NOT_IN_KEY}
-    values["mlbench"] = mlbench.__version__.rsplit(".", 1)[0]
-    values["torch"] = version("torch")
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+    try:
+        config = plugins.load("task", task).Config
+    except (UserError, ImportError):
+        config = TaskConfig
+    return tuple(f"task.{name}" for name in ("dataset", *config.OWN_DATA, *config.DATA_FIELDS))
 
 
 def choices(group: str) -> list[str]:
     """Return the names one may give to a configuration group, e.g. every task."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return list(plugins.files(group))
 
 
-def compose(overrides: Sequence[str] = ()) -> Experiment:
-    """Turn `key=value` words into an Experiment, or raise a UserError that lists every fault.
+def compose(words: Sequence[str] = ()) -> Experiment:
+    """Turn `name=value` words into an Experiment with its deviations from the closed reference.
 
-    Raises UserError for unknown names, wrong types, values out of range, and values that the chosen
-    division does not allow.
+    Raises a UserError that lists every mistake: unknown names, wrong types, values out of range, and values
+    that the chosen division does not allow.
     """
-    experiment, reference = _resolve(overrides)
-    refused = deviations(experiment.plain(), reference.plain(), reference.division)
-    if reference.division.name == "closed" and refused:
-        raise UserError(
-            "; ".join(map(str, refused)),
-            hint="restore the reference value, or say division=open and have it listed in the result",
-        )
-    fixed = [deviation for deviation in refused if deviation.fixed]
-    if fixed:
-        raise UserError("; ".join(map(str, fixed)), hint="make it a task of your own: docs/adding-a-task.md")
-    return experiment
+    parsed = overrides.parse(words)
+    composed, reference = overrides.values(parsed)
+    experiment = _validated(composed, parsed.errors)
+    if parsed.errors or experiment is None:
+        raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
+    found = (*_foreign(parsed), *_deviations(experiment, reference))
+    return experiment.model_copy(update={"deviations": found})
 
 
-def declared_deviations(overrides: Sequence[str]) -> list[Deviation]:
-    """Return how an open-division experiment differs from the closed reference, for the result."""
-    experiment, reference = _resolve(overrides)
-    return deviations(experiment.plain(), reference.plain(), reference.division)
+def _foreign(parsed: overrides.Overrides) -> Iterator[Deviation]:
+    """Yield the choices whose files are not mlbench's own: allowed, but no result of them is official."""
+    for group, choice in parsed.choices.items():
+        if not plugins.files(group, parsed.searchpath)[choice].is_relative_to(plugins.own_conf()):
+            yield Deviation(
+                field=group,
+                given=choice,
+                reference="a choice that mlbench ships",
+                rule="R14" if group == "hardware" else "R4",
+                fixed=False,
+                declared=True,
+            )
 
 
-def _resolve(overrides: Sequence[str]) -> tuple[Experiment, Experiment]:
-    """Return the experiment and the closed reference of its task, recipe and scale."""
-    chosen, values, faults = _parse(overrides)
-    faults += _without_origin(values)
-    composed = _layered(chosen, values, faults)
-    reference = json.loads(json.dumps(composed))
-    for name, value in values.items():
-        _assign(composed, name, value, faults)
-    experiment = _validated(composed, faults)
-    if faults or experiment is None:
-        raise UserError("; ".join(faults), hint="`python -m mlbench.run --help` shows what there is")
-    plain = json.loads(_hydra())
-    reference |= {"sync": plain["sync"]} | {"backend": composed["backend"]}
-    reference = _validated(reference, faults)
-    assert reference is not None, faults  # the shipped files are tested to be valid
-    return experiment, reference
-
-
-@cache
-def _hydra(*overrides: str) -> str:
-    """Return the composed groups as JSON; cached, because the points of a study share most choices."""
-    # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from omegaconf import OmegaConf
-
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return json.dumps(
-            OmegaConf.to_container(hydra_compose("config", overrides=list(overrides)), resolve=True)
-        )
-
-
-def _parse(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, Any], list[str]]:
-    """Split the words into group choices and values, with a sentence for each that is neither."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    chosen: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    faults: list[str] = []
-    parser = OverridesParser.create()
-    for word in overrides:
-        try:
-            override = parser.parse_override(word)
-        except HydraException:
-            faults.append(f"{word!r} is not of the form name=value")
-            continue
-        name = override.key_or_group
-        if override.is_sweep_override():
-            faults.append(f"{word!r} names several values; one run takes one: use python -m mlbench.sweep")
-        elif override.is_add() or override.is_force_add() or override.is_delete():
-            faults.append(f"{word!r}: keys cannot be added or removed, write name=value")
-        elif name in GROUPS:
-            value = str(override.value())
-            if value in choices(name):
-                chosen[name] = value
-            else:
-                faults.append(f"{name}={value} is unknown{_near(value, choices(name))}")
-        else:
-            values[name] = override.value()
-    return chosen, values, faults
-
-
-def _without_origin(values: dict[str, Any]) -> list[str]:
-    """Return a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
-    needed = {"hardware.price": ("date", "source"), "hardware.peak": ("source",)}
-    faults = []
-    for group, fields in needed.items():
-        given = [name for name in values if name.startswith(f"{group}.")]
-        lacking = [f"{group}.{field}=..." for field in fields if f"{group}.{field}" not in values]
-        if given and lacking:
-            faults.append(f"{given[0]} needs its origin (rule R13): add {' '.join(lacking)}")
-    return faults
-
-
-def _layered(chosen: dict[str, str], values: dict[str, Any], faults: list[str]) -> dict[str, Any]:
-    """Compose the groups, then lay the task's recipe and scale over its default values."""
-    composed = json.loads(_hydra(*(f"{group}={choice}" for group, choice in chosen.items())))
-    task = composed["task"]
-    layers = {"task.recipe": task.pop("recipes"), "scale": task.pop("scales")}
-    for name, layer in layers.items():
-        given = values.get(name, task["recipe"] if name == "task.recipe" else composed["scale"])
-        if given not in layer:
-            faults.append(f"{name}={given} is unknown{_near(str(given), list(layer))}")
-            values.pop(name, None)
-            continue
-        task.update(layer[given])
-        if name == "task.recipe":
-            task["recipe"] = given
-        else:
-            composed["scale"] = given
-    return composed
-
-
-def _assign(composed: dict[str, Any], name: str, value: Any, faults: list[str]) -> None:
-    """Put one value at its dotted place; a place that does not exist is a fault."""
-    *parents, last = name.split(".")
-    node: Any = composed
-    for parent in parents:
-        node = node.get(parent) if isinstance(node, dict) else None
-    if not isinstance(node, dict) or last not in node:
-        faults.append(f"{name} is unknown{_near(name, _names(composed))}")
-    elif isinstance(node[last], dict):
-        inner = ", ".join(f"{name}.{field}" for field in node[last])
-        faults.append(f"{name} is a group of values; set one of {inner}")
+def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Deviation, ...]:
+    """Return what differs from the closed reference; UserError for what the division does not allow."""
+    reference = _validated(composed, faults := [])
+    if reference is None:
+        raise UserError("; ".join(faults), hint="a file in conf/ is not valid")
+    division = reference.division
+    free = (*division.free, *(f"task.{field}" for field in type(reference.task).FREE))
+    found = deviations(experiment.plain(), reference.plain(), division.model_copy(update={"free": free}))
+    if division.name == "closed":
+        refused = [one for one in found if not one.declared]
+        hint = "restore the reference value, or use division=open, which lists it in the result"
+        if any(one.rule == "R2" for one in refused):  # no division allows these
+            hint = "goal=NUMBER sets another goal; other data are a task of your own: docs/adding-a-task.md"
     else:
-        node[last] = value
+        refused = [one for one in found if one.fixed]
+        hint = "make it a task of your own: docs/adding-a-task.md"
+    if refused:
+        raise UserError("; ".join(map(str, refused)), hint=hint)
+    return found
 
 
-def _names(composed: dict[str, Any], prefix: str = "") -> list[str]:
-    names = []
-    for name, value in composed.items():
-        names.append(prefix + name)
-        if isinstance(value, dict):
-            names += _names(value, f"{prefix}{name}.")
-    return names
-
-
-def _near(given: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(given, allowed, n=1, cutoff=0.6)
-    if close:
-        return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if len(allowed) < 12 else "")
-    return f"; choose one of {', '.join(allowed)}"
-
-
-def _validated(composed: dict[str, Any], faults: list[str]) -> Experiment | None:
-    """Validate with the chosen task's own Config; add one sentence a fault."""
+def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None:
+    """Validate with the Config of the chosen task, sync strategy and cluster; add one sentence an error."""
     parts: dict[str, Any] = dict(composed)
     found: list[tuple[str, ValidationError]] = []
-    try:
-        parts["task"] = registry.load(composed["task"]["name"]).Config.model_validate(composed["task"])
-    except ValidationError as error:
-        found.append(("task.", error))
-        parts["task"] = {**composed["task"]}
+    for group, base in PLUGIN_GROUPS.items():
+        module = plugins.load(group, composed[group]["name"])
+        try:
+            parts[group] = getattr(module, "Config", base).model_validate(composed[group])
+        except ValidationError as error:
+            found.append((f"{group}.", error))
+    broken = tuple(prefix for prefix, _ in found)
     try:
         experiment = Experiment.model_validate(parts)
     except ValidationError as error:
@@ -368,12 +311,39 @@ def _validated(composed: dict[str, Any], faults: list[str]) -> Experiment | None
     for prefix, error in found:
         for problem in error.errors():
             place = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
-            if not prefix and place.startswith("task") and len(found) > 1:
-                continue  # already told by the task's own Config
-            sentence = f"{place}={problem['input']!r}: {problem['msg'].lower()}"
-            if sentence not in faults:
-                faults.append(sentence)
+            if not prefix and place.startswith(broken):
+                continue  # the group's own Config has said it
+            sentence = f"{place}={_given(problem['input'])}: {_complaint(problem)}"
+            if problem["type"] != "literal_error" and place == "goal" and isinstance(problem["input"], str):
+                continue  # the other half of what a goal may be
+            if sentence not in errors:
+                errors.append(sentence)
     return experiment if not found else None
+
+
+COMPLAINTS = {  # by the beginning of pydantic's name of an error
+    "int": "not a whole number",
+    "float": "not a number",
+    "bool": "neither true nor false",
+    "path": "not a path",
+    "string_pattern": "only letters, digits, _, . and - are allowed",
+    "model": "a group of values; set its fields one by one",
+}
+
+
+def _given(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def _complaint(problem: Any) -> str:
+    """Return in plain words what pydantic found wrong with a value."""
+    kind, message = problem["type"], problem["msg"].removeprefix("Value error, ")
+    if kind == "literal_error":
+        known = [word.strip("'") for word in problem["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        number = ", or a number" if problem["loc"][0] == "goal" else ""
+        return f"unknown{suggest(str(problem['input']), known)}{number}"
+    complaint = next((text for name, text in COMPLAINTS.items() if kind.startswith(name)), message)
+    return complaint if complaint != message else message.replace("Input should be", "must be")
 
 
 def _is_field(part: int | str) -> bool:

@@ -1,5 +1,10 @@
 """The one exception whose text is written for the person at the terminal."""
 
+import difflib
+from collections.abc import Sequence
+
+FEW = 12  # names that an error lists in full
+
 
 class UserError(Exception):
     """A mistake of the user's that one sentence explains and the hint mends.
@@ -14,3 +19,12 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def suggest(name: str, allowed: Sequence[str]) -> str:
+    """Return the end of a sentence about an unknown name: the nearest one, or all that there are."""
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
+    if close:
+        return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if len(allowed) < FEW else "")
+    short = allowed if len(allowed) < FEW else [one for one in allowed if "." not in one]
+    return f"; choose one of {', '.join(short)}" if short else ""

@@ -32,8 +32,9 @@ def append(path: Path, key: str, value: Any, *, kind: Kind = "POINT_IN_TIME", **
     }
     line = (json.dumps(event, allow_nan=False, default=str) + "\n").encode()
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
+            line = b"\n" * _is_torn(descriptor) + line
             written = os.write(descriptor, line)
         finally:
             os.close(descriptor)
@@ -43,6 +44,12 @@ def append(path: Path, key: str, value: Any, *, kind: Kind = "POINT_IN_TIME", **
         ) from error
     if written != len(line):
         raise UserError(f"cannot write {path}: the disk is full", hint="free space there")
+
+
+def _is_torn(descriptor: int) -> bool:
+    """Return whether the log ends within a line, which a killed process or a full disk has left."""
+    size = os.fstat(descriptor).st_size
+    return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
 
 class Follower:
@@ -65,7 +72,7 @@ class Follower:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return all events of a log; a torn last line, left by a killed process, is skipped."""
+    """Return all events of a log; a torn line, left by a killed process or a full disk, is skipped."""
     return list(_parse(path.read_bytes()))
 
 

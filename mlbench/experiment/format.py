@@ -1,7 +1,10 @@
 """What a person reads: numbers of few digits with their unit, in ASCII, and text without control codes."""
 
+import json
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from mlbench.experiment.goal import Goal
 
@@ -81,7 +84,7 @@ def measured(value: float, unit: str, goal: Goal | None) -> str:
 
 def asked(goal: Goal, unit: str) -> str:
     """Return what the goal asks of its metric, e.g. >= 95 %."""
-    return f"{'>=' if goal.direction == 'max' else '<='} {goal.target:g} {unit}".rstrip()
+    return f"{goal.bound} {unit}".rstrip()
 
 
 def printable(text: str, encoding: str = "utf-8") -> str:
@@ -97,12 +100,27 @@ def last_line(error: str) -> str:
     return printable(lines[-1]).strip() if lines else "no reason given"
 
 
-def failures(errors: dict[str, str]) -> list[str]:
+def failures(errors: Mapping[int, str]) -> list[str]:
     """Return one phrase a reason, with all ranks that gave it, e.g. ranks 0, 1 failed: out of memory."""
     ranks: dict[str, list[str]] = {}
-    for rank, error in sorted(errors.items(), key=lambda item: int(item[0])):
-        ranks.setdefault(last_line(error), []).append(rank)
+    for rank, error in sorted(errors.items()):
+        ranks.setdefault(last_line(error), []).append(str(rank))
     return [
         f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} failed: {reason}"
         for reason, same in ranks.items()
     ]
+
+
+def json_text(values: Any) -> str:
+    """Return JSON; an infinite number, e.g. the time of a missed goal, is "infinite", NaN is null."""
+    return json.dumps(_plain(values), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "infinite"
+    return value

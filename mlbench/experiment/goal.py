@@ -18,8 +18,15 @@ class Goal:
         """Return whether `value` meets the target; NaN never does."""
         return value >= self.target if self.direction == "max" else value <= self.target
 
+    @property
+    def bound(self) -> str:
+        """The target with all its digits and the direction, e.g. ">= 80"."""
+        short = f"{self.target:g}"
+        target = short if float(short) == self.target else repr(self.target)
+        return f"{'>=' if self.direction == 'max' else '<='} {target}"
+
     def __str__(self) -> str:
-        return f"{self.metric} {'>=' if self.direction == 'max' else '<='} {self.target:g}"
+        return f"{self.metric} {self.bound}"
 
 
 def better(value: float, best: float | None, direction: Direction) -> bool:

@@ -1,40 +1,98 @@
-"""The phases of a batch, and what was measured between two validations on one rank."""
+"""The phases of a step, and what was measured between two validations on one rank."""
 
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
+from statistics import median
+from typing import Any
 
-PHASES = ("data_wait", "forward", "loss", "backward", "communication", "optimizer", "metrics")
+PHASES = ("data_wait", "forward", "loss", "backward", "wait", "transfer", "optimizer", "metrics")
+EXPOSED = ("wait", "transfer")  # communication that nothing hides
 BIN = 1.01  # a bin of the durations of batches ends 1 % above its begin, so a percentile is right to 0.5 %
 SHORTEST_S = 1e-9  # s; what a clock shows as nothing counts as this
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass
-class Segment:
+class LatenessBlock:
+    """A stretch of stamped steps on one rank: how late it launched its last bucket of gradients.
+
+    - last: in how many of the `steps` no rank was later.
+    - median_s: seconds after the mean of the other ranks' launches; negative if before.
+    """
+
+    steps: int
+    last: int
+    median_s: float
+
+
+@dataclass
+class PhaseTimes:
     """What was measured between two validations, on one rank; seconds.
 
-    - batch_s: how many batches, data_wait included, lasted from BIN**n to BIN**(n + 1) s, by n.
+    - phases: of all steps, adding up to `seconds`; scaled from the stamped ones where not all were.
+      wait: for the slowest rank's gradients; transfer: from there until all are reduced.
+    - overlapped_communication: what buckets took while backward went on; in no phase.
+    - outside: loading, validation, report; with `seconds` all the time that passed.
+    - stamp_every: one of so many steps was stamped, `stamped_steps` in all.
+    - step_s: how many stamped steps, data_wait included, lasted from BIN**n to BIN**(n + 1) s, by n.
+    - lateness: of this rank; empty without communication.
+    - clock_error_s: bound of the error with which this rank's clock was compared with rank 0's.
     """
 
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     overlapped_communication: float = 0.0
-    outside: dict[str, float] = field(default_factory=dict)  # loading, validation, report
-    batches: int = 0
+    outside: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    steps: int = 0
     samples: int = 0
-    batch_s: dict[int, int] = field(default_factory=dict)
+    stamp_every: int = 1
+    stamped_steps: int = 0
+    step_s: dict[int, int] = field(default_factory=dict)
+    lateness: list[LatenessBlock] = field(default_factory=list)
+    clock_error_s: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values that travel as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> "PhaseTimes":
+        """Return what `plain` gave, also after a way through JSON, whose names are all text."""
+        lateness = [LatenessBlock(**block) for block in values.get("lateness", [])]
+        step_s = {int(n): count for n, count in values.get("step_s", {}).items()}
+        return cls(**{**values, "step_s": step_s, "lateness": lateness})
 
 
-def batch_bin(seconds: float) -> int:
-    """Return the n of the bin of `Segment.batch_s` that a duration falls into."""
+def exposed(phases: Mapping[str, float]) -> float:
+    """Return the communication that nothing hides; mlbench 0.1 did not split it."""
+    return phases.get("communication", 0.0) + sum(phases.get(name, 0.0) for name in EXPOSED)
+
+
+def merged(blocks: Sequence[LatenessBlock], *, most: int = 50) -> list[LatenessBlock]:
+    """Return the blocks, neighbours joined such that at most `most` are left; a long run has thousands."""
+    size = math.ceil(len(blocks) / most) or 1
+    groups = [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
+    return [
+        LatenessBlock(
+            sum(block.steps for block in group),
+            sum(block.last for block in group),
+            median(block.median_s for block in group),
+        )
+        for group in groups
+    ]
+
+
+def duration_bin(seconds: float) -> int:
+    """Return the n of the bin of `PhaseTimes.step_s` that a duration falls into."""
     return math.floor(math.log(max(seconds, SHORTEST_S)) / math.log(BIN))
 
 
 def percentiles(histograms: Iterable[Mapping[int, int]]) -> dict[str, float]:
-    """Return PERCENTILES of all durations (s) in several `batch_s` together; {} where there is none.
+    """Return PERCENTILES of all durations (s) in several `step_s` together; {} where there is none.
 
     Each is the middle of its bin, so within 0.5 % of the duration at that place of the sorted list.
     """

@@ -3,6 +3,7 @@
 Everything is read when asked and returned as JSON types; what cannot be read is None, never a guess.
 """
 
+import hashlib
 import math
 import os
 import platform
@@ -13,27 +14,29 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import mlbench
+from mlbench.experiment import plugins
 
 CHECKOUT = Path(mlbench.__file__).resolve().parent.parent
 ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
 UNLIMITED = 2**60  # bytes; version 1 control groups say "no limit" with a number near 2^63
 # Everything that mlbench imports itself; a test compares the list with the code.
 PACKAGES = (
+    "altair",
     "filelock",
     "hydra-core",
     "Jinja2",
-    "matplotlib",
     "mlflow",
     "numpy",
     "nvidia-ml-py",
     "omegaconf",
+    "pandas",
     "pillow",
-    "plotly",
     "psutil",
     "pyarrow",
     "pydantic",
@@ -47,25 +50,32 @@ PACKAGES = (
     "tokenizers",
     "torch",
     "torchvision",
+    "vl-convert-python",
 )
 # The variables that change speed or results. No others are recorded: they may hold secrets.
 ENVIRONMENT = (
+    "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",
+    "DNNL_*",
     "GLOO_*",
     "GOMP_*",
     "KMP_*",
+    "LD_LIBRARY_PATH",
     "LD_PRELOAD",
     "MALLOC_*",
     "MKL_*",
     "NCCL_*",
     "NVIDIA_TF32_OVERRIDE",
     "OMP_*",
+    "ONEDNN_*",
     "OPENBLAS_*",
     "PYTHONHASHSEED",
+    "PYTHONPATH",
     "PYTORCH_*ALLOC_CONF",
+    "TORCH_ALLOW_TF32_*",
     "TORCH_NCCL_*",
 )
 
@@ -109,18 +119,43 @@ def software() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "git": git(CHECKOUT),
+        "sources": sources(),
         "command": shlex.join(without_credentials(word) for word in sys.orig_argv),
         "environment": environment(),
     }
 
 
+@cache
+def sources() -> str:
+    """Return the SHA-256 of mlbench's Python files and configuration as they lie on disk."""
+    digest = hashlib.sha256()
+    for root, pattern in ((Path(mlbench.__file__).parent, "*.py"), (plugins.own_conf(), "*.yaml")):
+        for path in sorted(root.rglob(pattern)):
+            digest.update(f"{root.name}/{path.relative_to(root)}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def environment() -> dict[str, str]:
     """Return the environment variables that change speed or results, without credentials."""
     return {
-        name: without_credentials(value)
+        name: _without_secret(name, value)
         for name, value in sorted(os.environ.items())
         if any(fnmatchcase(name, pattern) for pattern in ENVIRONMENT)
     }
+
+
+# What settings look like: numbers, words, lists and name:value pairs; GPU-8932f937-d72c-... is one, too.
+_SETTING = re.compile(r"[\w^.,:;=+{}() -]{0,200}")
+_RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")  # letters and digits, as keys have
+_SECRET_NAME = re.compile(r"(?i)token|secret|passw|pwd|credential|api_?key|auth")
+
+
+def _without_secret(name: str, value: str) -> str:
+    """Return a variable's value, paths by their last part; *** for what is no setting or may be a secret."""
+    plain = re.sub(r"[^\s:,;=]*/(?=[^/\s:,;=]+)", "", value)
+    is_secret = _SECRET_NAME.search(name) or _SECRET_NAME.search(plain) or _RANDOM.search(plain)
+    return "***" if is_secret or "://" in value or not _SETTING.fullmatch(plain) else plain
 
 
 def git(checkout: Path) -> dict[str, Any] | None:
@@ -178,13 +213,22 @@ def warnings(*, before_run: bool) -> list[str]:
 # after that. A port, which is digits to the next slash, is no password.
 _USERINFO = re.compile(r"(?<=://)(?:[^\s/]*@|[^\s/@:]*:(?!\d+(?:/|$))[^\s@]*@)")
 _SECRET = re.compile(
-    r"(?i)([?&][\w.-]*(?:token|secret|passw|pwd|signature|credential|key|sig)[\w.-]*=)[^&\s#]+"
+    r"(?i)([?&;#][\w.-]*(?:token|secret|passw|pwd|signature|credential|key|sig)[\w.-]*=)[^&\s#]+"
 )
 
 
+# Addresses without a scheme (user:password@host), settings of a connection (password=...), and headers.
+_BARE_USERINFO = re.compile(r"(?<![\w:/@.-])[\w.+-]+:[^\s:@/]+@(?=[\w.-]+)")
+_PAIR = re.compile(
+    r"(?i)(\b(?:password|passwd|pwd|secret|api[_-]?key|access[_-]?token)\s*[=:]\s*)[^\s&;,'\"]+"
+)
+_BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}")
+
+
 def without_credentials(text: str) -> str:
-    """Return `text` with user names and passwords cut out of URLs, and secret parameters as ***."""
-    return _SECRET.sub(r"\1***", _USERINFO.sub("", text))
+    """Return `text` with user names and passwords cut out of addresses, and secret parameters as ***."""
+    text = _SECRET.sub(r"\1***", _USERINFO.sub("", text))
+    return _BEARER.sub(r"\1***", _PAIR.sub(r"\1***", _BARE_USERINFO.sub("", text)))
 
 
 def _version(package: str) -> str | None:

@@ -1,6 +1,7 @@
 """The runs below an output_root, as folders: one a run, named as the run."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlbench.experiment import events, record
@@ -28,18 +29,56 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
     return found, complaints
 
 
+def load(place: Path) -> Record:
+    """Return the record in a run's folder; UserError if it cannot be read."""
+    try:
+        return record.load(place / "record.json")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{place / 'record.json'} is damaged or of another version of mlbench",
+            hint=f"results sync makes it again from the event log once it is removed, results delete "
+            f"{place.name} deletes the run",
+        ) from error
+
+
+def damaged(output_root: Path, word: str) -> Path | None:
+    """Return the folder of this whole name if it is a run's whose record cannot be read."""
+    place = output_root / word
+    if place.parent != output_root or not (place / "record.json").is_file():
+        return None
+    try:
+        load(place)
+    except UserError:
+        return place
+    return None
+
+
+def matching(names: Sequence[str], word: str) -> list[str]:
+    """Return the runs that a word names; `names` are oldest first.
+
+    That is the run of this whole name, for `last` the newest, else those whose name ends in -word, else those
+    that have the word anywhere.
+    """
+    if word == "last":
+        return list(names[-1:])
+    exact = [name for name in names if name == word]
+    return exact or [n for n in names if n.endswith(f"-{word}")] or [n for n in names if word in n]
+
+
 def folder(output_root: Path, word: str) -> Path:
-    """Return the run's folder by its name or by a part that no other run has."""
-    folders = [path.parent for path in sorted(output_root.glob("*/record.json"))]
-    exact = [folder for folder in folders if folder.name == word]
-    found = exact or [folder for folder in folders if word in folder.name]
+    """Return the folder of the one run that a word names (see `matching`)."""
+    names = sorted(path.parent.name for path in output_root.glob("*/record.json"))
+    found = matching(names, word)
     if len(found) == 1:
-        return found[0]
+        return output_root / found[0]
     if not found:
         unfinished = (output_root / word / events.NAME).exists()
         hint = results_command("sync" if unfinished else "list", output_root)
-        raise UserError(f"no finished run {word!r} below {output_root}", hint=hint)
-    raise UserError(f"{word!r} is a part of {len(found)} runs' names", hint=f"e.g. {found[-1].name}")
+        raise UserError(f"no finished run in {output_root} is called {word!r}", hint=hint)
+    raise UserError(
+        f"{word!r} is a part of {len(found)} runs' names",
+        hint=f"the newest are {', '.join(found[-2:])}; `show last` takes the newest of all",
+    )
 
 
 def study(output_root: Path, name: str) -> list[Record]:

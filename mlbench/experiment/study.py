@@ -20,14 +20,16 @@ import yaml
 from pydantic import Field, ValidationError
 
 import mlbench
-from mlbench.experiment import clock, record
-from mlbench.experiment.config import Experiment, Model, key
+from mlbench.experiment import clock, events, format, record
+from mlbench.experiment.config import Experiment, Model
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.identity import key
 from mlbench.experiment.record import FINISHED, Record
 
 PLAN = "study.yaml"
 LOG = "trials.jsonl"
-STARTED, ENDED = "trial_started", "trial_ended"  # keys of the log
+# Keys of the log: of a trial's attempts, of a trial that the budget refused, and of a sweep's stop.
+STARTED, ENDED, REFUSED, STOPPED = "trial_started", "trial_ended", "trial_refused", "sweep_stopped"
 REPORT = "report"  # folder of the figures and the page
 LOCK_S = 10  # s that a killed sweep's last processes have to let go of the study
 LOCK_POLL_S = 0.2  # s
@@ -42,7 +44,7 @@ class Point(Model):
     seeds: tuple[int, ...]
 
 
-class Asked(Model):
+class Invocation(Model):
     """One command line that made or extended the study."""
 
     at: str  # ISO 8601, UTC
@@ -58,7 +60,7 @@ class Study(Model):
     created: str  # ISO 8601, UTC
     mlbench: str  # version
     order_seed: int
-    asked: tuple[Asked, ...]
+    invocations: tuple[Invocation, ...]
     points: tuple[Point, ...]
 
 
@@ -91,7 +93,7 @@ def new(name: str, *, question: str) -> Study:
         created=clock.iso(clock.wall()),
         mlbench=mlbench.__version__,
         order_seed=secrets.randbelow(SEEDS),
-        asked=(),
+        invocations=(),
         points=(),
     )
 
@@ -120,10 +122,10 @@ def extended(
     study: Study,
     points: Mapping[str, Sequence[str]],
     *,
-    asked: Asked,
+    invocation: Invocation,
     seeds: Sequence[int] | None = None,
 ) -> Study:
-    """Return the study with these points (words by key) measured at least `asked.repeats` times.
+    """Return the study with these points (words by key) measured at least `invocation.repeats` times.
 
     Points and seeds that it has stay as they are. New seeds are drawn, unless `seeds` are given: then every
     point has these as well.
@@ -131,11 +133,11 @@ def extended(
     known = {point.key: point for point in study.points}
     for name, words in points.items():
         old = known.get(name) or Point(key=name, words=tuple(words), seeds=())
-        known[name] = old.model_copy(update={"seeds": _seeds(old.seeds, asked.repeats, seeds)})
+        known[name] = old.model_copy(update={"seeds": _seeds(old.seeds, invocation.repeats, seeds)})
     if tuple(known.values()) == study.points:
         return study
     return study.model_copy(
-        update={"asked": (*study.asked, asked), "points": tuple(known.values())},
+        update={"invocations": (*study.invocations, invocation), "points": tuple(known.values())},
     )
 
 
@@ -167,7 +169,7 @@ def _place(order_seed: int, trial: Trial) -> bytes:
 
 def commands(study: Study) -> tuple[str, ...]:
     """Return the command lines that made the study, with the seeds it drew they make it again."""
-    return tuple(shlex.join(["python", "-m", "mlbench.sweep", *asked.words]) for asked in study.asked)
+    return tuple(shlex.join(["python", "-m", "mlbench.sweep", *one.words]) for one in study.invocations)
 
 
 def attempts(trial: Trial, output_root: Path) -> list[Record]:
@@ -175,26 +177,29 @@ def attempts(trial: Trial, output_root: Path) -> list[Record]:
     return record.find(output_root, key=trial.point.key, seed=trial.seed)
 
 
-def result(runs: Sequence[Record]) -> Record | None:
-    """Return the attempt that counts: the first that finished, else the last that failed, else None.
-
-    What a person interrupted is no result.
-    """
-    finished = [run for run in runs if run.status in FINISHED]
-    if finished:
-        return finished[0]
-    failed = [run for run in runs if run.status == "failed"]
-    return failed[-1] if failed else None
-
-
 def records(study: Study, output_root: Path) -> list[Record]:
-    """Return the result of every trial that has one, points in their order."""
-    found = (
-        result(record.find(output_root, key=point.key, seed=seed))
+    """Return every attempt at every trial, points in their order; `attempts.results` says which count."""
+    return [
+        run
         for point in study.points
         for seed in point.seeds
-    )
-    return [one for one in found if one is not None]
+        for run in record.find(output_root, key=point.key, seed=seed)
+    ]
+
+
+def lost_attempts(place: Path, found: Sequence[Record]) -> list[str]:
+    """Return a sentence for each attempt in a study's log whose run is not among `found`.
+
+    Its command ended before there was a run, or the run was deleted.
+    """
+    known = {run.run_id for run in found}
+    log = events.read(place / LOG) if (place / LOG).exists() else []
+    return [
+        f"{value['trial']}: {value['status']}: "
+        + ("its run was deleted" if value["run_id"] else format.last_line(value["error"] or ""))
+        for value in (event["value"] for event in log if event["key"] == ENDED)
+        if value["run_id"] is None or value["run_id"] not in known
+    ]
 
 
 def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:
@@ -217,7 +222,7 @@ def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Pat
         run.run_id
         for trial in trials(study)
         for run in attempts(trial, output_root)
-        if run.status in FINISHED and data.get(trial.point.key) not in (None, run.data_manifest)
+        if run.status in FINISHED and data.get(trial.point.key) not in (None, run.data_hash)
     ]
     if stale:
         raise UserError(

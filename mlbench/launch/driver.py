@@ -1,74 +1,39 @@
 """From an experiment to workers that train: the only place that starts Ray Train.
 
-The driver calls `fit`; Ray runs `on_worker` on every worker; what rank 0 returns is what `fit` returns.
-Validations travel through `ray.train.report` to the controller, which runs on the driver's machine and
-appends them to the event log. Nothing else leaves a worker while the clock runs.
+Ray runs `train_loop_per_worker` on every worker. All that they report travels through `ray.train.report` to
+the controller, which runs on the driver's machine and appends it to the event log; nothing else leaves a
+worker while the clock runs.
 """
 
 import logging
-import os
-import re
-import tempfile
-from contextlib import nullcontext
-from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-# Read by Ray Train when it is imported or when the controller starts.
-os.environ.setdefault("RAY_TRAIN_METRICS_ENABLED", "0")  # Prometheus gauges that nobody scrapes
-os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # one more process; see max_failures
-os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "1")  # s, how soon an end is noticed
-os.environ.setdefault("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "5")  # s, for the goodbye of a stuck rank
-os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # relative paths stay what the user wrote
 
 from mlbench.clusters.connection import Connection
-from mlbench.clusters.monitor import Sampler
-from mlbench.experiment import clock, events
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
-from mlbench.launch.heartbeat import Sender
-from mlbench.tasks import registry
-from mlbench.training import timer
-
-POLL_S = 0.2  # s between two looks at the workers' signs of life
-MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
+from mlbench.experiment import events
+from mlbench.launch.failures import root_cause
+from mlbench.launch.worker_process import WorkerSpec, train_loop_per_worker
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """What every worker is told; pickled by Ray, so it holds plain values only."""
-
-    experiment: Experiment
-    seed: int
-    threads: int
-    progress: tuple[str, int]
-    token: str
-
-
-class WorkersFailed(Exception):
-    """The workers did not finish; the text says which rank failed with what."""
-
-
-def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[str, Any]:
-    """Train and return what rank 0 returned; raise UserError or WorkersFailed in one sentence.
+def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
+    """Train until the workers end; raise UserError or WorkersFailed in one sentence if they fail.
 
     Call it from the main thread: there a signal ends the wait for Ray.
     """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-    from mlbench.launch.ray_hooks import EventWriter, TimedTorchConfig, Trainer
+    from mlbench.launch.ray_hooks import EventLogCallback, LeanTorchTrainer, ProcessGroupConfig
 
-    experiment = assignment.experiment
-    # Ray's own barrier, of a report, waits for ever by default.
-    os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(experiment.backend.timeout_s)
+    experiment = spec.experiment
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
-    trainer = Trainer(
-        on_worker,
-        train_loop_config={"assignment": assignment},
-        torch_config=TimedTorchConfig(
-            backend=experiment.backend.name, timeout_s=int(experiment.backend.timeout_s)
+    trainer = LeanTorchTrainer(
+        train_loop_per_worker,
+        train_loop_config={"spec": spec},
+        torch_config=ProcessGroupConfig(
+            backend=experiment.backend.name,
+            timeout_s=experiment.backend.timeout_s,
+            module=experiment.backend.module,
+            interface=experiment.backend.interface,
+            log=str((folder / events.NAME).absolute()),
         ),
         scaling_config=ScalingConfig(
             num_workers=experiment.workers,
@@ -80,185 +45,20 @@ def fit(assignment: Assignment, connection: Connection, folder: Path) -> dict[st
             name=folder.name,
             storage_path=str(folder.parent.absolute() / "ray"),
             # A run that loses a node is void unless the user allowed restarts, and then they are counted.
-            failure_config=FailureConfig(max_failures=experiment.max_failures, max_preemption_failures=0),
+            failure_config=FailureConfig(
+                max_failures=experiment.max_failures,
+                max_preemption_failures=0,
+                controller_failure_limit=experiment.max_failures,
+            ),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
-            callbacks=[EventWriter(folder / events.NAME)],
+            callbacks=[EventLogCallback(folder / events.NAME)],
         ),
     )
     try:
-        returned = trainer.fit().return_value
+        trainer.fit()
     except KeyboardInterrupt:
-        trainer.stop()
+        if connection.lost() is None:  # else nobody is left to be told
+            trainer.stop()
         raise
     except Exception as error:
-        raise _explained(error) from error
-    assert isinstance(returned, dict)
-    return returned
-
-
-def on_worker(told: dict[str, Any]) -> dict[str, Any]:
-    """Run the task on this worker; every rank returns, Ray keeps rank 0's value."""
-    from mlbench.datasets import arrow
-
-    entered = clock.wall()
-    assignment: Assignment = told["assignment"]
-    experiment = assignment.experiment
-    worker = _worker(assignment)
-    task = registry.load(experiment.task.name)
-    # Every rank looks, so that all end alike: nobody waits for hours while rank 0 downloads on a paid node.
-    registry.require_data(experiment.task, experiment.scale, experiment.data_root)
-    if worker.local_rank == 0:
-        task.prepare(experiment.task, experiment.data_root)
-    worker.barrier()
-    try:
-        with Sampler(node=_node(worker.world_size)) if worker.local_rank == 0 else nullcontext() as sampler:
-            if sampler:
-                worker.system = sampler.take
-            outcome = task.run(experiment.task, worker)
-    except UserError:
-        raise
-    except Exception as error:
-        raise _with_missing_rank(error, worker) from error
-    measurements = _measurements(outcome, worker, entered=entered, threads=assignment.threads)
-    folder = task.prepare(experiment.task, experiment.data_root)
-    has_data = (folder / arrow.MANIFEST).exists()
-    return measurements | {"data_manifest": arrow.manifest_hash(folder) if has_data else None}
-
-
-def _node(world_size: int) -> str | None:
-    """Return this node's name in the system metrics; None where the run has one node."""
-    import ray.train
-
-    context = ray.train.get_context()
-    return None if context.get_local_world_size() == world_size else f"node_{context.get_node_rank()}"
-
-
-def _worker(assignment: Assignment) -> Any:
-    """Build this process's Worker from Ray's context and the process group that Ray has set up."""
-    import ray.train
-    import torch
-
-    from mlbench.training import precision
-    from mlbench.training.worker import Worker, control_group
-
-    experiment = assignment.experiment
-    precision.without_tf32()
-    torch.set_num_threads(assignment.threads)
-    os.environ["OMP_NUM_THREADS"] = str(assignment.threads)  # Ray said 1; loaders inherit this
-    context = ray.train.get_context()
-    rank = context.get_world_rank()
-    device = torch.device("cpu")
-    if experiment.backend.device == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
-    world_size = context.get_world_size()
-    return Worker(
-        rank=rank,
-        world_size=world_size,
-        local_rank=context.get_local_rank(),
-        device=device,
-        seed=assignment.seed,
-        data_root=experiment.data_root,
-        sync=experiment.sync,
-        tracker=timer.Tracker(device.type, instrument=experiment.instrument),
-        goal=experiment.target,
-        report=partial(_report, rank),
-        progress=Sender(assignment.progress, token=assignment.token, rank=rank),
-        keep_checkpoints=experiment.max_failures > 0,
-        resume=_resume(),
-        control=control_group(experiment.backend.timeout_s) if world_size > 1 else None,
-    )
-
-
-def _report(rank: int, message: dict[str, Any], state: dict[str, Any] | None) -> None:
-    """Pass a validation to the controller, and rank 0's state as a checkpoint; waits for all ranks."""
-    import ray.train
-    import torch
-
-    if state is None or rank != 0:
-        ray.train.report(message)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        torch.save(state, Path(folder) / "state.pt")
-        ray.train.report(message, checkpoint=ray.train.Checkpoint.from_directory(folder))
-
-
-def _resume() -> dict[str, Any] | None:
-    import ray.train
-    import torch
-
-    checkpoint = ray.train.get_checkpoint()
-    if checkpoint is None:
-        return None
-    with checkpoint.as_directory() as folder:
-        return torch.load(Path(folder) / "state.pt", weights_only=True)
-
-
-def _with_missing_rank(error: Exception, worker: Any) -> Exception:
-    """Return the error with the ranks that no longer answer, if it came from a collective or a report."""
-    import torch.distributed as dist
-    from ray.exceptions import RayError
-
-    if worker.world_size == 1 or not isinstance(error, (RuntimeError, dist.DistError, RayError)):
-        return error
-    try:
-        dist.monitored_barrier(
-            group=worker.control, timeout=timedelta(seconds=MISSING_RANK_S), wait_all_ranks=True
-        )
-    except RuntimeError as told:
-        missing = re.search(r"Ranks? ([\d, ]+) failed to pass", str(told))
-        if missing:
-            return WorkersFailed(
-                f"a collective was stuck: rank {missing[1].strip()} takes no part in it any more"
-            )
-    return error
-
-
-def _measurements(outcome: Any, worker: Any, *, entered: float, threads: int) -> dict[str, Any]:
-    """Gather what every rank measured, and describe and calibrate every node; the clock has stopped."""
-    import ray
-
-    from mlbench.clusters import calibrate
-    from mlbench.experiment import provenance
-    from mlbench.launch.ray_hooks import startup_stamps
-
-    segments = [vars(segment) for segment in outcome.segments]
-    node = None
-    if worker.local_rank == 0:
-        node = provenance.node() | {"threads_per_worker": threads}
-        node["ray_node_id"] = ray.get_runtime_context().get_node_id()
-        usable: Any = node["usable_cpus"]
-        node["calibration"] = calibrate.calibrate(usable, clock=clock.monotonic)
-    worker.barrier()
-    plain = {name: value for name, value in vars(outcome).items() if name != "segments"}
-    return plain | {
-        "segments": worker.gather(segments),
-        "nodes": [found for found in worker.gather(node) if found],
-        "entered": entered,
-        "started_at": worker.tracker.started_at,
-        "stamps": startup_stamps(),
-    }
-
-
-def _explained(error: BaseException) -> Exception:
-    """Turn Ray's nested error into the sentence a person needs."""
-    failures = getattr(error, "worker_failures", None)
-    if not failures:
-        return WorkersFailed(str(error).strip() or type(error).__name__)
-    causes = {rank: getattr(failure, "cause", None) or failure for rank, failure in failures.items()}
-    for cause in causes.values():
-        if isinstance(cause, UserError):
-            return cause
-    died = [rank for rank, cause in sorted(causes.items()) if hasattr(cause, "health_check_failure")]
-    if died:  # what the others say, a broken connection, only follows from it
-        ranks = ", ".join(map(str, died))
-        return WorkersFailed(f"rank {ranks} died: killed, out of memory, or crashed")
-    missing = [cause for cause in causes.values() if isinstance(cause, WorkersFailed)]
-    if missing:
-        return missing[0]
-    lines = [f"rank {rank}: {_last_line(cause)}" for rank, cause in sorted(causes.items())]
-    return WorkersFailed("; ".join(lines))
-
-
-def _last_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return text[-1].strip() if text else type(error).__name__
+        raise root_cause(error) from error

@@ -1,48 +1,57 @@
-"""One run from a validated experiment to its record: reuse a finished run, or train and conclude."""
+"""One run from a validated experiment to its record: reuse a finished run, or train and record."""
 
+import itertools
+import os
+import platform
 import secrets
 import shlex
-import threading
+import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import mlbench
 from mlbench.clusters import connection as clusters
-from mlbench.experiment import clock, config, events, provenance
-from mlbench.experiment.build_record import conclude
+from mlbench.clusters import persistent
+from mlbench.clusters.machine_lock import MachineLock
+from mlbench.clusters.monitor import CpuUse, own_processes
+from mlbench.experiment import clock, events, identity, provenance
+from mlbench.experiment.build_record import build_record
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart, Software, WorkerResult
 from mlbench.launch import signals
-from mlbench.launch.driver import POLL_S, Assignment, WorkersFailed, fit
-from mlbench.launch.heartbeat import Receiver
+from mlbench.launch.driver import run_workers
+from mlbench.launch.failures import WorkersFailed
+from mlbench.launch.watch import Watch
+from mlbench.launch.worker_process import WorkerSpec
 from mlbench.tasks import registry
-from mlbench.terminal import live_view
-from mlbench.tracking import uploader
+from mlbench.terminal import live_view, show
+from mlbench.tracking import cache, uploader
 
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
-STORE_WAIT_LEAVING_S = 5  # s, likewise where somebody wants out
+ABORT_STORE_WAIT_S = 5  # s, likewise where the run was aborted
+STOPPED = "stopped by the user (Ctrl-C or SIGTERM)"
 
 
 def execute(
     experiment: Experiment,
     *,
     begun: float | None = None,
-    words: Sequence[str] = (),
-    deviations: Sequence[dict[str, Any]] = (),
+    overrides: Sequence[str] = (),
 ) -> Record:
     """Measure the experiment, or return the record of a finished run that stands for it.
 
-    `begun` is the wall clock at which the command started; start-up time counts from there.
+    `begun` is the wall clock at which the command started; start-up time counts from there, less the time
+    that another run on this machine was waited for.
     """
     begun = begun or clock.wall()
-    if experiment.seed is not None and not experiment.rerun:
-        found = already_measured(experiment)
-        if found is not None:
-            live_view.reused(found, experiment)
-            return found
+    if experiment.seed is not None and not experiment.force:
+        cached = find_cached(experiment)
+        if cached is not None:
+            show.reused(cached, experiment)
+            return cached
     seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
     experiment = experiment.model_copy(
         update={
@@ -51,36 +60,93 @@ def execute(
         }
     )
     check_data(experiment)
-    command = provenance.without_credentials(shlex.join(["python", "-m", "mlbench.run", *words]))
+    with _machine(experiment) as lock, signals.interruptible():
+        return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock)
+
+
+@contextmanager
+def _machine(experiment: Experiment) -> Iterator[MachineLock | None]:
+    """Take this machine for the run where the workers are on it; wait for another run that has it."""
+    if not clusters.shares_files(experiment):
+        yield None  # the workers take theirs
+        return
+    lock = MachineLock()
+    message = (
+        "mlbench: waiting for another run that measures on this machine; cluster.exclusive=false runs beside "
+        "it, and marks both"
+    )
+    lock.acquire(
+        wait=getattr(experiment.cluster, "exclusive", True),
+        on_wait=lambda: print(message, file=sys.stderr, flush=True),
+    )
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def _recorded(
+    experiment: Experiment,
+    *,
+    seed: int,
+    begun: float,
+    overrides: Sequence[str],
+    lock: MachineLock | None,
+) -> Record:
+    """Measure, and leave a folder with the event log and the record, however it ends."""
+    begun += lock.waited_s if lock else 0.0
     folder = _folder(experiment, seed, begun)
     log = folder / events.NAME
-    start = {"command": command, "experiment": experiment.plain(), "seed": seed, "begun": begun}
-    start |= {"key": config.key(experiment), "deviations": list(deviations), "run_id": folder.name}
-    start |= {"warnings": provenance.warnings(before_run=True), "software": provenance.software()}
-    events.append(log, "run_configuration", start)
-    mirror = uploader.Mirror(folder, experiment.store)
-    mirror.start()
-    measured = _measure(experiment, seed=seed, begun=begun, folder=folder)
-    result = conclude(experiment, start=start, measured=measured, log=events.read(log))
-    result.save(folder)
-    events.append(log, "run_stop", {"status": result.status}, kind="INTERVAL_END")
-    raised = measured["raised"]
-    leaving = raised is not None or result.status == "interrupted"
-    where = mirror.finish(wait=STORE_WAIT_LEAVING_S if leaving else STORE_WAIT_S)
-    if raised is not None:
-        raise raised
-    live_view.show_card(result, folder=folder, where=where, tracking_uri=experiment.store)
-    return result
+    mlflow = uploader.MlflowUploader(
+        folder, experiment.store
+    )  # takes the run, before anybody can find it in its log
+    start = RunStart(
+        run_id=folder.name,
+        key=identity.key(experiment),
+        command=provenance.without_credentials(shlex.join(["python", "-m", "mlbench.run", *overrides])),
+        mlbench=mlbench.__version__,
+        experiment=experiment,
+        seed=seed,
+        begun=begun,
+        deviations=list(experiment.deviations),
+        warnings=provenance.warnings(before_run=True),
+        software=Software.model_validate(provenance.software()),
+    )
+    events.append(log, "run_configuration", start.model_dump(mode="json"))
+    mlflow.start()
+    end, exception = _measure(experiment, seed=seed, begun=begun, folder=folder, lock=lock)
+    events.append(log, "run_result", end.model_dump(mode="json"))
+    record = build_record(events.read(log))
+    record.save(folder)
+    events.append(log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
+    aborting = exception is not None or record.status == "interrupted"
+    where = mlflow.finish(wait=ABORT_STORE_WAIT_S if aborting else STORE_WAIT_S)
+    if exception is not None:
+        raise exception
+    _show(record, folder, where, experiment.store)
+    return record
 
 
-def already_measured(experiment: Experiment) -> Record | None:
+def _show(record: Record, folder: Path, where: str | None, tracking_uri: str) -> None:
+    """Print the result card; where that fails, say so, for the run has ended all the same."""
+    try:
+        show.card(record, folder=folder, where=where, tracking_uri=tracking_uri)
+    except BrokenPipeError:
+        raise  # its reader has seen enough
+    except Exception as error:
+        signals.discard(sys.stdout)
+        with suppress(OSError, ValueError):
+            print(f"mlbench: cannot show the result card ({error}); the run is in {folder}", file=sys.stderr)
+
+
+def find_cached(experiment: Experiment) -> Record | None:
     """Return a finished run that stands for the experiment with its seed: same key, same data.
 
     Files of the user's own are looked for by every node of a cluster, so nobody can tell here whether they
     are still those that were measured: such a run is measured again.
     """
     task = experiment.task
-    if registry.own_data(task) and experiment.cluster.name != "local":
+    if registry.own_data(task) and not clusters.shares_files(experiment):
         return None
     try:
         registry.require_data(task, experiment.scale, experiment.data_root)
@@ -88,7 +154,7 @@ def already_measured(experiment: Experiment) -> Record | None:
         data = None  # official data need not be here to show what was measured on it
     else:
         data = check_data(experiment)
-    return uploader.find_finished(experiment, data=data)
+    return cache.find_cached(experiment, data=data)
 
 
 def check_data(experiment: Experiment) -> str | None:
@@ -97,81 +163,86 @@ def check_data(experiment: Experiment) -> str | None:
     Returns the hash that identifies the data as it is here; None for a task without data, and on a cluster,
     whose nodes look for themselves.
     """
-    from mlbench.datasets import arrow  # pyarrow is slow to import, and --help needs none
+    from mlbench.datasets import verify  # pyarrow is slow to import, and --help needs none
 
     task = experiment.task
-    if experiment.cluster.name != "local" or task.dataset == registry.NO_DATASET:
+    if not clusters.shares_files(experiment) or task.dataset == registry.NO_DATASET:
+        registry.check(task, workers=experiment.workers, folder=None)
         return None
     registry.require_data(task, experiment.scale, experiment.data_root)
-    return arrow.manifest_hash(registry.load(task.name).prepare(task, experiment.data_root))
+    folder = registry.load(task.name).prepare(task, experiment.data_root)
+    registry.check(task, workers=experiment.workers, folder=folder)
+    return verify.content(folder).data_hash
 
 
 def _folder(experiment: Experiment, seed: int, begun: float) -> Path:
-    """Make the run's own folder; its name is the run's id and sorts by time."""
+    """Make the run's own folder; its name is the run's id, sorts by time and ends in the seed.
+
+    A second run of the same millisecond and seed gets a number.
+    """
     stamp = clock.iso(begun)[:23].replace(":", "").replace(".", "-")
-    folder = experiment.output_root / f"{stamp}-{experiment.task.name}-w{experiment.workers}-{seed:x}"
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(f"cannot make {folder}: {error.strerror}", hint="give another output_root") from error
+    name = f"{stamp}-{experiment.task.name}-w{experiment.workers}"
+    for number in itertools.count(1):
+        folder = experiment.output_root / f"{name}{f'-{number}' if number > 1 else ''}-{seed:x}"
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(
+                f"cannot make {folder}: {error.strerror}", hint="give another output_root"
+            ) from error
     return folder
 
 
-def _measure(experiment: Experiment, *, seed: int, begun: float, folder: Path) -> dict[str, Any]:
-    """Train on the cluster while showing progress; return what came back and how it ended.
+def _measure(
+    experiment: Experiment, *, seed: int, begun: float, folder: Path, lock: MachineLock | None
+) -> tuple[RunEnd, BaseException | None]:
+    """Train on the cluster while showing progress; return how it ended, and what the caller has to raise.
 
-    `raised` is what the caller has to raise once the run has its record: a mistake of the user's, which may
-    show hours into the training, or a fault of the program's.
+    That is raised once the run has its record: a mistake of the user's, which may show hours into the
+    training, or a fault of the program's.
     """
     stamps = {"connect_begin": clock.wall()}
-    ended: dict[str, Any] = {"status": None, "error": None, "stamps": stamps}
-    ended |= {"returned": None, "raised": None}
+    end: dict[str, Any] = {"status": None, "stamps": stamps, "hostname": platform.node()}
+    exception: BaseException | None = None
+    log = folder / events.NAME
+    watch = Watch(log, live_view.RunView(experiment, seed, command_started=begun))
+    before = CpuUse(own=lambda: own_processes(persistent.servers()))
     try:
-        with live_view.Progress(experiment, seed, begun=begun) as progress:
-            progress.say(f"starting Ray ({experiment.cluster.name})")
-            # ray.init replaces signal handlers, so ours come after it.
+        with watch:
+            watch.show("say", f"starting Ray ({experiment.cluster.name})")
+            # ray.init replaces signal handlers, so ours are set again after it.
             with clusters.connect(experiment) as connection, signals.interruptible():
                 stamps["connect_end"] = clock.wall()
-                ended |= {
-                    "oversubscribed": connection.oversubscribed,
-                    "threads": connection.threads,
-                }
-                ended |= {"ray": {"job_id": connection.job_id, "node_ids": connection.node_ids}}
-                progress.connected(connection)
-                receiver = Receiver(connection.host)
-                told = Assignment(experiment, seed, connection.threads, receiver.address, receiver.token)
-                with _watching(receiver, events.Follower(folder / events.NAME), progress):
-                    ended["returned"] = fit(told, connection, folder)
-    except KeyboardInterrupt:
-        ended |= {"status": "interrupted", "error": "stopped by the user (Ctrl-C or SIGTERM)"}
+                end["interference"] = before.interference() if lock else None
+                end["oversubscribed"] = connection.oversubscribed
+                end["ray"] = RayIds(job_id=connection.job_id, node_ids=connection.node_ids)
+                heartbeats = watch.connected(connection)
+                driver = os.getpid() if lock else None
+                spec = WorkerSpec(
+                    experiment, seed, connection.threads, heartbeats.address, heartbeats.token, driver
+                )
+                run_workers(spec, connection, folder)
+    except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the second while it starts
+        lost = watch.lost
+        end |= {"status": "failed" if lost else "interrupted", "error": lost or STOPPED}
     except WorkersFailed as error:
-        ended |= {"status": "failed", "error": str(error)}
+        end |= {"status": "failed", "error": watch.lost or str(error)}
     except Exception as error:  # whatever it is, the run has failed and its record says so
         sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        ended |= {"status": "failed", "error": sentence, "raised": error}
-    ended["ended"] = clock.wall()
-    return ended
+        end |= {"status": "failed", "error": sentence}
+        exception = error
+    result = reported_result(log)
+    if result is not None:  # whatever ended afterwards, the run had finished
+        end |= {"status": None, "error": None}
+        exception = None
+    shared = lock.shared if lock else False
+    return RunEnd(**end, ended=clock.wall(), result=result, machine_shared=shared), exception
 
 
-@contextmanager
-def _watching(receiver: Receiver, follower: events.Follower, progress: Any) -> Iterator[None]:
-    """Show, in a thread, what the workers say and what the event log gets while the block runs."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            for sign in receiver.take(wait=POLL_S):
-                progress.sign(sign)
-            for event in follower.take():
-                progress.event(event)
-        for event in follower.take():
-            progress.event(event)
-        receiver.close()
-
-    with ThreadPoolExecutor(1, thread_name_prefix="progress") as pool:
-        watched = pool.submit(watch)
-        try:
-            yield
-        finally:
-            over.set()
-        watched.result()
+def reported_result(log: Path) -> WorkerResult | None:
+    """Return what the workers reported at their end; None where they did not get there."""
+    values = [event["value"] for event in events.read(log) if event["key"] == "worker_result"]
+    return WorkerResult.model_validate(values[0]) if values else None

@@ -1,7 +1,7 @@
-"""Signs of life from the workers to the command that started them: small, unreliable, never waiting.
+"""Heartbeats from the workers to the command that started them: small, unreliable, never blocking.
 
-A UDP datagram costs a worker some microseconds, waits for nobody, and may get lost; nothing that a result
-is made from travels here (that goes through `ray.train.report` and the event log). The receiver listens on
+A UDP datagram costs a worker some microseconds, blocks nobody, and may get lost; nothing that a result is
+made from travels here (that goes through `ray.train.report` and the event log). The server listens on
 loopback unless the workers are on other machines, and ignores datagrams without this run's token.
 """
 
@@ -12,10 +12,10 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-MAX_BYTES = 8192  # bytes; a sign of life is a few hundred
+MAX_BYTES = 8192  # bytes; a heartbeat has a few hundred
 
 
-class Receiver:
+class HeartbeatServer:
     """The driver's end."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
@@ -24,33 +24,33 @@ class Receiver:
         self._socket.bind((host, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
 
-    def take(self, *, wait: float) -> list[dict[str, Any]]:
-        """Return the signs that have arrived, after waiting at most `wait` seconds for the first."""
-        signs = []
+    def poll(self, *, wait: float) -> list[dict[str, Any]]:
+        """Return the heartbeats that have arrived, after waiting at most `wait` seconds for the first."""
+        heartbeats = []
         while select.select([self._socket], [], [], wait)[0]:
             wait = 0.0
             try:
-                sign = json.loads(self._socket.recv(MAX_BYTES))
+                heartbeat = json.loads(self._socket.recv(MAX_BYTES))
             except ValueError:
                 continue
-            if isinstance(sign, dict) and sign.pop("token", None) == self.token:
-                signs.append(sign)
-        return signs
+            if isinstance(heartbeat, dict) and heartbeat.pop("token", None) == self.token:
+                heartbeats.append(heartbeat)
+        return heartbeats
 
     def close(self) -> None:
         """Stop listening."""
         self._socket.close()
 
 
-class Sender:
+class HeartbeatClient:
     """A worker's end."""
 
     def __init__(self, address: tuple[str, int], *, token: str, rank: int) -> None:
         self._address = address
         self._stamp = {"token": token, "rank": rank}
 
-    def __call__(self, sign: dict[str, Any]) -> None:
-        """Send a sign of life; a full or broken network loses it."""
+    def __call__(self, heartbeat: dict[str, Any]) -> None:
+        """Send a heartbeat; a full or broken network loses it."""
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
             datagrams.setblocking(False)
-            datagrams.sendto(json.dumps({**sign, **self._stamp}).encode(), self._address)
+            datagrams.sendto(json.dumps({**heartbeat, **self._stamp}).encode(), self._address)

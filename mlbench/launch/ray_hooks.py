@@ -1,18 +1,21 @@
-"""What runs inside Ray Train's own processes: stamps of the start-up, and the writer of validations."""
+"""What runs inside Ray Train's own processes: the set-up of the process group, and the event log's writer."""
 
-import os
+import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayTaskError
 from ray.train import UserCallback
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
 from mlbench.experiment import clock, events
+from mlbench.launch.process_group import Rendezvous, choose_interface, import_backend, join, listen
 
-STAMPS = ("backend_begin", "imports_end", "group_end")
+START_TIMEOUT_S = 300.0  # s; importing torch took 100 s on 2 CPUs with a load of 45
 
 
 # Ray Train's helpers that only cost us: an actor that asks the dashboard every second whether the controller
@@ -21,7 +24,7 @@ STAMPS = ("backend_begin", "imports_end", "group_end")
 UNUSED_CALLBACKS = ("PlacementGroupCleanerCallback", "DatasetsCallback")
 
 
-class FixedWorkers(FixedScalingPolicy):
+class NoAutoscalingPolicy(FixedScalingPolicy):
     """Ray's policy of a fixed number of workers that does not ask an autoscaler for them.
 
     Ray's own starts one more actor, waits for it before it starts a worker, and asks it while they train. A
@@ -35,7 +38,7 @@ class FixedWorkers(FixedScalingPolicy):
         pass
 
 
-class Trainer(TorchTrainer):
+class LeanTorchTrainer(TorchTrainer):
     """Ray's TorchTrainer that leaves signals alone, without the helpers that mlbench has no use for."""
 
     controller: Any = None
@@ -46,7 +49,7 @@ class Trainer(TorchTrainer):
             ray.kill(self.controller)
 
     def _initialize_and_run_controller(self, **given: Any) -> Any:
-        given["scaling_policy"] = FixedWorkers(self.scaling_config)
+        given["scaling_policy"] = NoAutoscalingPolicy(self.scaling_config)
         return super()._initialize_and_run_controller(**given)
 
     def _register_sigint_handler(self, controller: Any) -> None:
@@ -59,38 +62,61 @@ class Trainer(TorchTrainer):
 
 
 @dataclass
-class TimedTorchConfig(TorchConfig):
-    """Ray's set-up of the process group, with the time of its parts kept on every worker."""
+class ProcessGroupConfig(TorchConfig):
+    """How the workers' process group is made; Ray's own TorchConfig with mlbench's set-up.
+
+    - module: a Python module that registers the backend, imported on every worker first.
+    - interface: the network interface of all workers; None: the one by which each reaches the head.
+    - start_timeout_s: how long the workers may take to import torch and to meet.
+    - log: the event log, which gets the stamps of these steps.
+    """
+
+    module: str | None = None
+    interface: str | None = None
+    start_timeout_s: float = START_TIMEOUT_S
+    log: str | None = None
 
     @property
     def backend_cls(self) -> type:
-        """Return Ray's own backend, wrapped."""
-        return type("TimedTorchBackend", (super().backend_cls,), {"on_start": _on_start})
+        """Return Ray's own backend, which also ends the group, with another start."""
+        return type("ProcessGroupBackend", (super().backend_cls,), {"on_start": _on_start})
 
 
-def _on_start(self: Any, worker_group: Any, backend_config: TorchConfig) -> None:
+def _on_start(self: Any, worker_group: Any, config: ProcessGroupConfig) -> None:
+    """Make the process group, from the controller; every step has a deadline, for a worker may be frozen."""
     begin = clock.wall()
-    worker_group.execute(_import)
+    limit = config.start_timeout_s
+    await_ranks(worker_group.execute_async(import_backend, config.module), "import torch", limit)
     imported = clock.wall()
-    TorchConfig().backend_cls.on_start(self, worker_group, backend_config)
-    worker_group.execute(_stamp, begin, imported, clock.wall())
+    head = ray.get_runtime_context().gcs_address.rpartition(":")[0].strip("[]")
+    choosing = worker_group.execute_async(choose_interface, head, config.interface)
+    addresses = await_ranks(choosing, "name its network interface", limit)
+    listening = [worker_group.execute_single_async(0, listen, addresses[0])]
+    (port,) = await_ranks(listening, "open a port", limit)
+    meeting = Rendezvous(addresses[0], port, limit)
+    size = len(worker_group)
+    group = {"backend": config.backend, "world_size": size, "timeout_s": config.timeout_s}
+    joining = [worker_group.execute_single_async(rank, join, meeting, rank, **group) for rank in range(size)]
+    await_ranks(joining, "join the process group", limit + 1)  # the ranks that wait tell what for
+    stamps = {"backend_begin": begin, "imports_end": imported, "group_end": clock.wall()}
+    if config.log is not None:
+        events.append(Path(config.log), "startup", stamps, hostname=platform.node())
 
 
-def _import() -> None:
-    import torch.distributed  # noqa: F401  (the import is the point)
+def await_ranks(results: Sequence[Any], what: str, timeout_s: float) -> list[Any]:
+    """Return every rank's result; RuntimeError names the ranks that have none after `timeout_s`."""
+    done, missing = ray.wait(list(results), num_returns=len(results), timeout=timeout_s)
+    if missing:
+        try:
+            ray.get(done)  # the cause, where another rank has failed
+        except RayTaskError as error:
+            raise error.as_instanceof_cause() from error
+        ranks = ", ".join(str(results.index(result)) for result in missing)
+        raise RuntimeError(f"rank {ranks} did not {what} within {timeout_s:g} s: frozen, or not reachable")
+    return ray.get(list(results))
 
 
-def _stamp(*stamps: float) -> None:
-    for name, stamp in zip(STAMPS, stamps, strict=True):
-        os.environ[f"MLBENCH_{name.upper()}"] = repr(stamp)
-
-
-def startup_stamps() -> dict[str, float]:
-    """Return the wall-clock stamps that the set-up left in this worker's environment."""
-    return {name: float(os.environ[f"MLBENCH_{name.upper()}"]) for name in STAMPS}
-
-
-class EventWriter(UserCallback):
+class EventLogCallback(UserCallback):
     """Appends validations and restarts to the event log; lives in the controller, beside the driver."""
 
     def __init__(self, path: Path) -> None:
@@ -99,22 +125,25 @@ class EventWriter(UserCallback):
         self.started = False
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-        """Write each validation with every rank's segment, and the nodes' samples."""
+        """Write each validation with every rank's times and the nodes' samples, or rank 0's result."""
         ranks = sorted(metrics, key=lambda m: m["rank"])
         path = Path(self.path)
+        if "result" in ranks[0]:
+            events.append(path, "worker_result", ranks[0]["result"])
+            return
         started_at = ranks[0]["started_at"]
         system = [sample for message in ranks for sample in message["system"]]
         if not self.started:
             self.started = True
-            events.append(path, "run_start", started_at, kind="INTERVAL_START")
+            host = ranks[0].get("hostname")
+            events.append(path, "run_start", started_at, kind="INTERVAL_START", hostname=host)
         for parts in zip(*(message["parts"] for message in ranks), strict=True):
-            segments = [part["segment"] for part in parts]
             events.append(
                 path,
                 "validation",
                 parts[0]["validation"],
                 started_at=started_at,
-                segments=segments,
+                phase_times=[part["phase_times"] for part in parts],
                 system=system,
             )
             system = []

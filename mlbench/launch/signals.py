@@ -2,12 +2,13 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
 
-PARENT = "MLBENCH_PARENT"  # environment variable: the process without which a command must not go on
+PARENT_PID = "MLBENCH_PARENT"  # environment variable: the process without which a command must not go on
 PARENT_POLL_S = 0.5  # s between two looks whether it lives
 
 
@@ -29,13 +30,32 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def end_with_parent() -> None:
+def open_standard_streams() -> None:
+    """Give a command that was started with a closed stdin, stdout or stderr an empty one in its place.
+
+    The next file that is opened would get its number, and whatever prints would write into it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, mode))
+
+
+def discard(stream: TextIO) -> None:
+    """Send what is still written to a stream that is full or broken nowhere, so that no exit fails on it."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def exit_with_parent() -> None:
     """Kill this process soon after its parent died, where the environment names that parent.
 
     A sweep that is killed must leave no run behind that goes on measuring. Polled, because Linux's own
     notice (prctl, PR_SET_PDEATHSIG) follows the parent's thread, not its process, and exists on Linux only.
     """
-    parent = os.environ.pop(PARENT, None)
+    parent = os.environ.pop(PARENT_PID, None)
     if parent is not None:
         threading.Thread(target=_watch, args=(int(parent),), name="parent", daemon=True).start()
 

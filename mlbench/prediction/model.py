@@ -1,176 +1,296 @@
-"""The model: seconds an update from its phases, times updates to the goal, plus the time outside batches.
+"""The model: seconds a step from its phases, times steps to the goal, plus the time outside the batches.
 
-- compute and feeding: fixed + proportional to a worker's samples an update. optimizer: fixed.
+- compute and data wait: fixed + proportional to a worker's samples a step. optimizer: fixed.
 - communication: an all-reduce of the gradients, hops(k) x alpha + 2(k-1)/k x beta. A ring passes 2(k-1)
-  messages one after the other, a tree 2 log2 k (Thakur et al. 2005; NCCL, gloo and MPI choose between such
-  forms). Runs at two worker counts fit both exactly, so both are kept, weighted by how well they fit.
+  messages one after the other, a tree 2 log2 k (Thakur et al. 2005). Both are fitted; where the runs fit both
+  alike, each counts half.
 - exposed communication: what is not hidden behind backward; never more is hidden, as a share of the
   communication and of compute, than was measured.
 - epochs to the goal: E_min (1 + B / B_crit) in the global batch B (McCandlish et al. 2018); constant where
   B is the same for all worker counts.
-- outside the batches: an epoch's fixed part + a part shared out among the workers, as validation is.
+- outside the batches: an epoch's fixed part + a part shared among the workers, as validation is.
 
-Noise is multiplicative; its level and the coefficients are drawn as the misfit of the measured runs allows,
-so an interval widens where the runs say little. The interval is that of one further run.
+Every part is a non-negative least-squares fit of two terms to relative errors, since noise is a percentage.
 """
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mlbench.prediction import fitting
-from mlbench.prediction.fitting import Array, Component
+from mlbench.experiment.errors import UserError
 from mlbench.prediction.runs import Measurements
 
-DRAWS = 4000  # parameter sets; the ends of a 95 % interval then move by about 1 % between seeds
-SEED = 20200908  # any constant: equal runs give equal intervals
-ALIKE = 0.01  # relative misfit below which two forms of communication are not told apart
-PHASES = ("compute", "optimizer", "feeding")
-SECONDS = (*PHASES, "outside", "communication", "overlapped")
+Array = NDArray[np.float64]
+STEP = ("compute", "optimizer", "data_wait")  # parts of a step beside communication
+COMPUTING = ("compute", "optimizer")  # what another processor changes
+PASSES = 3  # errors relative to noisy values pull a fit down; relative to the fit before they do not
+TINY = 1e-6  # of a part's mean: a smaller value counts as nothing and has no relative error
+ALIKE = 1.1  # ratio of relative errors up to which two forms of an all-reduce fit alike
+BITS = 8  # a byte
+SEVERAL, ONE = ("ring", "tree"), ("bandwidth", "latency")  # forms fitted at several counts, and at one
+NETWORK = re.compile(r"(?P<rate>\d+(?:\.\d+)?)gbit,(?P<latency>\d+(?:\.\d+)?)us", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a message costs: seconds each, and seconds a byte; at line rate unless it was measured."""
+
+    name: str
+    latency_s: float
+    s_per_byte: float
+    measured: bool
+
+    @property
+    def gbit_per_s(self) -> float:
+        return BITS / self.s_per_byte / 1e9
+
+    @classmethod
+    def stated(cls, text: str) -> "Network":
+        """Return the network of a text such as 10gbit,50us: line rate, and one-way latency of a message."""
+        found = NETWORK.fullmatch(text)
+        if not found or float(found["rate"]) == 0:
+            raise UserError(
+                f"network={text} is not a network",
+                hint="write line rate and latency of a message, as in network=10gbit,50us, "
+                "or the name of a run of task allreduce",
+            )
+        rate = float(found["rate"]) * 1e9 / BITS
+        return cls(text, float(found["latency"]) * 1e-6, 1 / rate, measured=False)
+
+    @classmethod
+    def of_table(cls, name: str, table: list[dict[str, Any]]) -> "Network":
+        """Return the network that a run of task allreduce measured with all_reduce of float32."""
+        wanted = {"kind": "fit", "collective": "all_reduce", "dtype": "float32"}
+        rows = [row for row in table if wanted.items() <= row.items()]  # other tasks have other tables
+        if not rows or not rows[0]["beta_s_per_byte"]:
+            hint = "python -m mlbench.run task=allreduce"
+            raise UserError(f"run {name!r} measured no bandwidth of all_reduce", hint=hint)
+        line, workers = rows[0], rows[0]["workers"]
+        hops, volume = 2 * (workers - 1), 2 * (workers - 1) / workers  # of a ring
+        return cls(name, line["alpha_s"] / hops, line["beta_s_per_byte"] / volume, measured=True)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the time, fitted: `terms` (runs, 2) @ `theta` (2,) is close to `measured` (runs,)."""
+
+    terms: Array
+    measured: Array
+    theta: Array
+
+    @property
+    def residuals(self) -> Array:
+        """Relative errors as logarithms, 0 for runs in which the part took no time."""
+        fitted, used = self.terms @ self.theta, self.measured > TINY * max(self.measured.mean(), 1e-300)
+        safe = np.where(used & (fitted > 0), fitted, 1.0)
+        return np.log(np.where(used & (fitted > 0), self.measured, 1.0) / safe)
+
+    @property
+    def dof(self) -> int:
+        """Degrees of freedom that the runs leave for the noise."""
+        used = self.measured > TINY * max(self.measured.mean(), 1e-300)
+        rank = np.linalg.matrix_rank(_unit(self.terms[used])) if used.any() else 0
+        return int(used.sum()) - int(rank)
+
+
+@dataclass(frozen=True)
+class Times:
+    """What the model predicts of each worker count; all (counts,)."""
+
+    time: Array  # s to accuracy
+    epochs: Array
+    step: Array  # s
+    exposed: Array  # s of a step that are waited for communication
 
 
 @dataclass(frozen=True)
 class Model:
     """What was fitted to the measurements.
 
-    - forms: communication's fit by name of the form, with `weights` that add up to 1.
-    - sigma, freedom: noise of seconds, relative, and how many degrees of freedom know it; 0: nothing does.
-    - epochs_sigma, epochs_freedom: likewise of the epochs to the goal.
+    - step: parts of a step, s. outside: s an epoch. epochs: to the goal, from the runs that reached it.
+    - allreduce: s a step by the form of the all-reduce, with `weights` that add up to 1.
     """
 
     measurements: Measurements
-    phases: dict[str, Component]  # s an update
-    forms: dict[str, Component]  # s an update
-    weights: dict[str, float]
+    step: Mapping[str, Part]
+    allreduce: Mapping[str, Part]
+    weights: Mapping[str, float]
     hidden_of_communication: float  # at most this share of the all-reduce is overlapped
     hidden_of_compute: float  # and at most so much of it as this share of compute lasts
-    outside: Component  # s an epoch
-    epochs: Component
+    outside: Part
+    epochs: Part
     epoch_samples: float
-    batch: float  # samples an update; a worker's where the global batch grows
-    sigma: float
-    freedom: float
-    epochs_sigma: float
-    epochs_freedom: int
-
-    def global_batch(self, workers: Array) -> Array:
-        """Return the samples an update of all workers."""
-        return self.batch * (workers if self.measurements.grows else np.ones_like(workers))
+    batch: float  # samples a step; a worker's where the global batch grows
 
     @property
     def most_workers(self) -> float:
-        """The count beyond which a worker has no sample of an update, or an epoch no whole update."""
+        """The count beyond which a worker has no sample of a step, or an epoch no whole step."""
         return self.epoch_samples / self.batch if self.measurements.grows else self.batch
+
+    def predict(self, workers: Array, *, faster: float = 1.0, network: Network | None = None) -> Times:
+        """Return the times at each worker count.
+
+        - faster: by what factor another processor computes.
+        - network: in place of the measured one; UserError where the bytes of the gradients are not known.
+        """
+        batch = self.batch * (workers if self.measurements.grows else np.ones_like(workers))
+        shared = _pair(1.0, batch / workers)
+        seconds = {
+            name: shared @ part.theta / (faster if name in COMPUTING else 1.0)
+            for name, part in self.step.items()
+        }
+        terms = allreduce_terms(workers)
+        thetas = {name: part.theta for name, part in self.allreduce.items()}
+        weights = self.weights
+        if network is not None:
+            thetas = self._replaced(network)
+            weights = weights if set(thetas) == set(weights) else dict.fromkeys(thetas, 1 / len(thetas))
+        allreduce = sum((weights[n] * (terms[n] @ theta) for n, theta in thetas.items()), 0 * workers)
+        hidden = np.minimum(
+            self.hidden_of_communication * allreduce, self.hidden_of_compute * seconds["compute"]
+        )
+        step = sum(seconds.values(), allreduce - hidden)
+        epochs = _pair(1.0, batch if self.measurements.grows else 0 * batch) @ self.epochs.theta
+        outside = _pair(1.0, 1 / workers) @ self.outside.theta
+        time = epochs * (self.epoch_samples / batch * step + outside)
+        return Times(time, epochs, step, allreduce - hidden)
+
+    def refit(self, noise: Array, epoch_noise: Array, form: str | None) -> "Model":
+        """Return the model of runs as fitted times exp(noise), with one form of all-reduce."""
+        sent = np.array([run.workers > 1 for run in self.measurements.runs])
+        allreduce = {form: _noisy(self.allreduce[form], noise[sent])} if form else {}
+        return replace(
+            self,
+            step={name: _noisy(part, noise) for name, part in self.step.items()},
+            allreduce=allreduce,
+            weights=dict.fromkeys(allreduce, 1.0),
+            outside=_noisy(self.outside, noise),
+            epochs=_noisy(self.epochs, epoch_noise),
+        )
+
+    def _replaced(self, network: Network) -> dict[str, Array]:
+        """Return alpha and beta of another network: its latency; its bandwidth with the measured efficiency.
+
+        A stated line rate is reached to the share to which the runs reached that of their own hardware, where
+        its profile states one, and never exceeded.
+        """
+        size = self.measurements.gradient_bytes
+        if size is None:
+            raise UserError(
+                "the runs do not say how many bytes of gradients a step sums, "
+                "so another network cannot be predicted",
+                hint="leave network=... out, or measure again: new records say it",
+            )
+        line, own = size * network.s_per_byte, self.measurements.hardware.network_gbit_per_s
+        replaced = {}
+        for name in [name for name in SEVERAL if name in self.allreduce] or SEVERAL:
+            fitted = self.allreduce.get(name) or self.allreduce.get("bandwidth")
+            beta = line
+            if own is not None and not network.measured and fitted is not None:
+                beta = max(line, fitted.theta[1] * own / network.gbit_per_s)
+            replaced[name] = np.array([network.latency_s, beta])
+        return replaced
 
 
 def fit(measurements: Measurements) -> Model:
-    """Return the model of these measurements, which `measured.check` has passed."""
-    runs = measurements.runs
+    """Return the model of these measurements, which `runs.check` has passed."""
+    runs, grows = measurements.runs, measurements.grows
     workers = np.array([run.workers for run in runs], np.float64)
-    updates = np.array([run.updates for run in runs])
-    epochs = np.array([run.epochs for run in runs])
-    grows = measurements.grows
+    steps, epochs = (np.array([getattr(run, name) for run in runs]) for name in ("steps", "epochs"))
     batch = median(run.batch / (run.workers if grows else 1) for run in runs)
     share = np.full_like(workers, batch) if grows else batch / workers
-
-    seconds = {name: np.array([getattr(run, f"{name}_s") for run in runs]) for name in SECONDS}
-    phases = {name: fitting.component(_share_terms(share, name), seconds[name] / updates) for name in PHASES}
-    overlapped = seconds["overlapped"]
-    all_reduce = seconds["communication"] + overlapped
+    names = (*STEP, "outside", "communication", "overlapped")
+    seconds = {name: np.array([getattr(run, f"{name}_s") for run in runs]) for name in names}
+    all_of_it = seconds["communication"] + seconds["overlapped"]
     sent = workers > 1
-    forms = {
-        name: fitting.component(terms[sent], (all_reduce / updates)[sent])
-        for name, terms in communication_terms(workers, several=len(set(workers[sent])) > 1).items()
-    }
-    outside = fitting.component(_outside_terms(workers), seconds["outside"] / epochs)
+    # At one count alone latency and bandwidth are not told apart, and either may be all of it.
+    forms = SEVERAL if len(set(workers[sent])) > 1 else ONE
+    terms = allreduce_terms(workers[sent])
+    allreduce = {name: part(terms[name], (all_of_it / steps)[sent]) for name in forms if sent.any()}
     reached = np.array([run.reached for run in runs])
-    to_goal = fitting.component(_epoch_terms(batch * workers, grows=grows)[reached], epochs[reached])
-    sigma, freedom = _noise([*phases.values(), outside], forms, seconds)
-    least = min((one.misfit for one in forms.values()), default=0.0)
-    known = max(sigma, ALIKE) ** 2
-    likely = {name: _likelihood((one.misfit - least) / known, freedom) for name, one in forms.items()}
-    step = median(run.epochs / run.validations for run in runs)
-    spread = to_goal.misfit / to_goal.freedom if to_goal.freedom else 0.0
+    sizes = _pair(1.0, batch * workers if grows else 0 * workers)
     return Model(
         measurements=measurements,
-        phases=phases,
-        forms=forms,
-        weights={name: value / sum(likely.values()) for name, value in likely.items()},
-        hidden_of_communication=_most(overlapped, all_reduce),
-        hidden_of_compute=_most(overlapped, seconds["compute"]),
-        outside=outside,
-        epochs=to_goal,
+        step={
+            name: part(_pair(1.0, 0 * share if name == "optimizer" else share), seconds[name] / steps)
+            for name in STEP
+        },
+        allreduce=allreduce,
+        weights=_weights(allreduce),
+        hidden_of_communication=_most(seconds["overlapped"], all_of_it),
+        hidden_of_compute=_most(seconds["overlapped"], seconds["compute"]),
+        outside=part(_pair(1.0, 1 / workers), seconds["outside"] / epochs),
+        epochs=part(sizes[reached], epochs[reached]),
         epoch_samples=median(run.samples / run.epochs for run in runs),
         batch=batch,
-        sigma=sigma,
-        freedom=freedom,
-        # The goal is met at a validation, so epochs are known no better than their distance: uniform.
-        epochs_sigma=max(math.sqrt(spread), step / math.sqrt(12) / float(np.mean(epochs[reached]))),
-        epochs_freedom=to_goal.freedom,
     )
 
 
-def communication_terms(workers: Array, *, several: bool) -> dict[str, Array]:
-    """Return the (runs, 2) terms of alpha and beta for each form of an all-reduce among `workers`.
+def part(terms: Array, measured: Array) -> Part:
+    """Return the non-negative least-squares fit of the relative errors.
 
-    Where runs at one count alone are known (not `several`), latency and bandwidth are not told apart, and
-    either may be all of it.
+    Of two terms that the runs cannot tell apart (equal batches, one worker count) the first takes all.
     """
-    volume = 2 * (workers - 1) / workers
-    tree, none = 2 * np.log2(workers), np.zeros_like(workers)
-    if several:
-        return {
-            "ring": np.stack([2 * (workers - 1), volume], axis=1),
-            "tree": np.stack([tree, volume], axis=1),
-        }
-    return {"bandwidth": np.stack([none, volume], axis=1), "latency": np.stack([tree, none], axis=1)}
+    from scipy.optimize import nnls
+
+    used = measured > TINY * max(measured.mean(), 1e-300)
+    if np.linalg.matrix_rank(_unit(terms[used]), tol=1e-2) < 2 and terms[used, 0].any():
+        terms = terms * np.array([1.0, 0.0])
+    theta, reference = np.zeros(2), measured
+    for _ in range(PASSES if used.any() else 0):
+        rows = terms[used] / reference[used, None]
+        scale = np.linalg.norm(rows, axis=0).clip(1e-300)
+        theta = nnls(rows / scale, measured[used] / reference[used])[0] / scale
+        fitted = terms @ theta
+        reference = np.where(fitted > 0, fitted, measured)
+    return Part(terms, measured, theta)
 
 
-def _share_terms(share: Array, name: str) -> Array:
-    proportional = np.zeros_like(share) if name == "optimizer" else share
-    return np.stack([np.ones_like(share), proportional], axis=1)
+def allreduce_terms(workers: Array) -> dict[str, Array]:
+    """Return the (runs, 2) terms of alpha and beta for each form of an all-reduce among `workers`."""
+    volume, tree = 2 * (workers - 1) / workers, 2 * np.log2(workers)
+    return {
+        "ring": _pair(2 * (workers - 1), volume),
+        "tree": _pair(tree, volume),
+        "bandwidth": _pair(0 * workers, volume),
+        "latency": _pair(tree, 0 * workers),
+    }
 
 
-def _outside_terms(workers: Array) -> Array:
-    return np.stack([np.ones_like(workers), 1 / workers], axis=1)
+def _pair(first: float | Array, second: Array) -> Array:
+    return np.stack(np.broadcast_arrays(first, second), axis=-1)
 
 
-def _epoch_terms(batch: Array, *, grows: bool) -> Array:
-    return np.stack([np.ones_like(batch), batch if grows else np.zeros_like(batch)], axis=1)
+def _unit(terms: Array) -> Array:
+    return terms / np.linalg.norm(terms, axis=0).clip(1e-300)
+
+
+def _noisy(one: Part, noise: Array) -> Part:
+    """Return the fit to the fitted values times exp(noise); errors are relative to the fitted values."""
+    from scipy.optimize import nnls
+
+    fitted = one.terms @ one.theta
+    used = fitted > 0
+    if not used.any():
+        return one
+    rows = one.terms[used] / fitted[used, None]
+    scale = np.linalg.norm(rows, axis=0).clip(1e-300)
+    return replace(one, theta=nnls(rows / scale, np.exp(noise[used]))[0] / scale)
+
+
+def _weights(forms: Mapping[str, Part]) -> dict[str, float]:
+    """Return 1 for the form that fits better, equal parts where they fit alike or exactly."""
+    errors = {name: float(np.sqrt(np.mean(one.residuals**2))) for name, one in forms.items()}
+    best = {name for name, error in errors.items() if error <= ALIKE * min(errors.values()) + 1e-3}
+    return {name: 1 / len(best) if name in best else 0.0 for name in forms}
 
 
 def _most(part: Array, whole: Array) -> float:
     """Return the largest share of the whole that the part has anywhere, at most 1."""
     known = whole > 0
     return min(1.0, float(np.max(part[known] / whole[known]))) if known.any() else 0.0
-
-
-def _likelihood(excess: float, freedom: float) -> float:
-    """Return Student's likelihood of a misfit above the best, in squares of a noise; 1 for the best."""
-    known = max(1.0, freedom)
-    return (1 + excess / known) ** (-(known + 1) / 2)
-
-
-def _noise(
-    fixed: Sequence[Component], forms: dict[str, Component], seconds: dict[str, Array]
-) -> tuple[float, float]:
-    """Return the relative noise of seconds and its degrees of freedom.
-
-    Misfits are pooled over the phases, each weighted by its share of the time, or the noise of a phase
-    that hardly takes time would be that of all; the freedom is Satterthwaite's (1946).
-    """
-    names = ("compute", "optimizer", "feeding", "outside")
-    shares = [float(seconds[name].sum()) for name in names]
-    best = min(forms.values(), key=lambda one: one.misfit, default=None)
-    pooled = list(zip(fixed, shares, strict=True))
-    if best is not None:
-        pooled.append((best, float((seconds["communication"] + seconds["overlapped"]).sum())))
-    weight = sum(share * one.freedom for one, share in pooled)
-    if weight == 0:
-        return 0.0, 0.0
-    squared = sum(share**2 * one.freedom for one, share in pooled)
-    sigma = math.sqrt(sum(share * one.misfit for one, share in pooled) / weight)
-    return sigma, weight**2 / squared

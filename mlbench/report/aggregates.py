@@ -8,9 +8,8 @@ from typing import Any
 
 from mlbench.analysis.speedup import Estimate, Ratio, Speedup
 from mlbench.experiment.phases import PHASES
-from mlbench.experiment.record import Record
 from mlbench.report.charts.phases import OUTSIDE
-from mlbench.report.grouping import Family, Group, groups
+from mlbench.report.grouping import Family, Group
 
 Row = dict[str, Any]
 # What a chart of MLflow over workers is worth drawing; each has its interval as interval/..._low and _high.
@@ -31,27 +30,24 @@ METRICS = (
 )
 
 
-def rows(records: Sequence[Record]) -> list[Row]:
+def rows(found: Sequence[Group]) -> list[Row]:
     """Return one row a point, the same columns in each; None where something was not measured.
 
     Infinite times and costs mean that half of the runs or more missed the goal.
     """
     return [
-        _row(group, family, one)
-        for group in groups(records)
-        for family in group.families
-        for one in family.speedups
+        _row(group, family, one) for group in found for family in group.families for one in family.speedups
     ]
 
 
-def metrics(records: Sequence[Record]) -> Iterator[tuple[str, float, int]]:
+def metrics(found: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
     """Yield (name, value, workers) of every finite aggregate, for a tracking store with step = workers.
 
     Points of several families have the family's label before the name, e.g. "gloo/speedup". Those of the
     study's tasks have the task's. Points that may not be compared (oversubscribed) are left out.
     """
-    several = len(groups(records)) > 1
-    for row in rows(records):
+    several = len(found) > 1
+    for row in rows(found):
         if row["no_speedup"] and row["oversubscribed"]:
             continue
         place = [row["task"], row["scale"], row["other_data"].replace("/", "_")] if several else []
@@ -83,7 +79,7 @@ def _row(group: Group, family: Family, one: Speedup) -> Row:
     row: Row = {
         "task": point.task,
         "scale": point.scale,
-        "goal": point.goal,
+        "goal": str(point.goal) if point.goal else None,
         "dataset": group.dataset,
         "other_data": group.other_data,
         "recipe": point.recipe,
@@ -120,6 +116,7 @@ def _row(group: Group, family: Family, one: Speedup) -> Row:
         "samples_per_s": point.samples_per_s,
         "usd": point.usd,
         "usd_spot": point.usd_spot,
+        "usd_with_startup": point.usd_with_startup,
     }
     for name, found in quantities.items():
         for end in ("value", "low", "high"):

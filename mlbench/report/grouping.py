@@ -9,6 +9,7 @@ from mlbench.analysis import compare
 from mlbench.analysis.points import OURS, points
 from mlbench.analysis.speedup import Point, Speedup, families, speedups
 from mlbench.experiment.format import counted
+from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
 
 LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware")  # fields of Point
@@ -53,7 +54,7 @@ class Group:
 
     task: str
     scale: str
-    goal: str | None
+    goal: Goal | None
     dataset: str
     other_data: str
     families: tuple[Family, ...]
@@ -96,16 +97,26 @@ def workers(point: Point) -> str:
     return counted(point.workers, "worker")
 
 
+def tables(group: Group) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the tables that the runs of a group measured, by the label of their point."""
+    found = {
+        f"{family.prefix}{workers(point)}": [row for record in point.records for row in record.table]
+        for family in group.families
+        for point in family.points
+    }
+    return {label: rows for label, rows in found.items() if rows}
+
+
 def of(part: int, whole: int) -> str:
     """Return how many runs of all, e.g. 1 of 3 runs."""
     return f"{part} of {counted(whole, 'run')}"
 
 
-def reasons(family: Family, *, forbidden_only: bool = False) -> list[str]:
+def reasons(family: Family, *, excluded_only: bool = False) -> list[str]:
     """Return why points have no speed-up, one sentence a reason."""
     by_reason: dict[str, list[str]] = {}
     for one in family.speedups:
-        why = one.point.forbidden if forbidden_only else one.why
+        why = one.point.exclusion_reason if excluded_only else one.why
         if why:
             by_reason.setdefault(why, []).append(str(one.point.workers))
     return [

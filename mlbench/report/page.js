@@ -4,37 +4,30 @@
   var figures = JSON.parse(document.getElementById("figures-data").textContent);
   var dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-  var buttons = {
-    responsive: true,
-    displaylogo: false,
-    displayModeBar: window.matchMedia("(hover: hover)").matches ? "hover" : false,
-    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-  };
-
-  function scheme() {
+  function options() {
     var ink = dark.matches ? "#e6e6e3" : "#1b1b1b";
-    var line = dark.matches ? "#3a3a38" : "#e2e2e2";
-    var change = { "font.color": ink, "font.family": "system-ui, sans-serif", "modebar.bgcolor": "rgba(0,0,0,0)" };
-    ["xaxis", "yaxis"].forEach(function (axis) {
-      change[axis + ".gridcolor"] = line;
-      change[axis + ".linecolor"] = ink;
+    var colours = { labelColor: ink, titleColor: ink, domainColor: ink, tickColor: ink };
+    return {
+      actions: false,
+      ast: true, // expressions are interpreted: the page allows no eval
+      renderer: "svg",
+      tooltip: { theme: dark.matches ? "dark" : "light" },
+      config: { background: "transparent", axis: colours, legend: colours, text: { color: ink } },
+    };
+  }
+
+  function draw(place) {
+    place.parentNode.classList.add("drawn"); // first, so that the place has a width
+    vegaEmbed(place, figures[place.dataset.figure], options()).catch(function (error) {
+      place.parentNode.classList.remove("drawn");
+      throw error;
     });
-    return change;
   }
 
   document.querySelectorAll(".live").forEach(function (place) {
-    var figure = figures[place.dataset.figure];
-    place.parentNode.classList.add("drawn"); // first, so that the place has a width
-    Plotly.newPlot(place, figure.data, figure.layout, buttons)
-      .then(function () {
-        return Plotly.relayout(place, scheme());
-      })
-      .catch(function (error) {
-        place.parentNode.classList.remove("drawn");
-        throw error;
-      });
+    draw(place);
     dark.addEventListener("change", function () {
-      Plotly.relayout(place, scheme());
+      draw(place);
     });
   });
 })();

@@ -1,29 +1,28 @@
 """One self-contained page: question, answer, figures, tables, provenance; it asks nothing of any network."""
 
 import base64
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from mlbench.analysis.chart import Chart
 from mlbench.experiment.record import Record
-from mlbench.report import tables
-from mlbench.report.chart import Chart
+from mlbench.report import render, tables
 from mlbench.report.charts import charts
-from mlbench.report.charts.collectives import measured
-from mlbench.report.figures import figure
 from mlbench.report.grouping import Group, groups
-from mlbench.report.interactive import plotly
 from mlbench.report.page_input import StudyText
 from mlbench.report.provenance_section import facts, provenance
 from mlbench.report.summary import answer
+from mlbench.tasks import rcp, registry
 
 READING = (
     "A value is the median of a point's runs; below it stands its bootstrap 95 % interval.",
     "The olympic mean leaves out the best and the worst run (MLPerf); it needs three runs.",
-    "A run that missed its goal, diverged, failed or was interrupted counts as infinite time.",
+    "Every seed counts once. A run that missed its goal, diverged or failed counts as infinite time; a seed "
+    "of which one attempt failed counts as failed. Interrupted attempts are listed and do not count.",
     "Time to accuracy is wall clock from the first touch of training data to the end of the validation that "
     "met the goal; in every run it is epochs times seconds an epoch, validations inside.",
     "Speed-up is the time of one worker over that of k, of the same experiment in all else. Compute only "
@@ -31,7 +30,7 @@ READING = (
     "Exposed communication is what nothing hides; overlapped communication runs beside the backward pass. "
     "Both are shares of the time in batches.",
     "The price index is price increase over performance increase, k / S^2 at one price a node: below 1 the "
-    "workers earn their price.",
+    "workers earn their price. It is of the time to accuracy, without start-up.",
     "Runs whose workers shared CPUs, or whose node is not the hardware stated, stand apart: no speed-up.",
 )
 
@@ -40,7 +39,7 @@ READING = (
 class _Figure:
     id: str
     chart: Chart
-    png: str
+    svg: str  # as base64
 
 
 @dataclass(frozen=True)
@@ -55,15 +54,23 @@ class _Section:
     unshown: int
 
 
-def page(records: Sequence[Record], *, study: StudyText, references: Sequence[Any]) -> str:
+def page(
+    records: Sequence[Record],
+    *,
+    study: StudyText,
+    references: Sequence[Any],
+    found: Sequence[Group] | None = None,
+) -> str:
     """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped."""
     from jinja2 import Environment, StrictUndefined
-    from plotly.offline import get_plotlyjs
 
-    found = groups(records)
+    found = groups(records) if found is None else found
     sections = [_section(group, place, found, references) for place, group in enumerate(found)]
     drawn = {
-        one.id: plotly(one.chart) for section in sections for one in section.figures if not one.chart.empty
+        one.id: render.specification(one.chart)
+        for section in sections
+        for one in section.figures
+        if not one.chart.empty
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["joined"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")
@@ -79,7 +86,7 @@ def page(records: Sequence[Record], *, study: StudyText, references: Sequence[An
         figures_json=_inside_script(drawn),
         style=_packaged("page.css"),
         script=_packaged("page.js"),
-        library=get_plotlyjs() if drawn else "",
+        library=_library() if drawn else "",
     )
 
 
@@ -90,6 +97,14 @@ def published(names: set[str]) -> list[Any]:
     return [one for name in sorted(names) for one in reference.load(task=name)]
 
 
+@cache
+def _library() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(None).replace("</script", "<\\/script")  # pyright: ignore[reportArgumentType]
+
+
 def _packaged(name: str) -> str:
     return files("mlbench.report").joinpath(name).read_text(encoding="utf-8")
 
@@ -98,13 +113,15 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
     beside, unshown = tables.references([one for one in references if one.task == group.task])
     first = next((one for one in all_groups if one.task == group.task and not one.other_data), None)
     notes = {f"Note: {one.note}." for family in group.families for one in family.speedups if one.note}
+    points = [one.point for family in group.families for one in family.speedups]
+    notes |= {f"Implausible: {said}." for point in points if (said := rcp.warning(point.records))}
     data = f", {group.other_data}" if group.other_data else ""
     goal = f": {group.goal}" if group.goal else ""
     return _Section(
         id=f"group-{place}",
         title=f"{group.task}, {group.scale}{data}{goal}",
         answer=answer(group),
-        figures=[_Figure(f"figure-{place}-{chart.name}", chart, _png(chart)) for chart in _worth(group)],
+        figures=[_Figure(f"figure-{place}-{chart.name}", chart, _svg(chart)) for chart in _worth(group)],
         table=tables.points(group),
         notes=sorted(notes),
         references=beside if group is first else [],
@@ -113,18 +130,14 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
 
 
 def _worth(group: Group) -> list[Chart]:
-    """Return the charts to show; of task 0, which has no goal, only those that have something."""
+    """Return the charts to show; of a task that draws its own table, only those with data."""
     found = charts(group)
-    return [chart for chart in found if not chart.empty] if measured(group) else found
+    return [chart for chart in found if not chart.empty] if registry.report(group.task) else found
 
 
-def _png(chart: Chart) -> str:
-    """Return the still picture in base64; its title and words stand in the page already."""
-    if chart.empty:
-        return ""
-    buffer = io.BytesIO()
-    figure([chart], bare=True).savefig(buffer, format="png")
-    return base64.b64encode(buffer.getvalue()).decode()
+def _svg(chart: Chart) -> str:
+    """Return the still picture in base64; the page has its title and notes already."""
+    return "" if chart.empty else base64.b64encode(render.svg(chart).encode()).decode()
 
 
 def _inside_script(value: Any) -> str:

@@ -18,10 +18,12 @@ class StudyText:
     """A study in words.
 
     - commands: command lines that make it again, in their order.
-    - planned: all runs that were asked for, so that those without a record are told.
+    - planned: all runs that were asked for, so that those without a result are told.
+    - lost: a sentence for each attempt that has no record.
     """
 
     title: str
     question: str
     commands: tuple[str, ...]
     planned: tuple[Planned, ...] = ()
+    lost: tuple[str, ...] = ()

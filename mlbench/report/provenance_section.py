@@ -1,10 +1,10 @@
 """Where the numbers of a study come from, as lines for people."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
+from mlbench.experiment import attempts
 from mlbench.experiment.format import counted, with_prefix
-from mlbench.experiment.record import Record
+from mlbench.experiment.record import Node, Record
 
 GIB = 2**30  # bytes
 
@@ -14,9 +14,10 @@ def facts(records: Sequence[Record]) -> list[str]:
     if not records:
         return ["no run"]
     first, last = min(r.started_at for r in records)[:10], max(r.ended_at for r in records)[:10]
-    hardware = _each(records, lambda record: [str(record.experiment["hardware"]["name"])])
+    hardware = _each(records, lambda record: [str(record.experiment.hardware.name)])
     return [
-        counted(len({record.run_id for record in records}), "run"),
+        counted(len(attempts.results(records)), "run"),
+        *filter(None, [attempts.beside(records)]),
         first if first == last else f"{first} to {last}",
         f"hardware {', '.join(hardware)}",
         *(f"measured by {source}" for source in _each(records, lambda record: [record.source])),
@@ -34,8 +35,8 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
         "mlbench": _each(records, lambda record: [record.mlbench]),
         "git": _each(records, _git),
         "packages": _each(records, _packages),
-        "division": _each(records, lambda record: [record.experiment["division"]["name"]]),
-        "prepared data (SHA-256 of the manifest)": _each(records, lambda record: [record.data_manifest]),
+        "division": _each(records, lambda record: [record.experiment.division.name]),
+        "prepared data (SHA-256 of the manifest)": _each(records, lambda record: [record.data_hash]),
         "noise told by the nodes": _each(records, lambda record: record.warnings),
         "caveats": _each(records, lambda record: record.caveats),
     }
@@ -48,48 +49,47 @@ def _each(records: Iterable[Record], lines: Callable[[Record], Iterable[str | No
 
 
 def _profile(record: Record) -> list[str]:
-    hardware = record.experiment["hardware"]
-    return [f"{hardware['name']}: {hardware['description']}"]
+    hardware = record.experiment.hardware
+    return [f"{hardware.name}: {hardware.description}"]
 
 
 def _price(record: Record) -> list[str]:
-    price = record.experiment["hardware"]["price"]
+    price = record.experiment.hardware.price
     if price is None:
         return []
-    spot = price["usd_per_hour_spot"]
+    spot = price.usd_per_hour_spot
     spot = f", {spot:g} USD spot" if spot is not None else ""
-    return [f"{price['usd_per_hour']:g} USD an hour and node{spot}; {price['source']}, {price['date']}"]
+    return [f"{price.usd_per_hour:g} USD an hour and node{spot}; {price.source}, {price.date}"]
 
 
-def _node(node: dict[str, Any]) -> str:
-    gpus = [str(gpu.get("name")) for gpu in node.get("gpus") or ()]
-    drivers = dict.fromkeys(str(gpu.get("driver")) for gpu in node.get("gpus") or ())
+def _node(node: Node) -> str:
+    gpus = [str(gpu.name) for gpu in node.gpus]
+    drivers = dict.fromkeys(str(gpu.driver) for gpu in node.gpus)
     parts = [
-        node.get("cpu_model"),
-        f"{node['usable_cpus']} usable CPUs" if node.get("usable_cpus") else None,
-        f"{node['memory_bytes'] / GIB:.0f} GiB" if node.get("memory_bytes") else None,
+        node.cpu_model,
+        f"{node.usable_cpus} usable CPUs",
+        f"{node.memory_bytes / GIB:.0f} GiB" if node.memory_bytes else None,
         *(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)),
         *(f"driver {name}" for name in drivers),
-        node.get("os"),
-        f"kernel {node['kernel']}" if node.get("kernel") else None,
-        f"Python {node['python']}" if node.get("python") else None,
-        f"CUDA {node['cuda']}" if node.get("cuda") else None,
-        f"NCCL {node['nccl']}" if node.get("nccl") else None,
+        node.os,
+        f"kernel {node.kernel}" if node.kernel else None,
+        f"Python {node.python}" if node.python else None,
+        f"CUDA {node.cuda}" if node.cuda else None,
+        f"NCCL {node.nccl}" if node.nccl else None,
     ]
     return ", ".join(filter(None, parts))
 
 
 def _threads(record: Record) -> list[str]:
-    threads = sorted({node["threads_per_worker"] for node in record.nodes if node.get("threads_per_worker")})
+    threads = sorted({node.threads_per_worker for node in record.nodes if node.threads_per_worker})
     return [f"{counted(record.workers, 'worker')}: {', '.join(map(str, threads))}"] if threads else []
 
 
-def _calibration(node: dict[str, Any]) -> str:
+def _calibration(node: Node) -> str:
     """Return the node's measured rates to two digits, so that only a different node makes another line."""
-    rates = node.get("calibration") or {}
     units = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
     told = []
-    for name, value in rates.items():
+    for name, value in node.calibration.items():
         unit = next((text for end, text in units.items() if name.endswith(end)), None)
         if unit and isinstance(value, int | float):
             told.append(
@@ -99,12 +99,10 @@ def _calibration(node: dict[str, Any]) -> str:
 
 
 def _git(record: Record) -> list[str]:
-    git = record.software.get("git")
-    if not git:
-        return []
-    return [f"{git['sha']}{', with uncommitted changes' if git['dirty'] else ''}"]
+    git = record.software.git
+    return [f"{git.sha}{', with uncommitted changes' if git.dirty else ''}"] if git else []
 
 
 def _packages(record: Record) -> list[str]:
-    packages = record.software.get("packages") or {}
+    packages = record.software.packages
     return [", ".join(f"{name} {version}" for name, version in sorted(packages.items()) if version)]

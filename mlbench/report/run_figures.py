@@ -1,119 +1,104 @@
-"""A run's course as small figures: validation, training loss, and where the batches' time went.
+"""The curves of one run as pictures: validation, training loss, and where the time of its batches went."""
 
-Lines differ in dash and bars in hatching as well as in colour, so that they can be told apart in grey.
-"""
-
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from mlbench.experiment.format import counted
+from mlbench.analysis.chart import Axis, Chart, Trace
+from mlbench.experiment.format import counted, duration
 from mlbench.experiment.phases import PHASES
 from mlbench.experiment.record import Record
+from mlbench.report import render
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-INCHES = (6.4, 3.6)  # at DOTS_PER_INCH: 768 x 432 pixels
-DOTS_PER_INCH = 120
-# Okabe and Ito 2008, "Color universal design": told apart with every kind of colour vision.
-COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#999999")
-HATCHES = ("", "//", "", "\\\\", "xx", "", "..")
-ELAPSED = "time since the first touch of data / s"
+ELAPSED = Axis("time since the first touch of data / s", limits=(0, None))
 MOST_BARS = 40  # bars that can be told apart; of more segments neighbours are added up
+BAR = 0.8  # width of a bar, of the distance between two
 
 
 def draw(record: Record, folder: Path) -> list[Path]:
-    """Write the figures that the record has numbers for as PNG; return their paths."""
-    figures = {
-        "validation.png": _validation,
-        "training_loss.png": _training_loss,
-        "phases.png": _phases,
-    }
-    return [folder / name for name, plot in figures.items() if _figure(record, plot, folder / name)]
+    """Write the charts that the record has numbers for as PNG; return their paths."""
+    paths = []
+    for chart in charts(record):
+        if not chart.empty:
+            paths.append(folder / f"{chart.name}.png")
+            render.save([chart], paths[-1])
+    return paths
 
 
-def _figure(record: Record, plot: Any, path: Path) -> bool:
-    """Draw one figure; return whether there was anything to draw."""
-    # Imported here: matplotlib takes longer to import than all of mlbench.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    if not plot(axes, record):
-        return False
+def charts(record: Record) -> list[Chart]:
+    """Return the charts of a run."""
     experiment = record.experiment
-    axes.set_title(
-        f"{experiment['task']['name']}, {experiment['scale']}, {counted(record.workers, 'worker')}, "
-        f"{experiment['backend']['name']}, seed {record.seed}: {record.status.replace('_', ' ')}",
-        fontsize="medium",
+    about = (
+        f"{experiment.task.name}, {experiment.scale}, {counted(record.workers, 'worker')}, "
+        f"{experiment.backend.name}, seed {record.seed}: {record.status.replace('_', ' ')}"
     )
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
-    return True
+    return [_validation(record, about), _training_loss(record, about), _phases(record, about)]
 
 
-def _validation(axes: "Axes", record: Record) -> bool:
-    task = record.experiment["task"]
-    points = [
-        (v["elapsed"], v["metrics"][task["metric"]])
-        for v in record.validations
-        if v["metrics"].get(task["metric"]) is not None
+def _validation(record: Record, about: str) -> Chart:
+    task = record.experiment.task
+    curve = [
+        (one.elapsed, value)
+        for one in record.validations
+        if (value := one.metrics.get(task.metric)) is not None and math.isfinite(value)
     ]
-    if not points:
-        return False
-    axes.plot(*zip(*points, strict=True), marker="o", markersize=3, color=COLOURS[3], label="validation")
-    if record.goal is not None:
-        target = float(record.goal.split()[-1])
-        axes.axhline(target, linestyle="--", color=COLOURS[4], label=f"goal {record.goal}")
+    traces = [_line("validation", curve)] if curve else []
+    if curve and record.goal is not None:
+        target = record.goal.target
+        traces.append(Trace(f"goal: {record.goal}", [0, curve[-1][0]], [target, target], "reference_line"))
+    notes = []
     if record.time_to_accuracy is not None:
-        after = f"reached after {record.time_to_accuracy:.1f} s"
-        axes.axvline(record.time_to_accuracy, linestyle=":", color="black", label=after)
-    unit = f" / {task['unit']}" if task["unit"] else ""
-    axes.set(xlabel=ELAPSED, ylabel=f"{task['metric']}{unit}", xlim=(0, None))
-    axes.legend(frameon=False)
-    return True
+        notes = [f"The goal was reached after {duration(record.time_to_accuracy)}."]
+    unit = f" / {task.metric_unit}" if task.metric_unit else ""
+    y = Axis(f"{task.metric.replace('_', ' ')}{unit}")
+    return Chart.of("validation", "Validation", about=about, x=ELAPSED, y=y, traces=traces, notes=notes)
 
 
-def _training_loss(axes: "Axes", record: Record) -> bool:
-    points = [(v["elapsed"], v["train_loss"]) for v in record.validations if v["train_loss"] is not None]
-    if not points:
-        return False
-    axes.plot(*zip(*points, strict=True), marker="o", markersize=3, color=COLOURS[3])
-    axes.set(xlabel=ELAPSED, ylabel="mean training loss", xlim=(0, None))
-    return True
+def _training_loss(record: Record, about: str) -> Chart:
+    curve = [(one.elapsed, one.train_loss) for one in record.validations if one.train_loss is not None]
+    return Chart.of(
+        "training_loss",
+        "Training loss",
+        about=about,
+        x=ELAPSED,
+        y=Axis("mean training loss"),
+        traces=[_line("", curve)],
+    )
 
 
-def _phases(axes: "Axes", record: Record) -> bool:
-    if not record.phases or not record.segments:
-        return False
-    from matplotlib.ticker import MaxNLocator
+def _line(label: str, curve: list[tuple[float, float]]) -> Trace:
+    xs, ys = [x for x, _ in curve], [y for _, y in curve]
+    return Trace(label, xs, ys, small=True, texts=[f"{duration(x)}: {y:g}" for x, y in curve])
 
-    together = -(-len(record.segments) // MOST_BARS)
-    starts = range(0, len(record.segments), together)
+
+def _phases(record: Record, about: str) -> Chart:
+    intervals = record.intervals if record.phases else []
+    together = max(1, -(-len(intervals) // MOST_BARS))
+    starts = range(0, len(intervals), together)
+    places = [float(number) for number in range(1, len(starts) + 1)]
     bottoms = [0.0] * len(starts)
-    for phase, colour, hatch in zip(PHASES, COLOURS, HATCHES, strict=True):
+    traces = []
+    for style, phase in enumerate(PHASES):
         seconds = [
-            sum(segment["phases"][phase]["mean"] for segment in record.segments[start : start + together])
+            sum(interval.phases[phase].mean for interval in intervals[start : start + together])
             for start in starts
         ]
-        name = "communication (exposed)" if phase == "communication" else phase.replace("_", " ")
-        axes.bar(
-            [start / together + 1 for start in starts],
-            seconds,
-            bottom=bottoms,
-            label=name,
-            color=colour,
-            hatch=hatch,
-            edgecolor="white",
-            linewidth=0,
-        )
+        label = phase.replace("_", " ")
+        texts = [f"{label}: {duration(value)}" for value in seconds]
+        bars = Trace(label, places, seconds, "bars", style, base=list(bottoms), width=BAR, texts=texts)
+        traces.append(bars)
         bottoms = [bottom + more for bottom, more in zip(bottoms, seconds, strict=True)]
-    epochs = all(v["epoch"] == count for count, v in enumerate(record.validations, start=1))
+    epochs = all(one.epoch == count for count, one in enumerate(record.validations, start=1))
     one = "epoch" if epochs else "interval between validations"
-    axes.set(xlabel=one if together == 1 else f"{one} / {together}")
-    axes.set_ylabel("time in batches, mean over ranks / s")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
-    return True
+    step = max(1, len(places) // 10)
+    return Chart.of(
+        "phases",
+        "Where the time of the batches went",
+        about=about,
+        x=Axis(
+            one if together == 1 else f"{one} / {together}",
+            ticks=tuple((place, f"{place:.0f}") for place in places[step - 1 :: step]),
+            limits=(0, len(places) + 1),
+        ),
+        y=Axis("time in batches, mean over ranks / s", limits=(0, None)),
+        traces=traces,
+    )

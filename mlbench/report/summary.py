@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from mlbench.analysis.speedup import FEWEST_SHOWN, LEVEL, Point, Ratio, Speedup, attainable, optimum, ratio
+from mlbench.analysis.speedup import FEWEST_SHOWN, LEVEL, Point, Ratio, Speedup, max_coverage, optimum, ratio
 from mlbench.experiment.format import counted, duration, number, percent, usd
-from mlbench.report.charts import collectives
-from mlbench.report.grouping import Family, Group
+from mlbench.report.grouping import Family, Group, tables
+from mlbench.tasks import registry
 
 NEAR = 0.93  # a coverage below this is told: five runs reach 94 %, four 88 %
 
@@ -15,8 +15,9 @@ def answer(group: Group) -> list[str]:
     """Return three sentences about our own points of one task, scale, goal and data set."""
     ours = [family for family in group.families if not family.published] or list(group.families)
     certainty = _certainty([point for family in ours for point in family.points])
-    if collectives.measured(group):
-        return [*collectives.said(group), certainty]
+    report = registry.report(group.task)
+    if report and tables(group):
+        return [*report.summary(tables(group)), certainty]
     return [_time(group, ours), _price(ours), certainty]
 
 
@@ -24,7 +25,7 @@ def _time(group: Group, ours: Sequence[Family]) -> str:
     if group.goal is None:
         return "The runs had no goal, so there is no time to accuracy and no speed-up."
     reached = [(family, one) for family in ours for one in family.speedups if _median(one.point) < math.inf]
-    allowed = [(family, one) for family, one in reached if one.point.forbidden is None]
+    allowed = [(family, one) for family, one in reached if one.point.exclusion_reason is None]
     if not allowed:
         return f"No point reached {group.goal} in more than half of its runs" + (
             " without sharing CPUs or another caveat." if reached else "."
@@ -107,7 +108,7 @@ def _certainty(some: Sequence[Point]) -> str:
     missed = sum(len(point.missed) for point in some)
     asked = any(point.goal for point in some)
     fewest = min(point.n for point in some)
-    apart = sorted({str(point.workers) for point in some if point.forbidden and point.times}, key=int)
+    apart = sorted({str(point.workers) for point in some if point.exclusion_reason and point.times}, key=int)
     parts = [f"This rests on {counted(runs, 'run')} at {counted(len(some), 'point')}"]
     parts.append(
         f"{missed} missed the goal and {'counts' if missed == 1 else 'count'} as infinite time"
@@ -116,11 +117,19 @@ def _certainty(some: Sequence[Point]) -> str:
     )
     if fewest < FEWEST_SHOWN:
         parts.append(f"points of {counted(fewest, 'run')} show no difference: {FEWEST_SHOWN} are needed")
-    if fewest > 1 and attainable(fewest) < NEAR:
+    if fewest > 1 and max_coverage(fewest) < NEAR:
         parts.append(
             f"with {fewest} runs a point an interval is their whole range and covers the median in "
-            f"{100 * attainable(fewest):.0f} % of studies, not {100 * LEVEL:.0f} %"
+            f"{100 * max_coverage(fewest):.0f} % of studies, not {100 * LEVEL:.0f} %"
         )
+    left_out = sum(
+        run not in {one.run_id for one in point.records} for point in some for run in point.disturbed
+    )
+    if left_out:
+        parts.append(f"{counted(left_out, 'run')} beside which the machine did something else are left out")
+    mixed = sorted({what for point in some for what in point.mixture})
+    if mixed:
+        parts.append(f"the runs of a point mix {' and '.join(mixed)}")
     if apart:
         parts.append(f"k = {', '.join(apart)} stands apart and enters no speed-up")
     return "; ".join(parts) + "."

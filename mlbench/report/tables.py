@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlbench.analysis.speedup import Estimate, Ratio, Speedup
+from mlbench.experiment import attempts
 from mlbench.experiment.format import duration, last_line, number, percent, usd
 from mlbench.experiment.record import Record
 from mlbench.report.grouping import Group
@@ -90,9 +91,9 @@ def runs(records: Iterable[Record]) -> Table:
         time = record.time_to_accuracy if record.status == "goal_reached" else None
         cells = [
             Cell(record.run_id),
-            Cell(f"{record.experiment['task']['name']}, {record.experiment['scale']}"),
+            Cell(f"{record.experiment.task.name}, {record.experiment.scale}"),
             Cell(str(record.workers), number=True),
-            Cell(record.experiment["backend"]["name"]),
+            Cell(record.experiment.backend.name),
             Cell(str(record.seed), number=True),
             Cell(record.status.replace("_", " ")),
             Cell(
@@ -108,8 +109,8 @@ def runs(records: Iterable[Record]) -> Table:
 
 
 def missing(records: Iterable[Record], planned: Sequence[Planned]) -> Table | None:
-    """Return the runs that were asked for and have no record; None if all have one."""
-    done = {(record.key, record.seed) for record in records}
+    """Return the runs that were asked for and have no result; None if all have one."""
+    done = {(record.key, record.seed) for record in attempts.results(records)}
     rows = [
         Row([Cell(one.words), Cell(str(one.seed), number=True), Cell(one.why or "not run yet")], apart=True)
         for one in planned
@@ -188,8 +189,9 @@ _COLUMNS: dict[str, tuple[Callable[[Speedup], Any], Callable[[float], str]]] = {
     "parallel efficiency": (lambda one: one.efficiency, percent),
     "exposed communication": (lambda one: one.point.exposed, percent),
     "overlapped communication": (lambda one: one.point.overlapped, percent),
-    "cost, on demand": (lambda one: one.point.usd, usd),
-    "cost, spot": (lambda one: one.point.usd_spot, usd),
+    "cost, on demand, with start-up": (lambda one: one.point.usd_with_startup, usd),
+    "cost, on demand, training": (lambda one: one.point.usd, usd),
+    "cost, spot, training": (lambda one: one.point.usd_spot, usd),
     "price index": (lambda one: one.price_index, number),
     "samples / s": (lambda one: one.point.samples_per_s, number),
 }

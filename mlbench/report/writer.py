@@ -1,20 +1,21 @@
 """The report of a study: figures, tables and one self-contained page.
 
-`write` makes everything into a folder; `rows` and `metrics` give the numbers alone.
+`write` makes everything into a folder; `rows` and `metrics` (of `groups`) give the numbers alone.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mlbench.analysis.chart import Axis, Chart
 from mlbench.experiment.record import Record
-from mlbench.report.aggregates import metrics, rows, save
-from mlbench.report.chart import Axis, Chart
+from mlbench.report import aggregates
+from mlbench.report.aggregates import metrics
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.grouping import Group, groups
 from mlbench.report.page_input import Planned, StudyText
 
-__all__ = ["FILES", "Planned", "StudyText", "draw", "metrics", "rows", "write"]
+__all__ = ["FILES", "Planned", "StudyText", "draw", "groups", "metrics", "rows", "write"]
 
 FILES = (*(f"{name}.png" for name in NAMES), "summary.parquet", "summary.csv", "report.html")
 
@@ -25,37 +26,52 @@ def write(
     *,
     study: StudyText,
     references: Sequence[Any] | None = None,
+    found: Sequence[Group] | None = None,
 ) -> list[Path]:
     """Write FILES into the folder, which is made; return their paths.
 
     - references: published results (analysis.published.Reference) to stand beside ours; None takes those of
       the tasks measured.
+    - found: `grouping.groups(records)` where the caller has them; their bootstraps take seconds.
 
     A study of both scales has the charts of its second one in files of their own, e.g. speedup-mini.png:
     mini and official never stand in one picture.
     """
-    from mlbench.report import page  # jinja2, base64 and plotly are for the page alone
+    from mlbench.report import page  # jinja2 is for the page alone
 
     folder.mkdir(parents=True, exist_ok=True)
-    paths = draw(records, folder)
-    save(rows(records), folder)
+    found = groups(records) if found is None else found
+    paths = draw(records, folder, found=found)
+    aggregates.save(aggregates.rows(found), folder)
     if references is None:
-        references = page.published({group.task for group in groups(records)})
-    (folder / "report.html").write_text(
-        page.page(records, study=study, references=references), encoding="utf-8"
-    )
+        references = page.published({group.task for group in found})
+    text = page.page(records, study=study, references=references, found=found)
+    (folder / "report.html").write_text(text, encoding="utf-8")
     return [*paths, *(folder / name for name in FILES if not name.endswith(".png"))]
 
 
-def draw(records: Sequence[Record], folder: Path, names: Sequence[str] = NAMES) -> list[Path]:
+def rows(records: Sequence[Record]) -> list[aggregates.Row]:
+    """Return the aggregates of the records' points, one row a point."""
+    return aggregates.rows(groups(records))
+
+
+def draw(
+    records: Sequence[Record],
+    folder: Path,
+    names: Sequence[str] = NAMES,
+    *,
+    found: Sequence[Group] | None = None,
+) -> list[Path]:
     """Write charts as PNG into the folder, those of all tasks of one scale in one file; return the paths.
 
-    Runs of task 0 add theirs: message_times.png and message_bandwidth.png.
+    A task that measures a table adds its own, e.g. all_reduce_time.png.
     """
-    from mlbench.report.figures import figure
+    from mlbench.report import render
 
     scales: dict[str, list[Group]] = {}
-    for group in sorted(groups(records), key=lambda group: group.scale != "official"):
+    for group in sorted(
+        groups(records) if found is None else found, key=lambda group: group.scale != "official"
+    ):
         scales.setdefault(group.scale, []).append(group)
     paths = []
     for place, (scale, some) in enumerate(scales.items() or [("", [])]):
@@ -64,14 +80,14 @@ def draw(records: Sequence[Record], folder: Path, names: Sequence[str] = NAMES) 
             for chart in charts(group):
                 if chart.name in names or chart.name not in NAMES:
                     drawn.setdefault(chart.name, []).append(chart)
-        for name, found in drawn.items():
+        for name, pictures in drawn.items():
             path = folder / (f"{name}-{scale}.png" if place else f"{name}.png")
-            figure(found or [_nothing(name)]).savefig(path)
+            render.save(pictures or [_nothing(name)], path)
             paths.append(path)
     return paths
 
 
 def _nothing(name: str) -> Chart:
     """Return a picture that says that no run was measured."""
-    words = ["No run of this study has a record."]
-    return Chart.of(name, name.replace("_", " "), about="", x=Axis(""), y=Axis(""), traces=[], words=words)
+    notes = ["No run of this study has a record."]
+    return Chart.of(name, name.replace("_", " "), about="", x=Axis(""), y=Axis(""), traces=[], notes=notes)

@@ -34,7 +34,7 @@ class Budget:
     def add(self, run: Record, *, seconds: float | None = None) -> None:
         """Count a run that ended; `seconds` (default: its wall clock) is how long the next one waited."""
         if run.cost is not None:
-            self.spent = (self.spent or 0.0) + run.cost["wall_usd"]
+            self.spent = (self.spent or 0.0) + run.cost.wall_usd
         if run.status in FINISHED:
             self._seconds.setdefault(run.key, []).append(seconds or run.wall)
 

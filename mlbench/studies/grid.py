@@ -4,32 +4,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from mlbench.experiment.config import NOT_IN_KEY
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.identity import role
+
+OUTPUT = ("study", "verbose", "force", "max_failures")  # with the locations, the same for all runs of a sweep
+ONE_VALUE = (*OUTPUT, "cluster", "division")
 
 
 @dataclass(frozen=True)
 class Grid:
     """What the words ask for.
 
-    - axes: the words of every measured field, in the order given; most have one.
-    - place: the words by name that say where results lie, which no measurement depends on.
+    - parameters: the words of every measured field, in the order given; most have one.
+    - output_settings: the words by name that say where results lie, which no measurement depends on.
     - seeds: given ones; None where each repeat draws its own.
     """
 
-    axes: dict[str, list[str]]
-    place: dict[str, str]
+    parameters: dict[str, list[str]]
+    output_settings: dict[str, str]
     seeds: tuple[int, ...] | None
 
     @property
     def points(self) -> list[tuple[str, ...]]:
         """Return the words of every point, the last axis fastest."""
-        return list(product(*self.axes.values()))
+        return list(product(*self.parameters.values()))
 
     @property
     def swept(self) -> list[str]:
         """Return the names that take several values."""
-        return [name for name, words in self.axes.items() if len(words) > 1]
+        return [name for name, words in self.parameters.items() if len(words) > 1]
 
 
 def parse(words: Sequence[str]) -> Grid:
@@ -38,8 +41,8 @@ def parse(words: Sequence[str]) -> Grid:
     from hydra.errors import HydraException
 
     parser = OverridesParser.create()
-    axes: dict[str, list[str]] = {}
-    place: dict[str, str] = {}
+    parameters: dict[str, list[str]] = {}
+    output_settings: dict[str, str] = {}
     seeds: list[str] | None = None
     faults: list[str] = []
     for word in words:
@@ -53,17 +56,17 @@ def parse(words: Sequence[str]) -> Grid:
             continue
         if name == "seed":
             seeds = values
-        elif name in axes or name in place:
+        elif name in parameters or name in output_settings:
             faults.append(f"{name} is given twice: write {name}=value,value")
-        elif name in NOT_IN_KEY:
-            place[name] = word
-            if swept:
-                faults.append(f"{word!r}: {name} is not measured, so it takes one value")
+        elif swept and (name in ONE_VALUE or role(name) != "identity"):
+            faults.append(f"{word!r}: a sweep takes one {name}")
+        elif name in OUTPUT or role(name) == "location":
+            output_settings[name] = word
         else:
-            axes[name] = [f"{name}={value}" for value in dict.fromkeys(values)]
+            parameters[name] = [f"{name}={value}" for value in dict.fromkeys(values)]
     if seeds is not None and not all(seed.isdigit() for seed in seeds):
         faults.append(f"seed={','.join(seeds)}: a seed is a whole number from 0")
         seeds = None
     if faults:
         raise UserError("; ".join(faults), hint="`python -m mlbench.sweep --help` shows how to write a grid")
-    return Grid(axes, place, None if seeds is None else tuple(map(int, dict.fromkeys(seeds))))
+    return Grid(parameters, output_settings, None if seeds is None else tuple(map(int, dict.fromkeys(seeds))))

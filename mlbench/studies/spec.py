@@ -1,119 +1,153 @@
-"""What a sweep is asked for: words of the command line, or a study of conf/study."""
+"""What a sweep measures: overrides of the command line, or a study of conf/study."""
 
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 import yaml
+from pydantic import Field, ValidationError
 
-from mlbench.experiment import clock, config, study
+from mlbench.experiment import clock, config, plugins, study
+from mlbench.experiment.config import Model, PositiveFloat
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.provenance import without_credentials
-from mlbench.experiment.study import Asked
+from mlbench.experiment.study import Invocation
 from mlbench.studies import grid
 
-STUDIES = config.CONF / "study"
-OWN = ("repeats", "max_usd", "question")  # words of the sweep itself; study= it shares with run
+OPTIONS = (
+    "repeats",
+    "max_usd",
+    "question",
+)  # name=value words of the sweep itself; study= it shares with run
 REPEATS = 5  # the fewest runs whose range holds the median in 94 % of studies (docs/statistics.md)
 
 
-@dataclass(frozen=True)
-class Request:
-    """What somebody wants measured.
+class StudyFile(Model):
+    """A file of conf/study."""
 
-    - grids: grids and repeats; none means what the study on disk still lacks.
-    - place: words that say where results lie, by name.
+    question: Annotated[str, Field(min_length=1)]
+    sweeps: Annotated[tuple[str, ...], Field(min_length=1)]  # command lines of mlbench.sweep
+    max_usd: PositiveFloat | None = None  # for all runs of the study together
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """What is to be measured.
+
+    - grids: grids with the command line that asked for each; none means what the study on disk still lacks.
+    - output_settings: overrides that say where results lie, by name.
     """
 
     name: str
     question: str
-    grids: tuple[tuple[grid.Grid, Asked], ...]
-    place: Mapping[str, str]
+    grids: tuple[tuple[grid.Grid, Invocation], ...]
+    output_settings: Mapping[str, str]
     max_usd: float | None = None
 
 
-def read(words: Sequence[str]) -> Request:
-    """Turn a command line into a request; `study=NAME` alone takes its grids from conf/study or the disk."""
-    own, rest = _own(words)
-    asked = grid.parse(rest)
-    if not asked.axes:
-        if "study" not in own:
+def read(words: Sequence[str]) -> SweepSpec:
+    """Parse a command line; `study=NAME` alone takes its grids from conf/study or from the study on disk."""
+    options, overrides = _options(words)
+    parsed = grid.parse(overrides)
+    if not parsed.parameters:
+        if "study" not in options:
             raise UserError(
                 "nothing to measure is named", hint="e.g. task=logreg workers=1,2, or study=quick"
             )
-        return named(own["study"], place=asked.place, own=own)
-    name = own.get("study") or _name(asked)
-    question = own.get("question") or _question(asked)
-    said = [word for word in words if word not in asked.place.values()]
-    line = _asked(said, own, seeds=asked.seeds)
-    return Request(name, question, ((asked, line),), asked.place, _money(own))
+        return named(options["study"], output_settings=parsed.output_settings, options=options)
+    name = options.get("study") or _name(parsed)
+    question = options.get("question") or _question(parsed)
+    recorded = [word for word in words if word not in parsed.output_settings.values()]
+    invocation = _invocation(recorded, options, seeds=parsed.seeds)
+    return SweepSpec(name, question, ((parsed, invocation),), parsed.output_settings, _max_usd(options))
 
 
-def named(name: str, *, place: Mapping[str, str], own: Mapping[str, str] | None = None) -> Request:
-    """Return the request of a study in conf/study, or else of one that has been begun."""
-    own, path = dict(own or {}), STUDIES / f"{name}.yaml"
-    if not path.exists():
-        output_root = config.compose(list(place.values())).output_root
+def named(
+    name: str, *, output_settings: Mapping[str, str], options: Mapping[str, str] | None = None
+) -> SweepSpec:
+    """Return the sweep of a study in conf/study, or else of one that has been begun."""
+    options, path = dict(options or {}), plugins.files("study").get(name)
+    if path is None:
+        output_root = config.compose(list(output_settings.values())).output_root
         plan = study.load(study.folder(output_root, name))
         if plan is None:
             raise UserError(
                 f"there is no study {name!r} in conf/study or below {output_root}",
-                hint=f"choose one of {', '.join(config.choices('study'))}, or say what it measures",
+                hint=f"choose one of {', '.join(config.choices('study'))}, or name what it measures",
             )
-        return Request(name, plan.question, (), place, _money(own))
-    told = yaml.safe_load(path.read_text())
+        return SweepSpec(name, plan.question, (), output_settings, _max_usd(options))
+    file = load_file(path)
     grids = []
-    for line in told["sweeps"]:
+    for line in file.sweeps:
         words = shlex.split(line)
-        mine, rest = _own(words)
-        asked = grid.parse(rest)
-        grids.append((asked, _asked(words, mine | own, seeds=asked.seeds)))
-    limit = _money(own) if "max_usd" in own else told.get("max_usd")
-    return Request(name, own.get("question") or told["question"], tuple(grids), place, limit)
+        own, overrides = _options(words)
+        parsed = grid.parse(overrides)
+        grids.append((parsed, _invocation(words, own | options, seeds=parsed.seeds)))
+    limit = _max_usd(options) if "max_usd" in options else file.max_usd
+    return SweepSpec(name, options.get("question") or file.question, tuple(grids), output_settings, limit)
 
 
-def _own(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split off the words of the sweep itself."""
-    own: dict[str, str] = {}
-    rest = []
+def load_file(path: Path) -> StudyFile:
+    """Read a file of conf/study; UserError names what is wrong with it."""
+    try:
+        return StudyFile.model_validate(yaml.safe_load(path.read_text()))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise UserError(
+            f"{path}: {where}: {first['msg'].lower()}",
+            hint="a study has question: TEXT, sweeps: a list of command lines, and may have max_usd: NUMBER",
+        ) from error
+
+
+def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Split the words into options of the sweep itself and overrides."""
+    options: dict[str, str] = {}
+    overrides = []
     for word in words:
         name, equals, value = word.partition("=")
-        if equals and name in (*OWN, "study"):
-            own[name] = value
+        if equals and name in (*OPTIONS, "study"):
+            options[name] = value
         else:
-            rest.append(word)
-    return own, rest
+            overrides.append(word)
+    return options, overrides
 
 
-def _asked(words: Sequence[str], own: Mapping[str, str], *, seeds: tuple[int, ...] | None) -> Asked:
-    """Return the line as the study remembers it."""
-    text = own.get("repeats", str(REPEATS))
-    if not text.isdigit() or int(text) < 1:
+def _invocation(
+    words: Sequence[str], options: Mapping[str, str], *, seeds: tuple[int, ...] | None
+) -> Invocation:
+    """Return the command line as the study's plan records it."""
+    text = options.get("repeats", str(REPEATS))
+    if not text.isdecimal() or int(text) < 1:
         raise UserError(f"repeats={text} is not a whole number from 1")
-    if seeds is not None and "repeats" in own and int(text) != len(seeds):
+    if seeds is not None and "repeats" in options and int(text) != len(seeds):
         raise UserError(f"repeats={text} and {len(seeds)} given seeds contradict each other")
     repeats = int(text) if seeds is None else len(seeds)
-    kept = tuple(without_credentials(word) for word in words)
-    return Asked(at=clock.iso(clock.wall()), words=kept, repeats=repeats)
+    recorded = tuple(without_credentials(word) for word in words)
+    return Invocation(at=clock.iso(clock.wall()), words=recorded, repeats=repeats)
 
 
-def _money(own: Mapping[str, str]) -> float | None:
-    if "max_usd" not in own:
+def _max_usd(options: Mapping[str, str]) -> float | None:
+    if "max_usd" not in options:
         return None
     try:
-        limit = float(own["max_usd"])
+        limit = float(options["max_usd"])
     except ValueError:
         limit = 0.0
     if not 0 < limit < float("inf"):
-        raise UserError(f"max_usd={own['max_usd']} is not a number of USD above 0")
+        raise UserError(f"max_usd={options['max_usd']} is not a number of USD above 0")
     return limit
 
 
-def _name(asked: grid.Grid) -> str:
-    """Return a study's name that stays when an axis gets more values: what varies, and a hash of the rest."""
-    swept = asked.swept
-    fixed = [words[0] for name, words in asked.axes.items() if name not in swept]
+def _name(parsed: grid.Grid) -> str:
+    """Return a name that stays when a parameter gets more values: what varies, and a hash of the rest."""
+    swept = parsed.swept
+    fixed = [words[0] for name, words in parsed.parameters.items() if name not in swept]
     task = next((word.partition("=")[2] for word in fixed if word.startswith("task=")), None)
     rest = sorted(word for word in fixed if not word.startswith("task="))
     parts = ([task] if task else []) + swept
@@ -121,7 +155,7 @@ def _name(asked: grid.Grid) -> str:
     return "-".join(parts) or "default"
 
 
-def _question(asked: grid.Grid) -> str:
-    task = " and ".join(word.partition("=")[2] for word in asked.axes.get("task", []))
-    swept = " and ".join(name for name in asked.swept if name != "task")
+def _question(parsed: grid.Grid) -> str:
+    task = " and ".join(word.partition("=")[2] for word in parsed.parameters.get("task", []))
+    swept = " and ".join(name for name in parsed.swept if name != "task")
     return f"How do time and price of {task or 'the default task'} change with {swept or 'the seed'}?"

@@ -1,114 +1,78 @@
-"""Ray Tune for a study: one trial after the other, each the user's own command in a process of its own.
+"""Ray Tune runs the trials of a study, one after the other; each is a command in a process of its own.
 
-A trial is `python -m mlbench.run ...` as a subprocess that joins the sweep's Ray, and not a call inside
-Tune's actor: so its record has the command that repeats it, its start-up is that of a single run, it can be
-stopped as a single run can, and nothing of the trial before is left in its process. Tune's actor only waits
-meanwhile. What is done is in the study's folder, so Tune's own state is thrown away.
+A trial is `python -m mlbench.run ...` as a subprocess that joins the sweep's Ray, not a call inside Tune's
+actor: its record has the command that repeats it, its start-up is that of a single run, it is stopped as a
+single run is, and nothing of the trial before is left in its process. Tune's grid gives the order, its limit
+of concurrency one trial at a time. What was done is in the study's folder; Tune's own state is thrown away.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Read by Ray Tune when it starts.
-os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # no CSV, JSON and TensorBoard files
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the old output can be silenced
-os.environ.setdefault("TUNE_DISABLE_AUTO_INIT", "1")  # the sweep has joined Ray
-
 import ray
 from ray import tune
-from ray.tune.search import Searcher
 
 from mlbench.clusters import persistent
 from mlbench.experiment import clock, events, study
-from mlbench.experiment.study import ENDED, STARTED, Trial
-from mlbench.launch.signals import PARENT
+from mlbench.experiment.config import Experiment
+from mlbench.experiment.study import ENDED, REFUSED, STARTED, STOPPED, Trial
+from mlbench.launch.signals import PARENT_PID
+from mlbench.studies.budget import Budget
 
 PIN = 0.001  # of the resource that Ray gives every node under its address
-STOP_S = 20  # s that an interrupted run has to write what it knows before it is killed
+STOP_S = 20  # s that an interrupted run has to write its record before it is killed
+POLL_S = 0.5  # s between two looks at the log while the running trial ends
+TUNE = ".tune"  # folder of Tune's own state in the study's, gone at the end
 
 
 @dataclass(frozen=True)
-class Errand:
+class TrialContext:
     """What Tune's actor needs to run trials; it stays in memory, as the environment may hold secrets.
 
-    - place: words that say where results lie, the same for all trials.
+    - trials: by id, in the order in which they run.
+    - experiments: by key, of all points of the study, whose runs share the budget.
+    - output_settings: overrides that say where results lie, the same for all trials.
     - folder: the study's; output_root: where the runs' folders are made.
+    - sweep: an id of this call, so that a stop is not taken for that of an earlier one.
+    - max_usd: limit for all runs of the study; None: no limit.
     """
 
-    trials: dict[str, Trial]
-    place: tuple[str, ...]
+    trials: Mapping[str, Trial]
+    experiments: Mapping[str, Experiment]
+    output_settings: tuple[str, ...]
     folder: Path
     output_root: Path
     directory: Path
-    environment: dict[str, str]
+    environment: Mapping[str, str]
+    sweep: str
+    max_usd: float | None
+
+    @property
+    def log(self) -> Path:
+        return self.folder / study.LOG
 
 
-class Order(Searcher):
-    """Gives Tune one trial at a time, in order.
-
-    - allowed: asked before each trial; once it says no, or `stop` was called, there are no more.
-    - log: where a trial is told of that could not tell of itself.
-    """
-
-    def __init__(self, trials: Sequence[Trial], *, allowed: Callable[[Trial], bool], log: Path) -> None:
-        super().__init__(metric="wall", mode="min")
-        self._left = list(trials)
-        self._allowed = allowed
-        self._log = log
-        self._running: dict[str, Trial] = {}
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Let the running trial be the last."""
-        self._stopped = True
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if self._running:
-            return None
-        if self._stopped or not self._left or not self._allowed(self._left[0]):
-            self._stopped = True
-            return Searcher.FINISHED
-        self._running[trial_id] = self._left.pop(0)
-        return {"trial": self._running[trial_id].id}
-
-    def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
-    ) -> None:
-        trial = self._running.pop(trial_id, None)
-        if trial is not None and error:
-            lost = {"run_id": None, "status": "failed", "error": "Tune's actor died", "seconds": 0.0}
-            events.append(self._log, ENDED, {"trial": trial.id} | lost, kind="INTERVAL_END")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles it to restore a sweep; ours is restored from the study's folder
-
-    def save(self, checkpoint_path: str) -> None: ...
-
-    def restore(self, checkpoint_path: str) -> None: ...
-
-
-class Sweep(threading.Thread):
+class TuneThread(threading.Thread):
     """Tune's blocking call in a thread, so that the main thread can show progress and hear Ctrl-C."""
 
-    def __init__(self, errand: Errand, order: Order) -> None:
+    def __init__(self, context: TrialContext) -> None:
         super().__init__(name="ray-tune", daemon=True)
-        self.errand, self.order = errand, order
+        self.context = context
         self.error: BaseException | None = None
         # Not join(): a Ctrl-C inside it marks a running thread as stopped (threading.py of Python 3.11).
         self._ended = threading.Event()
 
     def run(self) -> None:
         try:
-            with tempfile.TemporaryDirectory(prefix="mlbench-tune-") as storage:
-                _fit(self.errand, self.order, storage)
+            _fit(self.context)
         except BaseException as error:
             self.error = error
         finally:
@@ -119,23 +83,38 @@ class Sweep(threading.Thread):
         return self._ended.wait(seconds)
 
     def interrupt(self) -> None:
-        """Stop the running trial as Ctrl-C stops a run, start no other, and wait for its end."""
-        self.order.stop()
-        self._signal(signal.SIGTERM)
-        if not self.wait(STOP_S):
-            self._signal(signal.SIGKILL)
-            self.wait(STOP_S)
+        """Stop the running trial as Ctrl-C stops a run, start no other, and wait for the end."""
+        events.append(self.context.log, STOPPED, {"sweep": self.context.sweep})
+        signalled: set[int] = set()
+        end = clock.monotonic() + STOP_S
+        while clock.monotonic() < end:
+            signalled |= self._signal(signal.SIGTERM, but=signalled)
+            if self.wait(POLL_S):
+                return
+        self._signal(signal.SIGKILL)
+        self.wait(STOP_S)
 
-    def _signal(self, number: int) -> None:
-        running: dict[str, int] = {}
-        for event in events.read(self.errand.folder / study.LOG):
-            if event["key"] == STARTED:
-                running[event["value"]["trial"]] = event["value"]["pid"]
-            elif event["key"] == ENDED:
-                running.pop(event["value"]["trial"], None)
-        for trial, pid in running.items():
-            if trial in self.errand.trials and _is_run(pid):
-                os.kill(pid, number)
+    def _signal(self, number: int, *, but: Collection[int] = ()) -> set[int]:
+        """Signal the running trials; return their process ids."""
+        pids = {
+            started["pid"]
+            for trial, started in running(self.context.log).items()
+            if trial in self.context.trials and started["pid"] not in but and _is_run(started["pid"])
+        }
+        for pid in pids:
+            os.kill(pid, number)
+        return pids
+
+
+def running(log: Path) -> dict[str, dict[str, Any]]:
+    """Return what the log says of the trials that have started and not ended, by trial."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events.read(log) if log.exists() else ():
+        if event["key"] == STARTED:
+            found[event["value"]["trial"]] = event["value"]
+        elif event["key"] == ENDED:
+            found.pop(event["value"]["trial"], None)
+    return found
 
 
 def _is_run(pid: int) -> bool:
@@ -148,43 +127,54 @@ def _is_run(pid: int) -> bool:
         return False
 
 
-def _fit(errand: Errand, order: Order, storage: str) -> None:
+def _fit(context: TrialContext) -> None:
     # Workers may need every CPU, so a trial reserves none. It runs on this node, where the folders are.
     resources = {"cpu": 0.0, f"node:{ray.util.get_node_ip_address()}": PIN}
     if set(persistent.DRIVER_RESOURCE) <= set(ray.cluster_resources()):
         resources |= persistent.DRIVER_RESOURCE  # where two sweeps share a Ray, the second waits
-    tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(perform, errand=errand), resources),
-        tune_config=tune.TuneConfig(
-            search_alg=order, num_samples=-1, max_concurrent_trials=1, reuse_actors=True
-        ),
-        run_config=tune.RunConfig(name="tune", storage_path=storage, verbose=0),
-    )
-    tuner.fit()
+    before = set(running(context.log))  # of a sweep that was killed
+    storage = context.folder / TUNE
+    shutil.rmtree(storage, ignore_errors=True)
+    try:
+        tune.Tuner(
+            tune.with_resources(tune.with_parameters(run_trial, context=context), resources),
+            param_space={"trial": tune.grid_search(list(context.trials))},
+            tune_config=tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True),
+            run_config=tune.RunConfig(name="tune", storage_path=str(storage), verbose=0),
+        ).fit()
+    finally:
+        shutil.rmtree(storage, ignore_errors=True)
+    for trial in set(running(context.log)) - before:
+        lost = {"run_id": None, "status": "failed", "error": "Tune's actor died", "seconds": 0.0}
+        events.append(context.log, ENDED, {"trial": trial} | lost, kind="INTERVAL_END")
 
 
-def perform(config: dict[str, Any], *, errand: Errand) -> dict[str, Any]:
-    """Run one trial to its end, inside Tune's actor, and log its start and its end."""
-    trial = errand.trials[config["trial"]]
-    log = errand.folder / study.LOG
-    output = errand.folder / "logs" / f"{trial.id}.txt"
-    output.parent.mkdir(exist_ok=True)
+def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any]:
+    """Run one trial to its end, inside Tune's actor, and log its start and its end, or why it may not run."""
+    trial = context.trials[config["trial"]]
+    if _stopped(context):
+        return {"status": "stopped"}
+    refusal = _refusal(trial, context)
+    if refusal is not None:
+        events.append(context.log, REFUSED, {"trial": trial.id, "reason": refusal})
+        return {"status": "refused"}
+    output = _output(context.folder / "logs", trial)
     about = {"trial": trial.id, "words": list(trial.words), "repeat": trial.repeat, "seed": trial.seed}
-    before = {run.run_id for run in study.attempts(trial, errand.output_root)}
+    before = {run.run_id for run in study.attempts(trial, context.output_root)}
     begun = clock.monotonic()
-    with output.open("w") as told:
+    with output.open("w") as target:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlbench.run", *trial.words, *errand.place],
-            cwd=errand.directory,
-            env=errand.environment | {PARENT: str(os.getpid())},
+            [sys.executable, "-m", "mlbench.run", *trial.words, *context.output_settings],
+            cwd=context.directory,
+            env={**context.environment, PARENT_PID: str(os.getpid())},
             stdin=subprocess.DEVNULL,
-            stdout=told,
+            stdout=target,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C reaches the sweep, which stops the run
         )
-        events.append(log, STARTED, about | {"pid": process.pid}, kind="INTERVAL_START")
+        events.append(context.log, STARTED, about | {"pid": process.pid}, kind="INTERVAL_START")
         code = process.wait()
-    found = [run for run in study.attempts(trial, errand.output_root) if run.run_id not in before]
+    found = [run for run in study.attempts(trial, context.output_root) if run.run_id not in before]
     ended = {
         "trial": trial.id,
         "run_id": found[-1].run_id if found else None,
@@ -192,12 +182,32 @@ def perform(config: dict[str, Any], *, errand: Errand) -> dict[str, Any]:
         "error": found[-1].error if found else _last_line(output, code),
         "seconds": clock.monotonic() - begun,
     }
-    events.append(log, ENDED, ended, kind="INTERVAL_END")
+    events.append(context.log, ENDED, ended, kind="INTERVAL_END")
     return {"status": ended["status"], "wall": ended["seconds"]}
 
 
+def _stopped(context: TrialContext) -> bool:
+    log = events.read(context.log) if context.log.exists() else []
+    return any(e["key"] == STOPPED and e["value"]["sweep"] == context.sweep for e in log)
+
+
+def _refusal(trial: Trial, context: TrialContext) -> str | None:
+    """Return why the budget does not allow one more run, from the records of all runs so far."""
+    if context.max_usd is None:
+        return None
+    plan = study.load(context.folder)
+    runs = study.records(plan, context.output_root) if plan else []
+    return Budget(context.experiments, runs, max_usd=context.max_usd).refusal(trial.point.key)
+
+
+def _output(folder: Path, trial: Trial) -> Path:
+    """Return where an attempt's output goes: `<trial>-<attempt>.txt`, beside that of the attempts before."""
+    folder.mkdir(exist_ok=True)
+    return folder / f"{trial.id}-{len(list(folder.glob(f'{trial.id}-*.txt'))) + 1}.txt"
+
+
 def _last_line(output: Path, code: int) -> str:
-    """Return what the command said last where it left no record."""
+    """Return the last line that the command printed where it left no record."""
     last = (output.read_text(errors="replace").strip().splitlines() or [""])[-1]
     if last.startswith("mlbench: "):
         return last.removeprefix("mlbench: ")

@@ -1,47 +1,68 @@
-"""Tasks are folders here, found by name: `task=NAME` imports `mlbench.tasks.NAME`.
+"""Tasks, found by name: `task=NAME` imports `mlbench.tasks.NAME`, or what an installed package calls NAME.
 
 A task is a module with three names, and `conf/task/NAME.yaml` with the values of its closed division:
 
 - `Config`: a frozen `TaskConfig` with the task's own fields. It has no defaults; the YAML has them all.
 - `prepare(config, root, *, progress=None) -> Path`: makes the data set below `root` once and returns its
-  folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (common/arrow.py).
-- `run(config, worker) -> Outcome`: trains (or measures) with `mlbench.training.loop.train`.
+  folder. Not timed. `progress(step, done, total, unit)` tells a person how far it is (datasets/arrow.py).
 
-A task whose result is a table may have a module `report` with `figure(table, network_gbit_per_s=)` for
-MLflow and `terminal(table, network_gbit_per_s=)` for the result card; others are shown row by row.
+It may have a fourth, `check(config, *, workers, folder)`, which raises UserError for what cannot run; the
+driver calls it before any worker starts.
+
+A module beside it, `torch`, has one more, which may import torch:
+
+- `build(config, worker) -> TrainingSetup`: what `mlbench.training.loop.train` trains. Or, of a task that does
+  not train, `measure(config, worker) -> TaskResult`.
+
+A task whose result is a table may have a module `report`; the tables of others are shown row by row:
+
+- `charts(tables, *, about, network_gbit_per_s=None) -> list[Chart]` and `summary(tables) -> list[str]`, where
+  `tables` has rows by the label of the runs that measured them;
+- `terminal(table, *, network_gbit_per_s=None)`, which rich can print.
 
 The module itself must import quickly (no torch), because the driver only needs `Config` and `prepare`.
 """
 
+import json
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mlbench.experiment import plugins
 from mlbench.experiment.errors import UserError
 
+if TYPE_CHECKING:
+    from mlbench.training.setup import TaskResult, TrainingSetup
+    from mlbench.training.worker import Worker
+
 NO_DATASET = "none"  # of tasks that generate what they need
-OWN_DATA = ("train_file", "train_files", "train_folder")  # fields by which a user names data of their own
 
 
 def load(name: str) -> ModuleType:
-    """Import the task `name`; raise UserError if there is no such folder or it breaks the contract."""
-    try:
-        module = import_module(f"mlbench.tasks.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"mlbench.tasks.{name}":
-            raise
-        raise UserError(f"there is no task {name!r}", hint="`python -m mlbench.data list`") from error
-    missing = [part for part in ("Config", "prepare", "run") if not hasattr(module, part)]
-    if missing:
-        raise UserError(f"task {name!r} lacks {', '.join(missing)}", hint="see docs/adding-a-task.md")
-    return module
+    """Import the task `name`; raise UserError if there is none or it breaks the contract."""
+    return plugins.load("task", name)
+
+
+def build(config: Any, worker: "Worker") -> "TrainingSetup":
+    """Return what the loop trains for the task that `config` configures."""
+    return plugins.implementation("task", config.name).build(config, worker)
+
+
+def run(config: Any, worker: "Worker") -> "TaskResult":
+    """Train or measure the task that `config` configures on this worker."""
+    from mlbench.training import loop
+
+    implementation = plugins.implementation("task", config.name)
+    if hasattr(implementation, "measure"):
+        return implementation.measure(config, worker)
+    return loop.train(implementation.build(config, worker), worker)
 
 
 def own_data(task: Any) -> bool:
     """Return whether a user's own files take the place of the task's data set."""
-    return any(getattr(task, field, None) for field in OWN_DATA)
+    return any(getattr(task, field) for field in task.OWN_DATA)
 
 
 def require_data(task: Any, scale: str, root: Path) -> None:
@@ -55,7 +76,40 @@ def require_data(task: Any, scale: str, root: Path) -> None:
         )
 
 
+def check(task: Any, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError where the task cannot run with so many workers, or on the prepared data in `folder`.
+
+    The driver asks before any worker starts; `folder` is None where it has no data or cannot look at it.
+    """
+    function = getattr(load(task.name), "check", None)
+    if function is not None:
+        function(task, workers=workers, folder=folder)
+
+
+def mlperf(name: str) -> ModuleType | None:
+    """Return the module with MLPerf's names of hyper-parameters; None if MLPerf has no such task."""
+    module = f"mlbench.tasks.{name}.mlperf"
+    return import_module(module) if find_spec(module) else None
+
+
+def reference_convergence(name: str) -> dict[str, Any]:
+    """Return the task's reference convergence points in MLPerf's format (rcp.json); empty without any."""
+    path = Path(load(name).__file__ or "").parent / "rcp.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def report(name: str) -> ModuleType | None:
     """Return the module that presents the task's table, or None if the task has none."""
-    module = f"mlbench.tasks.{name}.report"
-    return import_module(module) if find_spec(module) else None
+    return part(name, "report")
+
+
+def datasets(name: str) -> dict[str, Any] | None:
+    """Return what the task's module `data` says of its data sets by name; None for a task without data."""
+    data = part(name, "data")
+    return getattr(data, "DATASETS", {}) if data else None
+
+
+def part(name: str, module: str) -> ModuleType | None:
+    """Import a further module of the task, or return None where it has none of that name."""
+    path = f"{load(name).__name__}.{module}"
+    return import_module(path) if find_spec(path) else None

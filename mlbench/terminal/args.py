@@ -1,22 +1,62 @@
-"""What a user wrote after `python -m mlbench.results COMMAND`."""
+"""The command lines of all commands: argparse sub-commands and options, with `name=value` words beside them.
 
+A command is described once, as a `Command` of `Verb`s; parser, help and error sentences come from that. How
+every command ends is here too: with an exit code, and with one sentence instead of a traceback.
+"""
+
+import argparse
+import difflib
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import select
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from mlbench.experiment.errors import UserError
+import mlbench
+from mlbench.experiment import config
+from mlbench.experiment.errors import UserError, suggest
 
-OPTIONS = {"--json": "", "--yes": "delete", "--fail-if-slower": "compare"}  # and the one command that has it
+OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as shells expect
+WIDTH = 79  # columns of the help; fits a terminal of 80
+COLUMN = 26  # at which the meaning of a term begins
+OUTPUT_ROOT = {"output_root": ("runs", "the folder that has the runs and studies")}
+JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print JSON, for scripts"}}
+HYDRA = {  # options of Hydra's own command line, and what to use instead
+    "-m": "several values make a sweep: python -m mlbench.sweep workers=1,2",
+    "--multirun": "several values make a sweep: python -m mlbench.sweep workers=1,2",
+    "--info": "use --cfg job to print the resolved configuration",
+    "--hydra-help": "use --help",
+    "--package": "packages cannot be changed; write name=value",
+    "--run": "a run needs no option; write name=value",
+    "--resolve": "--cfg job prints resolved values",
+    "--shell-completion": "shells are not completed; --help lists all names, and a misspelt one is corrected",
+    "-sc": "shells are not completed; --help lists all names, and a misspelt one is corrected",
+    "--config-dir": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
+    "-cd": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
+    "--config-path": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
+    "--config-name": "conf/config.yaml is the only one; write name=value",
+}
 
 
 @dataclass(frozen=True)
-class Given:
-    """Words, name=value settings with their defaults, and options."""
+class Args:
+    """What was written after a command.
 
+    - words: neither settings nor options, in the order written: overrides, filters, names.
+    - settings: the name=value words that the verb declares, with defaults filled in.
+    """
+
+    verb: str
     words: list[str]
     settings: dict[str, str]
-    options: dict[str, str]
+    options: argparse.Namespace
 
     @property
     def output_root(self) -> Path:
@@ -24,36 +64,285 @@ class Given:
 
     @property
     def json(self) -> bool:
-        return "--json" in self.options
-
-    def share(self, option: str) -> float | None:
-        """Return 0.05 for an option that is `5%`, None if it is not given."""
-        if option not in self.options:
-            return None
-        text = self.options[option]
-        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
-        if not found:
-            raise UserError(f"{option} takes a percentage, given: {text or 'nothing'}", hint="e.g. 5%")
-        return float(found[1]) / 100
+        return self.options.json
 
 
-def parse(name: str, arguments: Sequence[str], settings: dict[str, str]) -> Given:
-    """Tell words, settings and options apart; `settings` are the command's, with their defaults.
+@dataclass(frozen=True)
+class Verb:
+    """One sub-command, or the whole of a command that has none.
 
-    Raises UserError for an option that the command does not have.
+    - run: does it and returns the exit code.
+    - words: for the usage line, what it takes beside settings and options; "" is nothing.
+    - settings: default and meaning of its own name=value words.
+    - overrides: whether all other name=value words are passed on (as overrides or filters) or refused.
+    - options: keyword arguments of `add_argument` by option.
+    - examples: a command line and, if it needs one, a sentence.
     """
-    given = Given([], dict(settings), {})
-    left = iter(arguments)
-    for word in left:
-        name_given, equals, value = word.partition("=")
-        if word.startswith("-"):
-            if OPTIONS.get(name_given) not in ("", name):
-                raise UserError(f"{name} has no option {name_given}", hint=f"{name} --help")
-            if name_given == "--fail-if-slower" and not equals:
-                value = next(left, "")
-            given.options[name_given] = value
-        elif equals and name_given in given.settings:
-            given.settings[name_given] = value
+
+    run: Callable[[Args], int]
+    help: str
+    description: str = ""
+    words: str = ""
+    settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    overrides: bool = False
+    options: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    examples: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Command:
+    """One file of mlbench/: `verbs` by name, or one verb named "" for a command without sub-commands.
+
+    - sections: heading and text of what follows in the help; read only when the help is printed.
+    - empty: whether the command does something when nothing is written after it.
+    """
+
+    name: str
+    description: str
+    verbs: Mapping[str, Verb]
+    sections: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
+    empty: bool = False
+
+    @property
+    def program(self) -> str:
+        return f"python -m mlbench.{self.name}"
+
+
+def run_command(command: Command, argv: Sequence[str]) -> int:
+    """Run a command line; return its exit code.
+
+    0: done. 1: it ran, and the answer is no. 2: a mistake, told in one sentence. 130: interrupted.
+    """
+    try:
+        with ignore_broken_pipe():
+            if not argv and not command.empty:
+                print(_parser(command).format_help(), end="")
+                return USER_ERROR
+            try:
+                args = parse(command, argv)
+            except SystemExit as answered:  # argparse has printed the help or the version
+                return int(answered.code or OK)
+            return command.verbs[args.verb].run(args)
+        return OK
+    except UserError as error:
+        print(f"mlbench: {error}", file=sys.stderr)
+        return USER_ERROR
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"mlbench: {_path_error(error, argv)}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print("mlbench: interrupted; run the same command again to continue", file=sys.stderr)
+        return INTERRUPTED
+
+
+@contextmanager
+def ignore_broken_pipe() -> Iterator[None]:
+    """End quietly when the reader of stdout, e.g. head, has left (docs.python.org, library/signal)."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        stdout = select.poll()
+        stdout.register(sys.stdout.fileno(), 0)
+        if not any(event & select.POLLERR for _, event in stdout.poll(0)):
+            raise  # another pipe or socket broke
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _path_error(error: OSError, argv: Sequence[str]) -> str:
+    """Return the sentence for a path that cannot be used, with the setting it came from."""
+    path = Path(os.fsdecode(error.filename)).absolute()
+    reason = f"cannot use {error.filename}: {(error.strerror or 'failed').lower()}"
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if equals and value and path.is_relative_to(Path(value).absolute()):
+            return f"{word}: {reason} (give another {name})"
+    return reason
+
+
+def parse(command: Command, argv: Sequence[str]) -> Args:
+    """Read a command line; UserError for every mistake, SystemExit for --help and --version."""
+    parser = _parser(command)
+    name = "" if "" in command.verbs else next((word for word in argv if not word.startswith("-")), None)
+    if name is not None and name not in command.verbs:
+        raise UserError(
+            f"{name!r} is not a sub-command of {command.name}{suggest(name, list(command.verbs))}"
+        )
+    namespace, rest = parser.parse_known_args(argv)
+    if name is None:
+        raise UserError(f"{command.name} needs a sub-command", hint=f"choose from {', '.join(command.verbs)}")
+    verb, label = command.verbs[name], f"{command.name} {name}".strip()
+    settings = {setting: default for setting, (default, _) in verb.settings.items()}
+    words: list[str] = []
+    for word in rest:
+        left, equals, value = word.partition("=")
+        if word.startswith("-") and len(word) > 1:
+            sentence, hint = _unknown_option(left, value, rest, verb, label)
+            raise UserError(sentence, hint=hint)
+        if equals and left in verb.settings:
+            settings[left] = value
+        elif equals and left not in config.Experiment.model_fields and (meant := _near(left, verb)):
+            raise UserError(f"{left} is unknown: did you mean {meant}?")
+        elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):
+            raise UserError(f"{left} is unknown to {label}{suggest(left, list(verb.settings))}")
         else:
-            given.words.append(word)
-    return given
+            words.append(word)
+    if words and not verb.words:
+        raise UserError(f"{label} takes no further word, got: {' '.join(words)}", hint=f"{label} --help")
+    return Args(name, words, settings, namespace)
+
+
+def check_overrides(words: Sequence[str]) -> None:
+    """Refuse words that cannot be overrides, with what was probably meant.
+
+    Raises UserError for a word without "=", for several overrides in one word, and for a name given twice.
+    """
+    names: dict[str, str] = {}
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if word.startswith(("+", "~")):
+            raise UserError(f"{word}: keys cannot be added or removed", hint="write name=value")
+        if not equals or not name:
+            raise UserError(f"{word!r} is not of the form name=value", hint=_meant(words, place))
+        if re.search(r"\s[\w.]+=", value) and value[0] not in "\"'[{":
+            parts = " ".join(shlex.quote(part) for part in word.split())
+            raise UserError(f"{word!r} holds several overrides", hint=f"write {parts} without quotes around")
+        if name in ("workers", "seed") and (ends := re.fullmatch(r"(\d+) ?(?:-|\.\.|:|to) ?(\d+)", value)):
+            raise UserError(
+                f"{word} is not a list of numbers",
+                hint=f"write {name}=range({ends[1]},{int(ends[2]) + 1}) or {name}={ends[1]},{ends[2]}",
+            )
+        if name in names:
+            raise UserError(f"{name} is given twice: {names[name]} and {word}", hint="keep one of them")
+        names[name] = word
+
+
+def percentage(text: str) -> float:
+    """Return 0.05 for `5%`; an argparse type."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"takes a percentage such as 5%, got: {text or 'nothing'}")
+    return float(number[1]) / 100
+
+
+def paragraph(text: str, *, indent: int = 0) -> str:
+    """Return text wrapped to the width of the help."""
+    space = " " * indent
+    return textwrap.fill(text, WIDTH, initial_indent=space, subsequent_indent=space, break_on_hyphens=False)
+
+
+def entry(term: str, meaning: str, *, column: int = COLUMN) -> str:
+    """Return a term and its meaning beside it, or below it where the term is too long."""
+    space = " " * column
+    first = term.ljust(column) if len(term) <= column - 2 else ""
+    text = textwrap.fill(
+        meaning, WIDTH, initial_indent=first or space, subsequent_indent=space, break_on_hyphens=False
+    )
+    return text or term if first else f"{term}\n{text}"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are UserErrors and whose help ends with sections that are read late."""
+
+    def __init__(
+        self, *, sections: Callable[[], Iterable[tuple[str, str]]] = lambda: (), **settings: Any
+    ) -> None:
+        formatter = partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=COLUMN)
+        super().__init__(allow_abbrev=False, formatter_class=formatter, **settings)
+        self._sections = sections
+
+    def error(self, message: str) -> Any:
+        raise UserError(message, hint=f"{self.prog} --help")
+
+    def format_help(self) -> str:
+        parts = [super().format_help().strip("\n")]
+        parts += [f"{heading}:\n{text}" for heading, text in self._sections()]
+        return "\n\n".join(parts) + "\n"
+
+    def print_help(self, file: Any = None) -> None:
+        print(self.format_help(), end="", file=file)
+
+
+def _parser(command: Command) -> _Parser:
+    """Return the parser of a command, with one sub-parser a verb."""
+    single = command.verbs.get("")
+    if single:
+        parser = _of_verb(command, "", single, _Parser)
+    else:
+        lines = "\n".join(entry(f"  {name}", verb.help, column=13) for name, verb in command.verbs.items())
+        parser = _Parser(
+            prog=command.program,
+            usage=f"{command.program} COMMAND [WORD ...] [OPTION ...]",
+            description=f"{paragraph(command.description)}\n\ncommands:\n{lines}\n\n"
+            f"`{command.program} COMMAND --help` has examples.",
+            sections=command.sections,
+        )
+        group = parser.add_subparsers(dest="verb", metavar="COMMAND", help=argparse.SUPPRESS)
+        for name, verb in command.verbs.items():
+            _of_verb(command, name, verb, group.add_parser)
+    parser.add_argument("--version", action="version", version=f"mlbench {mlbench.__version__}")
+    return parser
+
+
+def _of_verb(command: Command, name: str, verb: Verb, make: Callable[..., Any]) -> Any:
+    program = f"{command.program} {name}".strip()
+    description = command.description if not name else verb.description or f"{verb.help.capitalize()}."
+    text = [paragraph(part) for part in description.split("\n\n")]
+    if verb.examples:
+        shown = (f"  {line}" + (f"\n{paragraph(about, indent=6)}" if about else "")
+                 for line, about in verb.examples)  # fmt: skip
+        text.append("examples:\n" + "\n".join(shown))
+    if verb.settings:
+        listed = (entry(f"  {name}={default}", about) for name, (default, about) in verb.settings.items())
+        text.append("settings (name=value, with their defaults):\n" + "\n".join(listed))
+    settings = "[name=value ...]" if verb.settings and not verb.overrides else ""
+    options = "[OPTION ...]" if verb.options else ""
+    parser = make(
+        **({"name": name} if name else {}),
+        prog=program,
+        usage=" ".join(filter(None, [program, verb.words, settings, options])),
+        description="\n\n".join(text),
+        **({} if name else {"sections": command.sections}),
+    )
+    for option, keywords in verb.options.items():
+        parser.add_argument(option, **keywords)
+    return parser
+
+
+def _near(name: str, verb: Verb) -> str | None:
+    """Return the setting that is meant by an unknown name, None where a field of an experiment is nearer."""
+    known = [*verb.settings, *config.Experiment.model_fields]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return close[0] if close and close[0] in verb.settings else None
+
+
+def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, label: str) -> tuple[str, str]:
+    """Return the sentence for an option that is not there, and the way out."""
+    bare = name.lstrip("-").replace("-", "_")
+    if bare in verb.settings or (verb.overrides and bare in config.Experiment.model_fields):
+        following = rest[rest.index(name) + 1 :] if name in rest else []
+        given = value or next((word for word in following if not word.startswith("-")), "VALUE")
+        return f"{name} is not an option", f"write {bare}={given}"
+    if name in HYDRA and verb.overrides:
+        return f"{name} is not an option of {label}", HYDRA[name]
+    known = [*verb.options, "--help", "--version"]
+    return f"{name} is not an option of {label}{suggest(name, known)}", f"{label} --help"
+
+
+def _meant(words: Sequence[str], place: int) -> str:
+    """Return what was probably meant by a word that is not of the form name=value."""
+    word = words[place]
+    before, after = words[place - 1] if place else "", words[place + 1] if place + 1 < len(words) else ""
+    if before.endswith(","):
+        return f"write {before}{word} without spaces"
+    if word == "=" or after == "=" or after.startswith("=") or word.endswith("="):
+        name, value = (before, after) if word == "=" else (word, words[-1])
+        return f"write {name.strip('=')}={value.strip('=')} without spaces"
+    if word in (*config.GROUPS, *config.Experiment.model_fields):
+        return f"write {word}={after or 'VALUE'}"
+    for group in config.GROUPS:
+        if word in config.choices(group):
+            return f"write {group}={word}"
+    return "e.g. task=logreg workers=2"

@@ -1,102 +1,124 @@
-"""What a person sees on the terminal: help, progress while a run trains, and its result card.
+"""What a person sees while a run or a sweep lasts: bars on a terminal, plain lines anywhere else.
 
-Progress goes to stderr and the card to stdout, so that either can be piped. A terminal gets a live screen;
-anything else gets plain lines. Drawing happens in one thread of the driver, at most some times a second.
+Everything goes to stderr. A view never raises: what fails is said once, and the run goes on without it.
 """
 
-import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Protocol
+from functools import wraps
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
 from mlbench.experiment import clock, format
 from mlbench.experiment.config import Experiment
-from mlbench.experiment.record import Record
-from mlbench.tasks import registry
-from mlbench.terminal import frame, help, next_steps, result_card
-from mlbench.terminal.command import readers_may_leave
-from mlbench.terminal.run_state import TRAINING, Connected, Course
+from mlbench.terminal.run_state import TRAINING, Connected, RunState
 
-REDRAW_S = 1.0  # s between two frames of the live screen; signs of life come no faster
-PIPE_WIDTH = 160  # columns of a table, where the output is not a terminal that has a width
+REDRAW_S = 1.0  # s between two frames; heartbeats come no faster
 QUIET_S = 10  # s of silence after which plain lines show that the run is alive
+WARNINGS = 3  # latest ones on the screen
 
 
-def print_help() -> None:
-    """Print what `--help` teaches."""
-    with readers_may_leave():
-        _print(Console(), help.text())
+def never_raises(method: Callable[..., None]) -> Callable[..., None]:
+    """Let a view's method fail without the run that it shows: say so once, then show nothing more."""
+
+    @wraps(method)
+    def guarded(self: "View", *args: Any) -> None:
+        if self.broken:
+            return
+        try:
+            with self.lock:
+                method(self, *args)
+        except (Exception, SystemExit) as error:  # rich exits where its output is a broken pipe
+            self.broken = True
+            self.give_up(error)
+
+    return guarded
 
 
-def show_card(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:
-    """Print the result card; `where` is the MLflow run's id, None if MLflow could not be reached."""
-    _show(record, next_steps.links(record, folder=folder, where=where, tracking_uri=tracking_uri))
+class View:
+    """A live screen on a terminal, or plain lines; a context manager whose subclasses say what is shown."""
 
+    def __init__(self, console: Console | None, *, lines_only: bool = False) -> None:
+        self.console = console or Console(stderr=True)
+        terminal = self.console.is_terminal and not self.console.is_dumb_terminal
+        ascii_only = self.console.options.ascii_only
+        drawn = terminal and not ascii_only and not lines_only
+        self.live = Live(console=self.console, auto_refresh=False, transient=True) if drawn else None
+        self.lock = threading.RLock()
+        self.broken = False
+        self._over = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="display", daemon=True)
 
-def reused(record: Record, experiment: Experiment) -> None:
-    """Print the card of a finished run that stands for the experiment, and how to measure again."""
-    _print(
-        Console(stderr=True),
-        f"already measured at {record.started_at}: the result with seed={record.seed} is shown again; "
-        "rerun=true measures anew",
-    )
-    show_stored(
-        record, folder=experiment.output_root.absolute() / record.run_id, tracking_uri=experiment.store
-    )
+    def screen(self) -> RenderableType:
+        """Return one frame."""
+        raise NotImplementedError
 
+    def quiet(self) -> None:
+        """Print a plain line if there was none for long."""
 
-def show_stored(record: Record, *, folder: Path, tracking_uri: str) -> None:
-    """Print the card of a run of the past."""
-    _show(record, next_steps.stored(record, folder=folder, tracking_uri=tracking_uri))
+    def elapsed(self) -> float:
+        """Return the seconds that plain lines begin with."""
+        raise NotImplementedError
 
+    def __enter__(self) -> Any:
+        self._open()
+        self._ticker.start()
+        return self
 
-def _show(record: Record, below: next_steps.Lines) -> None:
-    console = Console()
-    _show_table(record, console)
-    lines = [f"{label + ':' if label else '':16}{text}" for label, text in below]
-    with readers_may_leave():
-        if console.is_terminal and not console.options.ascii_only:
-            console.print(result_card.panel(record, width=console.width))
+    def __exit__(self, *_: Any) -> None:
+        self._over.set()
+        self._ticker.join()
+        self._close()
+
+    @never_raises
+    def redraw(self) -> None:
+        """Draw the screen again, or print that the run is alive."""
+        if self.live:
+            self.live.update(self.screen(), refresh=True)
         else:
-            lines.insert(0, result_card.plain(record))
-        _print(console, "\n".join(lines))
+            self.quiet()
+
+    def line(self, text: str) -> None:
+        """Print one line; no line is broken that someone may want to copy."""
+        text = format.printable(f"[{self.elapsed():5.0f} s] {text}", self.console.encoding)
+        if self.live:
+            self.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        else:
+            self.console.file.write(text + "\n")
+            self.console.file.flush()
+
+    def give_up(self, error: BaseException) -> None:
+        """Stop showing; a terminal that went away is not even told."""
+        try:
+            if self.live:
+                self.live.stop()
+            self.line(f"the display failed and is off, the run continues: {type(error).__name__}: {error}")
+        except (Exception, SystemExit):  # nobody is there to read it
+            self.live = None
+
+    @never_raises
+    def _open(self) -> None:
+        if self.live:
+            self.live.start()
+
+    @never_raises
+    def _close(self) -> None:
+        if self.live:
+            self.live.stop()
+
+    def _tick(self) -> None:
+        while not self._over.wait(REDRAW_S):
+            self.redraw()
 
 
-def _show_table(record: Record, console: Console) -> None:
-    """Print the table of a task that presents its own; no column of a file or pipe is cut."""
-    report = registry.report(record.experiment["task"]["name"])
-    if report and record.table:
-        rate = record.experiment["hardware"]["network_gbit_per_s"]
-        wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
-        with readers_may_leave():
-            wide.print(report.terminal(record.table, network_gbit_per_s=rate))
+class RunView(View):
+    """Shows one run.
 
-
-def _print(console: Console, text: str) -> None:
-    """Write text as it is: no markup, and no line broken that someone may want to copy."""
-    lines = (format.printable(line, console.encoding) + "\n" for line in text.splitlines())
-    console.file.write("".join(lines))
-    console.file.flush()
-
-
-class _View(Protocol):
-    """How the course is shown. `changed` follows every sign and event, `tick` every REDRAW_S."""
-
-    def open(self) -> None: ...
-    def changed(self) -> None: ...
-    def tick(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class Progress:
-    """Shows a run while it lasts; a context manager.
-
-    - begun: wall clock at which the command started; (default) now.
+    - command_started: wall clock; (default) now.
     - console: where to; (default) stderr.
     - now: the wall clock, replaced in tests.
     """
@@ -106,132 +128,116 @@ class Progress:
         experiment: Experiment,
         seed: int,
         *,
-        begun: float | None = None,
+        command_started: float | None = None,
         console: Console | None = None,
         now: Callable[[], float] = clock.wall,
     ) -> None:
-        console = console or Console(stderr=True)
-        self._course = Course(experiment, seed=seed, begun=now() if begun is None else begun, now=now)
-        live = console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only
-        # Ray's own log, which `verbose` asks for, would tear a live screen apart.
-        drawn = live and not experiment.verbose
-        self._view: _View = _Screen(self._course, console) if drawn else _Lines(self._course, console)
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._ticker = threading.Thread(target=self._keep_ticking, name="display", daemon=True)
+        # Ray's own log, which `verbose` prints, would tear a live screen apart.
+        super().__init__(console, lines_only=experiment.verbose)
+        begin = now() if command_started is None else command_started
+        self.state = RunState(experiment, seed=seed, command_started=begin, now=now)
+        self._printed: set[str] = set()
+        self._warned = self._validated = 0
+        self._last = self.state.elapsed
+        self._bars = Progress(
+            TextColumn("{task.description}"), BarColumn(None), TextColumn("{task.fields[text]}"), expand=True
+        )
+        self._epochs = self._bars.add_task("", total=self.state.epochs, text="")
+        self._goal = self._bars.add_task("", total=None, text="")
 
-    def __enter__(self) -> "Progress":
-        self._show(self._view.open)
-        self._ticker.start()
-        return self
+    def elapsed(self) -> float:
+        self._last = self.state.elapsed
+        return self._last
 
-    def __exit__(self, *_: Any) -> None:
-        self._ended.set()
-        self._ticker.join()
-        self._show(self._view.close)
-
+    @never_raises
     def say(self, text: str) -> None:
         """Show what happens now."""
-        with self._lock:
-            self._course.doing = text
-            self._show(self._view.changed)
+        self.state.activity = text
+        self._changed()
 
+    @never_raises
     def connected(self, connection: Connected) -> None:
-        """Show what the cluster gives."""
-        with self._lock:
-            self._course.connected(connection)
-            self._show(self._view.changed)
+        """Show what the cluster provides."""
+        self.state.connected(connection)
+        self._changed()
 
-    def sign(self, sign: dict[str, Any]) -> None:
-        """Show a worker's sign of life."""
-        with self._lock:
-            self._course.sign(sign)
-            self._show(self._view.changed)
+    @never_raises
+    def heartbeat(self, heartbeat: dict[str, Any]) -> None:
+        """Show a worker's heartbeat."""
+        self.state.heartbeat(heartbeat)
+        self._changed()
 
+    @never_raises
     def event(self, event: dict[str, Any]) -> None:
         """Show a line of the event log."""
-        with self._lock:
-            self._course.event(event)
-            self._show(self._view.changed)
+        self.state.event(event)
+        self._changed()
 
-    def tick(self) -> None:
-        """Draw the screen anew, or show after a silence that the run is alive; happens every REDRAW_S."""
-        with self._lock:
-            self._show(self._view.tick)
-
-    def _show(self, draw: Callable[[], None]) -> None:
-        with suppress(OSError):  # a terminal that went away must not end a measurement
-            draw()
-
-    def _keep_ticking(self) -> None:
-        while not self._ended.wait(REDRAW_S):
-            self.tick()
-
-
-class _Screen:
-    """A few lines of a terminal, drawn anew at every tick and gone at the end: the card says it all."""
-
-    def __init__(self, course: Course, console: Console) -> None:
-        self._live = Live(
-            console=console,
-            get_renderable=lambda: frame.screen(course),
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=sys.stdout.isatty(),
+    def screen(self) -> Group:
+        state, task = self.state, self.state.experiment.task
+        show_bar = state.epochs is not None
+        self._bars.update(
+            self._epochs,
+            description=state.activity,
+            completed=state.epoch,
+            text=state.position(),
+            visible=show_bar,
         )
+        done = self._share_of_goal()
+        self._bars.update(
+            self._goal,
+            description=task.metric,
+            completed=done or 0.0,
+            total=1.0,
+            text=state.goal(),
+            visible=bool(state.goal()) and show_bar,
+        )
+        lines = [", ".join(state.rates())] if state.rates() else []
+        times = [f"{format.whole(state.elapsed)} since the command"]
+        if state.trained is not None:
+            times.append(f"{format.whole(state.trained)} on the run's clock")
+        lines.append("; ".join([", ".join(times), *state.estimate()]))
+        if not show_bar:
+            lines.insert(0, state.activity)
+        warnings = [Text(f"! {warning}", style="yellow") for warning in state.warnings[-WARNINGS:]]
+        return Group(Text(state.headline(), style="bold cyan"), self._bars, *map(Text, lines), *warnings)
 
-    def open(self) -> None:
-        self._live.start(refresh=True)
-
-    def changed(self) -> None: ...
-
-    def tick(self) -> None:
-        self._live.refresh()
-
-    def close(self) -> None:
-        self._live.stop()
-
-
-class _Lines:
-    """One line a validation and a change of state, and one every QUIET_S seconds otherwise."""
-
-    def __init__(self, course: Course, console: Console) -> None:
-        self._course = course
-        self._console = console
-        self._said: set[str] = set()
-        self._warned = 0
-        self._validated = 0
-        self._last = course.elapsed
-
-    def open(self) -> None:
-        self._print(frame.headline(self._course))
-
-    def changed(self) -> None:
-        course = self._course
-        if len(course.warnings) > self._warned:
-            for warning in course.warnings[self._warned :]:
-                self._print(f"warning: {warning}")
-            self._warned = len(course.warnings)
-            self._said.clear()
-        if len(course.values) > self._validated:
-            self._validated = len(course.values)
-            parts = [frame.validated(course), *frame.pace(course)]
-            self._print(f"epoch {format.number(course.values[-1][0])}: {', '.join(parts)}")
-        if course.doing not in self._said:
-            self._said.add(course.doing)
-            self._print(course.doing)
-
-    def tick(self) -> None:
-        course = self._course
-        if course.elapsed - self._last < QUIET_S:
+    def quiet(self) -> None:
+        state = self.state
+        if state.elapsed - self._last < QUIET_S:
             return
-        parts = [course.doing]
-        if course.doing == TRAINING:
-            parts = [f"{TRAINING}: {frame.position(course)}", *frame.pace(course), *frame.left(course)]
-        self._print(", ".join(parts))
+        parts = [state.activity]
+        if state.activity == TRAINING:
+            parts = [f"{TRAINING}: {state.position()}", *state.rates(), *state.estimate()]
+        self.line(", ".join(parts))
 
-    def close(self) -> None: ...
+    def _changed(self) -> None:
+        """Print a line for a new state, validation or warning, where there is no screen."""
+        if self.live:
+            return
+        state = self.state
+        if not self._printed:
+            self._printed.add("")
+            self.line(state.headline())
+        for warning in state.warnings[self._warned :]:
+            self.line(f"warning: {warning}")
+            self._printed.clear()
+            self._printed.add("")
+        self._warned = len(state.warnings)
+        if len(state.values) > self._validated:
+            self._validated = len(state.values)
+            parts = [f"{state.experiment.task.metric} {state.goal()}", *state.rates()]
+            self.line(f"epoch {format.number(state.values[-1][0])}: {', '.join(parts)}")
+        if state.activity not in self._printed:
+            self._printed.add(state.activity)
+            self.line(state.activity)
 
-    def _print(self, text: str) -> None:
-        self._last = self._course.elapsed
-        _print(self._console, f"[{self._last:5.0f} s] {text}")
+    def _share_of_goal(self) -> float | None:
+        """Return how much of the way from the first validation to the goal is done; None if not known."""
+        goal, values = self.state.experiment.target, [value for _, value in self.state.values]
+        if goal is None or not values:
+            return None
+        if goal.reached(values[-1]):
+            return 1.0
+        way = goal.target - values[0]
+        return min(max((values[-1] - values[0]) / way, 0.0), 1.0) if way else 0.0

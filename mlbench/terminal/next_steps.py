@@ -1,5 +1,6 @@
-"""What stands below a result card: lines to copy, so they are printed without a frame and unbroken."""
+"""Commands below a result card: to copy, so they are printed unbroken."""
 
+import os
 import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,41 +10,52 @@ from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.record import FINISHED, Record
 
 Lines = list[tuple[str, str]]  # label and text
+SQLITE = "sqlite:///"
 
 
-def links(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> Lines:
-    """Return the command that repeats the run, its folder, and where MLflow has it.
-
-    `where` is the id of the MLflow run, None if MLflow could not be reached.
-    """
-    place = without_credentials(tracking_uri)
-    found = [("run again", again(record)), ("files", str(folder))]
-    if where is None:
-        found.append(("MLflow", f"{place} could not be reached; nothing is lost, this sends it there later:"))
-        return [*found, ("", run_folders.results_command("sync", folder.parent))]
-    return [*found, ("MLflow run", where), *_opening(place)]
+def lacking(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> list[str]:
+    """Return what to do where the run is not in MLflow yet; `where` is its id there."""
+    if where is not None:
+        return []
+    if record.status == "interrupted":
+        reason = "not in MLflow yet (interrupted)"
+    else:
+        reason = f"MLflow: {without_credentials(tracking_uri)} could not be reached; nothing is lost"
+    return [f"{reason}; upload it with", f"  {run_folders.results_command('sync', folder.parent)}"]
 
 
 def stored(record: Record, *, folder: Path, tracking_uri: str) -> Lines:
-    """Return `links` for a run of the past."""
-    own = record.source == "mlbench"  # another suite's run cannot be run again here
+    """Return the command that repeats the run, its folder, and how to open MLflow."""
+    own = record.source == "mlbench"  # another suite's run cannot be repeated here
     found = [("run again", again(record))] if own else []
-    return [*found, ("files", str(folder)), *_opening(without_credentials(tracking_uri))]
+    return [*found, ("files", str(folder)), opening(tracking_uri)]
+
+
+def full(record: Record, folder: Path) -> str:
+    """Return the command that shows everything that was measured."""
+    names = sorted(path.parent.name for path in folder.parent.glob("*/record.json"))
+    short = record.run_id.rsplit("-", 1)[-1]
+    run = short if len(run_folders.matching(names, short)) <= 1 else record.run_id
+    return f"{run_folders.results_command('show', folder.parent)} {shlex.quote(run)} --full"
 
 
 def again(record: Record) -> str:
     """Return the command that repeats the run: as it was given, with the seed that was drawn."""
-    words = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "rerun="))]
+    words = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "force="))]
     words.append(f"seed={record.seed}")
     if record.status in FINISHED:
-        words.append("rerun=true")  # else the stored result would be shown
+        words.append("force=true")  # else the stored result would be shown
     return without_credentials(shlex.join(words))
 
 
-def _opening(uri: str) -> Lines:
+def opening(uri: str) -> tuple[str, str]:
     """Return how to look at a store: a server by its address, a database by a server of one's own."""
+    uri = without_credentials(uri)
     if urlsplit(uri).scheme in ("http", "https"):
-        return [("MLflow UI", uri)]
+        return "MLflow", uri
     if uri.startswith("databricks"):
-        return [("MLflow UI", f"the workspace behind {uri}")]
-    return [("MLflow UI", shlex.join(["mlflow", "ui", "--backend-store-uri", uri]))]
+        return "MLflow", f"the workspace behind {uri}"
+    if uri.startswith(SQLITE + "/"):
+        near = os.path.relpath(uri.removeprefix(SQLITE))
+        uri = uri if near.startswith("..") else SQLITE + near
+    return "MLflow", shlex.join(["mlflow", "ui", "--backend-store-uri", uri])

@@ -2,7 +2,6 @@
 
 import re
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -10,9 +9,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from mlbench.experiment import format
+from mlbench.experiment.division import Deviation
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
-from mlbench.tasks import registry
+from mlbench.tasks import rcp, registry
 from mlbench.terminal import time_breakdown
 
 WIDTH = 79  # columns of the plain card
@@ -27,7 +27,9 @@ STYLES = {
     "goal_not_reached": "yellow",
     "interrupted": "yellow",
 }
-MARKED: dict[str, str] = dict.fromkeys(("next", "worker failures", "deviation", "caveat", "noise"), "yellow")
+MARKED: dict[str, str] = dict.fromkeys(
+    ("next", "worker failures", "deviation", "caveat", "implausible", "noise"), "yellow"
+)
 
 Rows = list[tuple[str, str]]
 
@@ -35,8 +37,14 @@ Rows = list[tuple[str, str]]
 def verdict(record: Record) -> str:
     """Return how the run ended, in one sentence."""
     last, goal = _progress(record), _goal(record)
-    if record.status == "goal_reached" and goal and record.time_to_accuracy is not None:
-        value = format.measured(record.validations[-1]["metrics"][goal.metric], _unit(record), goal)
+    reached = record.validations[-1].metrics.get(goal.metric) if goal and record.validations else None
+    if (
+        record.status == "goal_reached"
+        and goal
+        and reached is not None
+        and record.time_to_accuracy is not None
+    ):
+        value = format.measured(reached, _unit(record), goal)
         after = format.duration(record.time_to_accuracy)
         return f"GOAL REACHED: {goal.metric} {value} ({_asked(record)}) after {after}, {last}"
     if record.status == "goal_not_reached":
@@ -44,9 +52,7 @@ def verdict(record: Record) -> str:
     if record.status == "completed":
         return f"COMPLETED: {last}" + (f", {_best(record)}; no goal was asked" if record.validations else "")
     if record.status == "diverged":
-        return (
-            f"DIVERGED: loss or validation stopped being a finite number in {last}, update {record.updates}"
-        )
+        return f"DIVERGED: loss or validation stopped being a finite number in {last}, update {record.steps}"
     reason = " ".join(format.printable(record.error or "no reason was recorded").split())
     if len(reason) > ERROR_CHARACTERS:
         reason = reason[:ERROR_CHARACTERS] + " ..."
@@ -55,14 +61,14 @@ def verdict(record: Record) -> str:
 
 def advice(record: Record) -> str | None:
     """Return what to do after a run that did not end well."""
-    task = record.experiment["task"]
+    task = record.experiment.task
     if record.status == "goal_not_reached":
         return (
-            f"The recipe ends at {format.counted(task['epochs'], 'epoch')}. Another seed may reach the goal; "
-            "goal=light or a number of your own asks for less."
+            f"The recipe ends at {format.counted(getattr(task, 'epochs', 0), 'epoch')}. "
+            "Another seed may reach the goal; goal=light or a number of your own asks for less."
         )
     if record.status == "diverged":
-        return "Another seed or fewer workers may do; a lower task.rate needs division=open."
+        return "Another seed or fewer workers may do; a lower task.lr needs division=open."
     if record.status == "failed":
         return (
             "Run it with verbose=true to see what Ray and the workers say. max_failures=N allows N restarts "
@@ -79,13 +85,14 @@ def rows(record: Record) -> Rows:
         ("next", advice(record)),
         ("what", _what(record)),
         *time_breakdown.lines(record),
-        ("best in time", _best_in_time(record)),
+        ("best in budget", _best_in_time(record)),
         *_facts(record),
         ("cost", _cost(record)),
         ("worker failures", _failures(record)),
         *(("deviation", _deviation(deviation)) for deviation in record.deviations),
         *(("caveat", caveat) for caveat in record.caveats),
-        *(("noise", warning) for warning in record.warnings),
+        ("implausible", rcp.warning([record])),
+        *(("busy machine", warning) for warning in record.warnings),
         ("official", _official(record)),
     ]
     return [(label, format.printable(text)) for label, text in found if text]
@@ -122,15 +129,11 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _goal(record: Record) -> Goal | None:
-    task, asked = record.experiment["task"], record.experiment["goal"]
-    if record.goal is None:
-        return None
-    target = task["goals"][asked] if isinstance(asked, str) else asked
-    return Goal(task["metric"], target, task["direction"])
+    return record.goal
 
 
 def _unit(record: Record) -> str:
-    return record.experiment["task"]["unit"]
+    return record.experiment.task.metric_unit
 
 
 def _asked(record: Record) -> str:
@@ -142,25 +145,29 @@ def _best(record: Record) -> str:
     if record.best is None:
         return "no validation"
     value = format.measured(record.best, _unit(record), _goal(record))
-    return f"best {record.experiment['task']['metric']} {value}"
+    return f"best {record.experiment.task.metric} {value}"
 
 
 def _progress(record: Record) -> str:
     if not record.epochs:
-        return "no epoch" if record.experiment["task"].get("epochs") else f"{len(record.table)} rows measured"
-    of = record.experiment["task"].get("epochs")
+        return (
+            "no epoch"
+            if getattr(record.experiment.task, "epochs", None)
+            else f"{len(record.table)} rows measured"
+        )
+    of = getattr(record.experiment.task, "epochs", None)
     return f"epoch {record.epochs:g}" + (f" of {of}" if of else "")
 
 
 def _what(record: Record) -> str:
     given = record.experiment
-    threads = {node["threads_per_worker"] for node in record.nodes if "threads_per_worker" in node}
+    threads = {node.threads_per_worker for node in record.nodes if node.threads_per_worker is not None}
     each = f" x {format.counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
     return (
-        f"{given['task']['name']}, scale={given['scale']}, recipe={given['task']['recipe']}, "
-        f"division={given['division']['name']}, {format.counted(record.workers, 'worker')}{each}, "
-        f"{given['backend']['name']}, hardware={given['hardware']['name']}, "
-        f"cluster={given['cluster']['name']}, seed={record.seed}"
+        f"{given.task.name}, scale={given.scale}, recipe={given.task.recipe}, "
+        f"division={given.division.name}, {format.counted(record.workers, 'worker')}{each}, "
+        f"{given.backend.name}, hardware={given.hardware.name}, "
+        f"cluster={given.cluster.name}, seed={record.seed}"
     )
 
 
@@ -168,43 +175,43 @@ def _best_in_time(record: Record) -> str | None:
     if record.accuracy_after_time is None:
         return None
     value = format.measured(record.accuracy_after_time, _unit(record), _goal(record))
-    budget = format.duration(record.experiment["task"]["budget_s"])
-    return f"{record.experiment['task']['metric']} {value} within {budget}"
+    budget = format.duration(record.experiment.task.time_budget_s)
+    return f"{record.experiment.task.metric} {value} within {budget}"
 
 
 def _cost(record: Record) -> str | None:
-    name = record.experiment["hardware"]["name"]
+    name = record.experiment.hardware.name
     if record.cost is None:
         if record.status in UNFINISHED:
             return None
-        why = "it is nobody's offer" if name == "local" else "its profile states none"
+        why = "this machine has no list price" if name == "local" else "its profile states none"
         return (
             f"not priced: hardware={name} has no price, {why}; choose a hardware profile that has one "
             "(--help lists them) or write conf/hardware/NAME.yaml"
         )
-    nodes = format.counted(record.cost["nodes"], "node")
-    text = f"{format.usd(record.cost['wall_usd'])} on demand for the whole command on {nodes}"
-    if record.cost["goal_usd"] is not None:
-        text += f", {format.usd(record.cost['goal_usd'])} from the first data to the goal"
-    if record.cost["wall_usd_spot"] is None:
+    nodes = format.counted(record.cost.nodes, "node")
+    text = f"{format.usd(record.cost.wall_usd)} on demand for the whole command on {nodes}"
+    if record.cost.goal_usd is not None:
+        text += f", {format.usd(record.cost.goal_usd)} from the first data to the goal"
+    if record.cost.wall_usd_spot is None:
         text += "; no spot price stated"
     else:
-        text += f"; spot {format.usd(record.cost['wall_usd_spot'])}"
-        if record.cost["goal_usd_spot"] is not None:
-            text += f", {format.usd(record.cost['goal_usd_spot'])} to the goal"
-    return f"{text}; prices of {record.cost['date']}: {record.cost['source']}"
+        text += f"; spot {format.usd(record.cost.wall_usd_spot)}"
+        if record.cost.goal_usd_spot is not None:
+            text += f", {format.usd(record.cost.goal_usd_spot)} to the goal"
+    return f"{text}; prices of {record.cost.date}: {record.cost.source}"
 
 
 def _failures(record: Record) -> str | None:
     if record.status == "failed" and len(record.restarts) == 1:
         return None  # the verdict has said it
-    reasons = [reason for failures in record.restarts for reason in format.failures(failures)]
+    reasons = [reason for restart in record.restarts for reason in format.failures(restart.failures)]
     return f"{len(record.restarts)}; {'; '.join(reasons)}" if reasons else None
 
 
 def _facts(record: Record) -> Rows:
     """Return the rows of the task's table, unless a report of the task's own presents them."""
-    if registry.report(record.experiment["task"]["name"]):
+    if registry.report(record.experiment.task.name):
         return []
     return [(row["kind"].replace("_", " "), _fact(row)) for row in record.table]
 
@@ -216,31 +223,23 @@ def _fact(row: dict[str, Any]) -> str:
     )
 
 
-def _deviation(deviation: dict[str, Any]) -> str:
+def _deviation(deviation: Deviation) -> str:
     return (
-        f"{deviation['field']} is {deviation['given']}, the reference is {deviation['reference']} "
-        f"({deviation['rule']})"
+        f"{deviation.field} is {deviation.given}, the reference is {deviation.reference} ({deviation.rule})"
     )
 
 
 def _official(record: Record) -> str | None:
-    """Return whether this may be called an official result, and why not."""
+    return "yes: division=closed scale=official" if record.official else not_official(record)
+
+
+def not_official(record: Record) -> str | None:
+    """Return why this is not an official result; None where it is one, or where there is no result."""
     if record.official:
-        return "yes: division=closed scale=official"
+        return None
     if record.status in (*UNFINISHED, "diverged"):
         return None
-    reasons: Sequence[str] = [
-        f"{name}={value}"
-        for name, value in (
-            ("scale", record.experiment["scale"]),
-            ("division", record.experiment["division"]["name"]),
-        )
-        if value not in ("official", "closed")
+    reasons = [
+        one if not one.startswith("caveat: ") else "see the caveats" for one in record.official_reasons
     ]
-    if record.experiment["goal"] != "official" and record.experiment["task"]["goals"]:
-        reasons = [*reasons, f"goal={record.experiment['goal']}"]
-    elif record.status == "goal_not_reached":
-        reasons = [*reasons, "the goal was not reached"]
-    if record.caveats:
-        reasons = [*reasons, "see the caveats"]
-    return f"not an official result: {', '.join(reasons)}"
+    return f"not official: {'; '.join(dict.fromkeys(reasons))}"

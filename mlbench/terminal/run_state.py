@@ -1,4 +1,4 @@
-"""How far a running experiment is, as its driver sees it: signs of life and events in, plain values out."""
+"""How far a running experiment is, as its driver sees it: heartbeats and events in, plain values out."""
 
 import math
 from collections import deque
@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from mlbench.experiment import clock, format
 from mlbench.experiment.config import Experiment, TrainingConfig
 
-RATE_WINDOW_S = 10  # s of signs that the shown batch rate is the mean of
+RATE_WINDOW_S = 10  # s over which the shown rates are averaged
 STARTING, WAITING, TRAINING = "starting", "waiting for workers", "training"
-CALIBRATING = "done; measuring the nodes"
+VALIDATING = "validating"
+CALIBRATING = "calibrating the nodes"
 RESTARTING = "restarting from the last checkpoint"
 
 
@@ -23,12 +24,11 @@ class Connected(Protocol):
     def oversubscribed(self) -> bool: ...
 
 
-class Course:
+class RunState:
     """The state of one run.
 
-    - begun: wall clock at which the command started.
-    - doing: what happens now, in words. `warnings` are what a person must know, one sentence each.
-    - epoch, update, loss: where training is; loss is the mean over the ranks heard of.
+    - activity: what the run does now, in words. `warnings`: one sentence each.
+    - epoch, step: where training is, as rank 0 reports it.
     - values: (epoch, value) of the goal's metric at every validation so far.
     """
 
@@ -37,95 +37,106 @@ class Course:
         experiment: Experiment,
         *,
         seed: int,
-        begun: float,
+        command_started: float,
         now: Callable[[], float] = clock.wall,
     ) -> None:
         task = experiment.task
         self.experiment = experiment
         self.epochs = task.epochs if isinstance(task, TrainingConfig) else None
         self.seed = seed
-        self.begun = begun
-        self.doing = STARTING
+        self.activity = STARTING
         self.warnings: list[str] = []
         self.threads: int | None = None
         self.epoch = 0.0
-        self.update = 0
+        self.step = 0
+        self.unit = "samples"
         self.values: list[tuple[float, float]] = []
+        self._command_started = command_started
         self._now = now
-        self._samples_each: float | None = None  # rank 0's samples an update
-        self._losses: dict[int, float] = {}
-        self._seen: deque[tuple[float, int]] = deque()  # (wall, update), latest last
-        self._first_sign: tuple[float, float] | None = None  # wall, epoch
-        self._touched: float | None = None  # wall clock of the first touch of data, once it is known
-        self._pace: float | None = None  # s an epoch, everything included, from the latest validation
+        self._losses: dict[int, float] = {}  # of the ranks heard of since the last validation
+        self._seen: deque[tuple[float, int]] = deque()  # (wall, step), latest last
+        self._counted: tuple[int, int] | None = None  # steps and samples of rank 0's last heartbeat
+        self._samples_per_step: float | None = None  # of rank 0
+        self._clock_start: float | None = None  # wall clock of the first access to training data
+        self._first: tuple[float, float] | None = None  # wall and epoch of the first heartbeat
+        self._epoch_s: float | None = None  # s per epoch, everything included, at the latest validation
 
     def connected(self, connection: Connected) -> None:
-        """Take in what the cluster gives."""
+        """Take in what the cluster provides."""
         self.threads = connection.threads
-        self.doing = WAITING
+        self.activity = WAITING
         if connection.oversubscribed:
             self.warnings.append(
-                f"oversubscribed: {self.experiment.workers} worker(s) of {connection.threads} thread(s) have "
-                "fewer CPUs than that; no speed-up may be taken from this run"
+                f"oversubscribed: {format.counted(self.experiment.workers, 'worker')} x "
+                f"{format.counted(connection.threads, 'thread')} on fewer CPUs; excluded from speedups"
             )
 
-    def sign(self, sign: dict[str, Any]) -> None:
-        """Take in a worker's sign of life: how far it trained, or what else it is `doing`."""
-        if "doing" in sign:
-            self.doing = sign["doing"]
+    def heartbeat(self, heartbeat: dict[str, Any]) -> None:
+        """Take in where a worker is in training, or what else it is `doing`."""
+        if "doing" in heartbeat:
+            self.activity = heartbeat["doing"]
+            if self.activity == VALIDATING:
+                self.epoch = math.ceil(self.epoch)  # the last heartbeat was sent before the epoch's end
             return
-        now = self._now()
-        self.doing = TRAINING
-        if sign["loss"] is not None:
-            self._losses[sign["rank"]] = sign["loss"]
-        if sign["rank"] != 0:
+        self.activity = TRAINING
+        if heartbeat["loss"] is not None:
+            self._losses[heartbeat["rank"]] = heartbeat["loss"]
+        if heartbeat["rank"] != 0:
             return
-        if sign["update"] < self.update:  # went back to a checkpoint
+        if heartbeat["step"] < self.step:  # went back to a checkpoint
             self._seen.clear()
-        self.epoch, self.update = sign["epoch"], sign["update"]
-        self._touched = sign.get("started_at", self._touched)
-        self._samples_each = sign["samples"] / max(1, sign["update"]) if "samples" in sign else None
-        self._first_sign = self._first_sign or (now, self.epoch)
-        self._see(now)
+        self.epoch, self.step = heartbeat["epoch"], heartbeat["step"]
+        self.unit = heartbeat.get("unit", self.unit)
+        self._clock_start = heartbeat.get("started_at", self._clock_start)
+        self._count(heartbeat["step"], heartbeat["samples"])
+        self._first = self._first or (self._now(), self.epoch)
+        self._see()
 
     def event(self, event: dict[str, Any]) -> None:
         """Take in a line of the event log."""
         key, value = event["key"], event["value"]
         if key == "run_start":
-            self._touched = value
+            self._clock_start = value
         elif key == "validation":
             self._validated(value, event["metadata"]["started_at"])
         elif key == "worker_failure":
             self._failed(value, event["metadata"]["count"])
 
     def _validated(self, value: dict[str, Any], started_at: float) -> None:
-        self._touched = started_at
-        if value["update"] >= self.update:  # else a later sign of life was faster
-            self.epoch, self.update = value["epoch"], value["update"]
-            self._see(self._now())
-        self._pace = value["elapsed"] / value["epoch"] if value["epoch"] else None
+        self._clock_start = started_at
+        if value["step"] >= self.step:  # else a later heartbeat was faster
+            self.epoch, self.step = value["epoch"], value["step"]
+            self._see()
+        self._epoch_s = value["elapsed"] / value["epoch"] if value["epoch"] else None
         if value["train_loss"] is not None:
             self._losses = {0: value["train_loss"]}  # the mean over all workers
         metric = value["metrics"].get(self.experiment.task.metric)
         if metric is not None:
             self.values.append((value["epoch"], metric))
-        diverged = not value["metrics"]
-        over = value.get("goal_reached") or diverged or value["epoch"] == self.epochs
-        self.doing = CALIBRATING if over else TRAINING
-
-    def _see(self, now: float) -> None:
-        self._seen.append((now, self.update))
-        while now - self._seen[0][0] > RATE_WINDOW_S and len(self._seen) > 2:
-            self._seen.popleft()
+        over = value.get("goal_reached") or not value["metrics"] or value["epoch"] == self.epochs
+        self.activity = CALIBRATING if over else TRAINING
 
     def _failed(self, failures: dict[str, str], count: int) -> None:
         allowed = self.experiment.max_failures
-        left = f"restart {count} of at most {allowed}" if count <= allowed else "no restart is left"
-        self.warnings += [f"{failed} ({left})" for failed in format.failures(failures)]
-        self.doing = RESTARTING if count <= allowed else "ending"
-        self.update = 0
+        what = f"restart {count} of at most {allowed}" if count <= allowed else "no restart is left"
+        by_rank = {int(rank): error for rank, error in failures.items()}
+        self.warnings += [f"{failed} ({what})" for failed in format.failures(by_rank)]
+        self.activity = RESTARTING if count <= allowed else "ending"
+        self.step = 0
+        self._counted = None
         self._seen.clear()
         self._losses.clear()
+
+    def _count(self, steps: int, samples: int) -> None:
+        if self._counted and steps > self._counted[0] and samples > self._counted[1]:
+            self._samples_per_step = (samples - self._counted[1]) / (steps - self._counted[0])
+        self._counted = steps, samples
+
+    def _see(self) -> None:
+        now = self._now()
+        self._seen.append((now, self.step))
+        while now - self._seen[0][0] > RATE_WINDOW_S and len(self._seen) > 2:
+            self._seen.popleft()
 
     @property
     def loss(self) -> float | None:
@@ -136,16 +147,16 @@ class Course:
     @property
     def elapsed(self) -> float:
         """Seconds since the command."""
-        return self._now() - self.begun
+        return self._now() - self._command_started
 
     @property
     def trained(self) -> float | None:
-        """Seconds since the first touch of data; None until a worker has told when that was."""
-        return None if self._touched is None else self._now() - self._touched
+        """Seconds on the run's clock; None until a worker has reported its start."""
+        return None if self._clock_start is None else self._now() - self._clock_start
 
     @property
-    def updates_per_s(self) -> float | None:
-        """The rate over the last seconds, validations included; None before two are known."""
+    def steps_per_s(self) -> float | None:
+        """The rate over the last seconds, validations included; None before two points are known."""
         if len(self._seen) < 2:
             return None
         (first, before), (last, after) = self._seen[0], self._seen[-1]
@@ -154,23 +165,70 @@ class Course:
     @property
     def samples_per_s(self) -> float | None:
         """The rate of all workers together."""
-        rate = self.updates_per_s
-        if rate is None or self._samples_each is None:
+        rate = self.steps_per_s
+        if rate is None or self._samples_per_step is None:
             return None
-        return rate * self._samples_each * self.experiment.workers
+        return rate * self._samples_per_step * self.experiment.workers
 
     @property
     def remaining(self) -> float | None:
-        """Seconds to the last epoch at the pace so far; None before there is one."""
+        """Seconds to the last epoch at the speed so far; None before that is known."""
         if self.epochs is None:
             return None
-        pace = self._pace
-        if pace is None and self._first_sign is not None and self._seen:
-            trained = self.epoch - self._first_sign[1]
-            pace = (self._seen[-1][0] - self._first_sign[0]) / trained if trained > 0 else None
-        return None if pace is None else pace * max(0.0, self.epochs - self.epoch)
+        epoch_s = self._epoch_s
+        if epoch_s is None and self._first is not None and self._seen:
+            epochs = self.epoch - self._first[1]
+            epoch_s = (self._seen[-1][0] - self._first[0]) / epochs if epochs > 0 else None
+        return None if epoch_s is None else epoch_s * max(0.0, self.epochs - self.epoch)
 
     @property
     def remaining_counts_validation(self) -> bool:
-        """Whether `remaining` comes from a pace with validations in it."""
-        return self._pace is not None
+        """Whether `remaining` comes from a speed that includes validations."""
+        return self._epoch_s is not None
+
+    # What the screen and the plain lines say in the same words.
+
+    def headline(self) -> str:
+        """Return what runs, in one line."""
+        experiment = self.experiment
+        threads = f" x {format.counted(self.threads, 'thread')}" if self.threads else ""
+        return (
+            f"{experiment.task.name} {experiment.scale} {experiment.division.name}, "
+            f"{format.counted(experiment.workers, 'worker')}{threads}, {experiment.backend.name}, "
+            f"{experiment.hardware.name}, {experiment.cluster.name}, seed={self.seed}"
+        )
+
+    def position(self) -> str:
+        """Return how many epochs are done, e.g. epoch 3.4 of 20."""
+        return f"epoch {self.epoch:.1f}" + (f" of {self.epochs}" if self.epochs else "")
+
+    def rates(self) -> list[str]:
+        """Return loss and rates, as far as they are known."""
+        parts = []
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4g}")
+        if self.steps_per_s is not None:
+            parts.append(f"{format.number(self.steps_per_s)} steps/s")
+        if self.samples_per_s is not None:
+            workers = format.counted(self.experiment.workers, "worker")
+            parts.append(f"{format.number(self.samples_per_s)} {self.unit}/s on {workers}")
+        return parts
+
+    def goal(self) -> str:
+        """Return the last validation against the goal; "" where there is neither."""
+        task, goal = self.experiment.task, self.experiment.target
+        asked = f"goal {format.asked(goal, task.metric_unit)}" if goal else ""
+        if not self.values:
+            return asked
+        value = self.values[-1][1]
+        text = format.measured(value, task.metric_unit, goal)
+        return f"{text}, {asked}{' reached' if goal.reached(value) else ''}" if goal else text
+
+    def estimate(self) -> list[str]:
+        """Return the time to the last epoch, if it can be estimated; never one to the goal."""
+        if self.remaining is None or self.activity not in (TRAINING, VALIDATING):
+            return []
+        about = f"about {format.whole(self.remaining)} to the last epoch"
+        if not self.remaining_counts_validation:
+            return [f"{about}, validations not counted yet"]
+        return [f"at most {about}" if self.experiment.target else about]

@@ -2,8 +2,10 @@
 
 import math
 
+from mlbench.analysis import stragglers
 from mlbench.experiment import format
-from mlbench.experiment.record import Record, Spread
+from mlbench.experiment.phases import EXPOSED
+from mlbench.experiment.record import RankStats, Record
 
 SHOWN_S = 1e-3  # s; shorter parts of the start-up are left out
 
@@ -12,7 +14,7 @@ def lines(record: Record) -> list[tuple[str, str | None]]:
     """Return label and text of each; the text is None where nothing was measured."""
     return [
         ("time to accuracy", _time_to_accuracy(record)),
-        ("where it went", _where_time_went(record)),
+        ("time breakdown", _where_time_went(record)),
         ("start-up", _startup(record)),
         ("whole command", format.duration(record.wall)),
         ("trained", _trained(record)),
@@ -20,25 +22,26 @@ def lines(record: Record) -> list[tuple[str, str | None]]:
         ("batch", _batch(record)),
         ("phases", _phases(record)),
         ("communication", _communication(record)),
+        ("straggler", _straggler(record)),
         ("arithmetic", _arithmetic(record)),
     ]
 
 
 def _elapsed(record: Record) -> float | None:
     """Return the seconds on the run's clock at its last validation."""
-    return record.validations[-1]["elapsed"] if record.validations else None
+    return record.validations[-1].elapsed if record.validations else None
 
 
 def _time_to_accuracy(record: Record) -> str | None:
     if record.time_to_accuracy is not None:
         exact = f" ({record.time_to_accuracy:,.2f} s)" if record.time_to_accuracy >= format.MINUTE else ""
         said = format.duration(record.time_to_accuracy)
-        return f"{said}{exact} from the first touch of training data to the goal"
+        return f"{said}{exact} from clock start (first access to training data) to the goal"
     elapsed = _elapsed(record)
     if elapsed is None:
         return None
     said = format.duration(elapsed)
-    return f"none; {said} from the first touch of training data to the last validation"
+    return f"none; {said} from clock start to the last validation"
 
 
 def _where_time_went(record: Record) -> str | None:
@@ -63,7 +66,7 @@ def _where_time_went(record: Record) -> str | None:
 
 
 def _startup(record: Record) -> str | None:
-    seconds = dict(record.startup)
+    seconds = record.startup.parts()
     if record.startup_time is not None:
         seconds["rest"] = record.startup_time - math.fsum(seconds.values())
     parts = [f"{name.replace('_', ' ')} {format.duration(s)}" for name, s in seconds.items() if s > SHOWN_S]
@@ -72,31 +75,31 @@ def _startup(record: Record) -> str | None:
     if record.startup_time is None:
         return f"not finished: {', '.join(parts)}"
     whole = format.duration(record.startup_time)
-    return f"{whole} from the command to the first touch of training data: {', '.join(parts)}"
+    return f"{whole} from the command to clock start: {', '.join(parts)}"
 
 
 def _trained(record: Record) -> str | None:
-    if not record.updates:
+    if not record.steps:
         return None
     epochs = f"{record.epochs:g} {'epoch' if record.epochs == 1 else 'epochs'}"
-    text = f"{epochs}, {format.counted(record.updates, 'update')}"
-    return f"{text}, {record.samples:,} {record.unit}" if record.samples else text
+    text = f"{epochs}, {format.counted(record.steps, 'step')}"
+    return f"{text}, {record.samples:,} {record.sample_unit}" if record.samples else text
 
 
 def _throughput(record: Record) -> str | None:
     if record.samples_per_s is None:
         return None
-    text = f"{format.number(record.samples_per_s)} {record.unit}/s"
+    text = f"{format.number(record.samples_per_s)} {record.sample_unit}/s"
     if record.workers == 1 or record.samples_per_s_per_worker is None:
         return text
     return f"{text}, {format.number(record.samples_per_s_per_worker)} per worker"
 
 
 def _batch(record: Record) -> str | None:
-    return ", ".join(f"{name} {format.duration(s)}" for name, s in record.batch_s.items() if name != "p99")
+    return ", ".join(f"{name} {format.duration(s)}" for name, s in record.step_s.items() if name != "p99")
 
 
-def _share(spread: Spread, whole: float) -> str:
+def _share(spread: RankStats, whole: float) -> str:
     """Return a spread as % of the batch, with the range over ranks where the digits show one."""
     text = format.percent(spread.mean / whole)
     low, high = (f"{100 * end / whole:.1f}" for end in (spread.min, spread.max))
@@ -118,13 +121,21 @@ def _communication(record: Record) -> str | None:
     if record.workers == 1 or record.exposed_communication_share is None or not whole:
         return None
     text = f"{format.percent(record.exposed_communication_share)} of the batch exposed"
+    if "wait" in record.phases:
+        parts = (f"{name} {_share(record.phases[name], whole)}" for name in EXPOSED)
+        text += f" ({', '.join(parts)})"
     if record.overlapped_communication is None:
         return text
     return f"{text}, another {_share(record.overlapped_communication, whole)} hidden behind backward"
 
 
+def _straggler(record: Record) -> str | None:
+    found = stragglers.straggler(record.lateness, clock_error_s=record.clock_error_s)
+    return stragglers.sentence(found) if found else None
+
+
 def _arithmetic(record: Record) -> str | None:
     if record.model_flops_per_s is None:
         return None
-    text = f"model {format.with_prefix(record.model_flops_per_s, 'FLOP/s')} on all workers"
+    text = f"model FLOP/s (all workers) {format.with_prefix(record.model_flops_per_s, 'FLOP/s')}"
     return f"{text}, MFU {format.number(100 * record.mfu)} %" if record.mfu is not None else text

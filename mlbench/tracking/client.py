@@ -31,16 +31,21 @@ _SETTINGS = {
 }
 
 
-class Ledger:
+class TrackingClient:
     """One experiment in one MLflow store."""
 
     def __init__(self, client: Any, experiment_id: str) -> None:
-        self.client = client
+        self.mlflow = client
         self.experiment_id = experiment_id
 
     def find(self, run_id: str) -> Any | None:
         """Return MLflow's run of the mlbench run with this id."""
         return next(self.search(f"tags.`{RUN_ID}` = '{run_id}'"), None)
+
+    def run_id(self, mlflow_id: str) -> str | None:
+        """Return the mlbench run that MLflow knows by this id."""
+        run = next(self.search(f"attributes.run_id = '{mlflow_id}'"), None)
+        return run.data.tags.get(RUN_ID) if run else None
 
     def complete(self) -> set[str]:
         """Return the ids of the mlbench runs that are here in full, or were until a person deleted them."""
@@ -51,7 +56,7 @@ class Ledger:
         """Delete the runs of this mlbench run; MLflow keeps them as deleted until `mlflow gc`."""
         found = list(self.search(f"tags.`{RUN_ID}` = '{run_id}'"))
         for run in found:
-            self.client.delete_run(run.info.run_id)
+            self.mlflow.delete_run(run.info.run_id)
         return bool(found)
 
     def records(self, *, key: str, seed: int, statuses: Sequence[str]) -> Iterator[str]:
@@ -63,14 +68,14 @@ class Ledger:
         for run in self.search(query):
             if run.data.tags["status"] in statuses and IMPORTED not in run.data.tags:
                 with tempfile.TemporaryDirectory() as folder:
-                    path = self.client.download_artifacts(run.info.run_id, "record.json", folder)
+                    path = self.mlflow.download_artifacts(run.info.run_id, "record.json", folder)
                     yield Path(path).read_text()
 
     def fetch(self, run_id: str, name: str, folder: Path) -> None:
         """Copy one of a run's files into the folder."""
         run = self.find(run_id)
         assert run is not None, run_id
-        self.client.download_artifacts(run.info.run_id, name, str(folder))
+        self.mlflow.download_artifacts(run.info.run_id, name, str(folder))
 
     def search(self, query: str, *, deleted: bool = False) -> Iterator[Any]:
         """Yield MLflow's runs that the query finds, newest first."""
@@ -79,7 +84,7 @@ class Ledger:
         view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
         token = None
         while True:
-            page = self.client.search_runs([self.experiment_id], query, view, page_token=token)
+            page = self.mlflow.search_runs([self.experiment_id], query, view, page_token=token)
             yield from page
             token = page.token
             if not token:
@@ -89,7 +94,7 @@ class Ledger:
         """Return MLflow's id of the run, which is made if need be; `begun` is wall clock, s."""
         run = self.find(run_id)
         if run is None:
-            run = self.client.create_run(
+            run = self.mlflow.create_run(
                 self.experiment_id, start_time=round(begun * 1000), run_name=name, tags=_short(tags)
             )
         return run.info.run_id
@@ -110,26 +115,26 @@ class Ledger:
 
         points = [entities.Metric(m.name[:NAME_CHARACTERS], m.value, m.time_ms, m.step) for m in metrics]
         for part in range(0, len(points), METRICS_PER_REQUEST):
-            self.client.log_batch(run, metrics=points[part : part + METRICS_PER_REQUEST])
+            self.mlflow.log_batch(run, metrics=points[part : part + METRICS_PER_REQUEST])
         pairs = [
             entities.Param(name[:NAME_CHARACTERS], value[:PARAM_CHARACTERS])
             for name, value in (params or {}).items()
         ]
         for part in range(0, len(pairs), PARAMS_PER_REQUEST):
-            self.client.log_batch(run, params=pairs[part : part + PARAMS_PER_REQUEST])
+            self.mlflow.log_batch(run, params=pairs[part : part + PARAMS_PER_REQUEST])
         if tags:
             marks = [entities.RunTag(name, value) for name, value in _short(tags).items()]
-            self.client.log_batch(run, tags=marks)
+            self.mlflow.log_batch(run, tags=marks)
 
     def close_run(self, run: str, *, folder: Path, status: str, ended: float) -> None:
         """Upload the folder's files, end the run (`ended`: wall clock, s), and mark it complete."""
-        self.client.log_artifacts(run, str(folder))
+        self.mlflow.log_artifacts(run, str(folder))
         mlflow_status = MLFLOW_STATUS.get(status, "FINISHED")
-        self.client.set_terminated(run, status=mlflow_status, end_time=round(ended * 1000))
-        self.client.set_tag(run, COMPLETE, "true")
+        self.mlflow.set_terminated(run, status=mlflow_status, end_time=round(ended * 1000))
+        self.mlflow.set_tag(run, COMPLETE, "true")
 
 
-def open_ledger(uri: str, *, artifacts: Path | None) -> Ledger | None:
+def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     """Return the store at an MLflow tracking URI.
 
     A new store's files go to `artifacts` where MLflow would put them below the current directory (a plain
@@ -147,17 +152,17 @@ def open_ledger(uri: str, *, artifacts: Path | None) -> Ledger | None:
     client = MlflowClient(uri)
     found = client.get_experiment_by_name(EXPERIMENT)
     if found is not None:
-        return Ledger(client, found.experiment_id)
+        return TrackingClient(client, found.experiment_id)
     if artifacts is None:
         return None
     place = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
     try:
-        return Ledger(client, client.create_experiment(EXPERIMENT, artifact_location=place))
+        return TrackingClient(client, client.create_experiment(EXPERIMENT, artifact_location=place))
     except MlflowException:
         found = client.get_experiment_by_name(EXPERIMENT)  # another run may have just made it
         if found is None:
             raise
-        return Ledger(client, found.experiment_id)
+        return TrackingClient(client, found.experiment_id)
 
 
 def _short(tags: dict[str, str]) -> dict[str, str]:

@@ -13,18 +13,18 @@ from mlbench.experiment import events, run_folders
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.tracking import uploader
-from mlbench.tracking.client import open_ledger
-from mlbench.tracking.uploader import Synced
+from mlbench.tracking.client import open_client
+from mlbench.tracking.uploader import SyncResult
 
 STAGING = ".importing"  # below output_root: what a killed import leaves is not taken for a run
 
 
-def keep(
+def import_run(
     record: Record, log: Sequence[dict[str, Any]], *, output_root: Path, uri: str, complete: set[str]
 ) -> Literal["imported", "present"]:
     """Give an imported record a folder and a run in MLflow, once; UserError if either cannot be written.
 
-    `complete` are the runs that the store has in full (store.complete_in).
+    `complete` are the runs that the store has in full (store.uploaded_runs).
     """
     folder = output_root / record.run_id
     new = not folder.exists()
@@ -32,7 +32,7 @@ def keep(
         _write(record, log, folder)
     elif record.run_id in complete:
         return "present"
-    brought: Synced = uploader.bring(folder, record.run_id, uri)
+    brought: SyncResult = uploader.upload(folder, record.run_id, uri)
     if brought.outcome == "failed":
         raise UserError(
             f"{record.run_id} is in {folder}, but not in MLflow: {brought.why}",
@@ -72,16 +72,21 @@ def delete(folder: Path, uri: str) -> bool:
     if log.is_symlink():
         raise UserError(f"{log} is a link, so this is no folder of a run", hint="look at it yourself")
     try:
-        lock = uploader.hold(folder)
+        lock = uploader.lock(folder)
     except BlockingIOError as error:
         raise UserError(f"{folder.name} is still going on", hint="end it first, with Ctrl-C") from error
     try:
-        with uploader.answering(uri):
-            ledger = open_ledger(uri, artifacts=None)
-            known = ledger.delete(folder.name) if ledger else False
+        with uploader.reachable(uri):
+            known = uploader.within(uploader.ANSWER_S, lambda: _forget(folder.name, uri))
         shutil.rmtree(folder)  # removes links below it, never what they point to
     except OSError as error:
         raise UserError(f"cannot delete {folder}: {error.strerror}") from error
     finally:
         os.close(lock)
     return known
+
+
+def _forget(run_id: str, uri: str) -> bool:
+    """Delete a run in MLflow; return whether it had one."""
+    client = open_client(uri, artifacts=None)
+    return client.delete(run_id) if client else False

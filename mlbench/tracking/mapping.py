@@ -3,16 +3,18 @@
 The names are chosen for MLflow's run table and its compare view. What identifies a run is a tag, short and
 without a prefix, so that it makes a column; the resolved configuration is params, named as on the command
 line; headline numbers have the record's own names. Series have a prefix, by which the charts are grouped:
-`validation/`, `training/` and `segment/` (seconds between two validations, mean over the ranks) grow while
+`validation/`, `training/` and `interval/` (seconds between two validations, mean over the ranks) grow while
 the run goes on; `phase/`, `share/`, `startup/`, `outside/`, `batch/` and `cost/` are written at its end.
 """
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from mlbench.experiment.build_record import spread_segments
+from mlbench.experiment.build_record import intervals
+from mlbench.experiment.identity import flatten
+from mlbench.experiment.phases import PhaseTimes
 from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.record import Record
 
@@ -29,7 +31,7 @@ HEADLINES = (
     "startup_time",
     "wall",
     "epochs",
-    "updates",
+    "steps",
     "samples",
     "samples_per_s",
     "samples_per_s_per_worker",
@@ -72,16 +74,12 @@ def params(start: dict[str, Any]) -> dict[str, str]:
 
     The division's rules are left out: its name says as much, and the run's config.yaml has them.
     """
-    flat = dict(_flat(cleaned(start["experiment"] | {"seed": start["seed"]})))
-    return {name: value for name, value in flat.items() if name not in ("division.free", "division.fixed")}
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value if isinstance(value, str) else json.dumps(value)
+    values = flatten(cleaned(start["experiment"] | {"seed": start["seed"]}))
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in values.items()
+        if not name.startswith("division.") or name == "division.name"
+    }
 
 
 def opening_tags(start: dict[str, Any]) -> dict[str, str]:
@@ -92,7 +90,7 @@ def opening_tags(start: dict[str, Any]) -> dict[str, str]:
         RUN_ID: start["run_id"],
         "status": "running",
         "source": start.get("source", "mlbench"),
-        **({IMPORTED: "true"} if "imported" in start else {}),
+        **({IMPORTED: "true"} if start.get("imported") else {}),
         "task": experiment["task"]["name"],
         "recipe": experiment["task"]["recipe"],
         **{group: experiment[group]["name"] for group in names},
@@ -119,14 +117,14 @@ def closing_tags(record: Record) -> dict[str, str]:
         "mlflow.note.content": _note(record),
     }
     if record.goal:
-        tags["target"] = record.goal
+        tags["target"] = str(record.goal)
     if record.error:
         tags["error"] = record.error
     if record.caveats:
         tags["caveats"] = "; ".join(record.caveats)
-    git = record.software.get("git")
+    git = record.software.git
     if git:
-        tags["mlflow.source.git.commit"] = git["sha"]  # MLflow's Version column
+        tags["mlflow.source.git.commit"] = git.sha  # MLflow's Version column
     return cleaned(tags)
 
 
@@ -156,14 +154,14 @@ def _validation(validation: dict[str, Any], metadata: dict[str, Any]) -> list[Me
     for name in ("epoch", "elapsed"):
         values[f"training/{name}"] = validation[name]
     values["training/loss"] = validation["train_loss"]
-    segments = metadata["segments"]  # one a rank; none where another suite measured
-    busy = max((math.fsum(segment["phases"].values()) for segment in segments), default=0.0)
+    ranks = [PhaseTimes.from_plain(times) for times in metadata["phase_times"]]
+    busy = max((math.fsum(times.phases.values()) for times in ranks), default=0.0)
     if busy > 0:
-        (spread,) = spread_segments([[segment] for segment in segments])
-        values["training/samples_per_s"] = spread["samples"] / busy
-        values |= {f"segment/{phase}": over["mean"] for phase, over in spread["phases"].items()}
-        values["segment/overlapped_communication"] = spread["overlapped_communication"]["mean"]
-    return _at(values, wall=validation["wall"], step=validation["update"])
+        (interval,) = intervals([[times] for times in ranks])
+        values["training/samples_per_s"] = interval.samples / busy
+        values |= {f"interval/{phase}": stats.mean for phase, stats in interval.phases.items()}
+        values["interval/overlapped_communication"] = interval.overlapped_communication.mean
+    return _at(values, wall=validation["wall"], step=validation["step"])
 
 
 def _system(metadata: dict[str, Any]) -> list[Metric]:
@@ -180,7 +178,7 @@ def _system(metadata: dict[str, Any]) -> list[Metric]:
 def closing_metrics(record: Record, *, ended: float) -> list[Metric]:
     """Return the record's numbers, as of its end (wall clock, s)."""
     values = {name: getattr(record, name) for name in HEADLINES}
-    values |= {f"startup/{part}": seconds for part, seconds in record.startup.items()}
+    values |= {f"startup/{part}": seconds for part, seconds in record.startup.parts().items()}
     values |= {f"phase/{phase}": spread.mean for phase, spread in record.phases.items()}
     total = math.fsum(spread.mean for spread in record.phases.values())
     if total > 0:
@@ -188,9 +186,13 @@ def closing_metrics(record: Record, *, ended: float) -> list[Metric]:
     if record.overlapped_communication is not None:
         values["phase/overlapped_communication"] = record.overlapped_communication.mean
     values |= {f"outside/{name}": spread.mean for name, spread in record.outside.items()}
-    values |= {f"batch/{name}": seconds for name, seconds in record.batch_s.items()}
-    values |= {f"cost/{n}": v for n, v in (record.cost or {}).items() if isinstance(v, (int, float))}
-    return _at(values, wall=ended, step=record.updates)
+    values |= {f"batch/{name}": seconds for name, seconds in record.step_s.items()}
+    values |= {
+        f"cost/{n}": v
+        for n, v in (vars(record.cost) if record.cost else {}).items()
+        if isinstance(v, (int, float))
+    }
+    return _at(values, wall=ended, step=record.steps)
 
 
 def _at(values: dict[str, Any], *, wall: float, step: int) -> list[Metric]:

@@ -1,5 +1,6 @@
 """The result line that MLBench (2018-2021) put into its downloads, for tools that read it."""
 
+from mlbench.experiment.phases import exposed
 from mlbench.experiment.record import Record
 
 _TASK_RESULT = {
@@ -10,25 +11,42 @@ _TASK_RESULT = {
 }
 
 
+def result_file(record: Record) -> tuple[str, str] | None:
+    """Return name and text of the file with the result line; None where no goal was reached.
+
+    Only an official run has the original's `official_result.txt`; any other's is `result.txt`, whose line
+    says scale, division and why it is not official.
+    """
+    line = official_result(record)
+    if line is None:
+        return None
+    if record.official:
+        return "official_result.txt", line
+    experiment = record.experiment
+    about = f"scale={experiment.scale} division={experiment.division.name}"
+    why = "imported" if record.imported else "; ".join(record.official_reasons)
+    return "result.txt", f"{line} ({about}, not official: {why})"
+
+
 def official_result(record: Record) -> str | None:
-    """Return the line of `official_result.txt`; None where no goal was reached, as in the original.
+    """Return the original's result line; None where no goal was reached, as there.
 
     - The seconds are `time_to_accuracy`, the wall clock. The original's were its training time, which left
       out loading and validation; that number is the record's `train_time`.
     - The parts are means over the ranks, with exposed communication only, and data_wait as pre-processing.
-      The original's were rank 0's. Without phase clocks (instrument=false) there are no parts.
+      The original's were rank 0's. Without phase clocks (phase_timing=false) there are no parts.
     """
     if record.status != "goal_reached" or record.goal is None or record.time_to_accuracy is None:
         return None
-    metric, _, target = record.goal.split()
-    text = _TASK_RESULT.get(metric, f"Validation {metric} of {{target:g}}").format(target=float(target))
+    metric, target = record.goal.metric, record.goal.target
+    text = _TASK_RESULT.get(metric, f"Validation {metric} of {{target:g}}").format(target=target)
     parts = [f"{text} reached in {record.time_to_accuracy:.3f} seconds"]
     mean = {phase: spread.mean for phase, spread in record.phases.items()}
     if mean:
         compute = sum(mean[phase] for phase in ("forward", "loss", "backward", "optimizer"))
         parts += [
             f"Compute: {compute} seconds",
-            f"Communication: {mean['communication']} seconds",
+            f"Communication: {exposed(mean)} seconds",
             f"Metrics Computation: {mean['metrics']} seconds",
             f"Pre-processing: {mean['data_wait']} seconds",
         ]

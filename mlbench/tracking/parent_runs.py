@@ -8,20 +8,25 @@ extended, a new parent takes over the children and the old one is deleted.
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlbench.experiment import study
 from mlbench.experiment.record import Record
 from mlbench.experiment.study import Study
 from mlbench.tracking import uploader
-from mlbench.tracking.client import Ledger, open_ledger
+from mlbench.tracking.client import TrackingClient, open_client
 from mlbench.tracking.mapping import COMPLETE, RUN_ID, Metric
+
+if TYPE_CHECKING:
+    from mlbench.report.grouping import Group
 
 PARENT = "mlflow.parentRunId"  # tag by which MLflow nests runs
 FIELDS = ("task", "scale", "recipe", "backend", "sync", "hardware", "goal")
 
 
-def parent(ledger: Ledger, output_root: Path, name: str) -> str:
+def parent(client: TrackingClient, output_root: Path, name: str) -> str:
     """Return MLflow's id of a study's parent run, which is made if need be."""
     plan = study.load(study.folder(output_root, name))
     identity = _identity(plan, name)
@@ -35,32 +40,44 @@ def parent(ledger: Ledger, output_root: Path, name: str) -> str:
     if plan is not None:
         begun = datetime.fromisoformat(plan.created).timestamp()
         tags["mlflow.note.content"] = plan.question
-    return ledger.open_run(identity, name=f"study {name}", begun=begun, tags=tags)
+    return client.open_run(identity, name=f"study {name}", begun=begun, tags=tags)
 
 
-def write(plan: Study, records: Sequence[Record], *, output_root: Path, uri: str, status: str) -> str:
+def write(
+    plan: Study,
+    records: Sequence[Record],
+    *,
+    output_root: Path,
+    uri: str,
+    status: str,
+    found: "Sequence[Group] | None" = None,
+) -> str:
     """Write the parent: aggregates, tags, and the report's files; return its MLflow id.
 
-    `status` is FINISHED, FAILED or KILLED. Raises what MLflow raises, and may then be called again.
+    - status: FINISHED, FAILED or KILLED.
+    - found: the records' groups (report.writer.groups), where the caller has them.
+
+    Raises what MLflow raises, and may then be called again.
     """
     from mlbench.report import writer  # numpy is for the aggregates alone; a run's mirror needs none
 
-    ledger = open_ledger(uri, artifacts=output_root.absolute() / "artifacts")
-    assert ledger is not None
+    client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
+    assert client is not None
     ended = max((datetime.fromisoformat(run.ended_at).timestamp() for run in records), default=0.0)
-    metrics = [Metric(*found[:2], round(ended * 1000), found[2]) for found in writer.metrics(records)]
-    run = parent(ledger, output_root, plan.name)
-    if _written(ledger, run) - {(m.name, m.step, m.value) for m in metrics}:
-        ledger.client.set_tag(run, RUN_ID, f"{_identity(plan, plan.name)} (superseded)")
-        run = parent(ledger, output_root, plan.name)
-    ledger.log(run, metrics=metrics, tags=tags(plan, records))
+    found = writer.groups(records) if found is None else found
+    metrics = [Metric(*one[:2], round(ended * 1000), one[2]) for one in writer.metrics(found)]
+    run = parent(client, output_root, plan.name)
+    if _written(client, run) - {(m.name, m.step, m.value) for m in metrics}:
+        client.mlflow.set_tag(run, RUN_ID, f"{_identity(plan, plan.name)} (superseded)")
+        run = parent(client, output_root, plan.name)
+    client.log(run, metrics=metrics, tags=tags(plan, records, found))
     place = study.folder(output_root, plan.name)
-    ledger.client.log_artifact(run, str(place / study.PLAN))
+    client.mlflow.log_artifact(run, str(place / study.PLAN))
     if (place / study.REPORT).is_dir():
-        ledger.client.log_artifacts(run, str(place / study.REPORT))
-    _adopt(ledger, run, plan)
-    ledger.client.set_terminated(run, status=status, end_time=round(ended * 1000))
-    ledger.client.set_tag(run, COMPLETE, "true")
+        client.mlflow.log_artifacts(run, str(place / study.REPORT))
+    _reparent(client, run, plan)
+    client.mlflow.set_terminated(run, status=status, end_time=round(ended * 1000))
+    client.mlflow.set_tag(run, COMPLETE, "true")
     return run
 
 
@@ -74,48 +91,48 @@ def sync(output_root: Path, uri: str | None) -> Iterator[str]:
         plan = study.load(path.parent)
         records = study.records(plan, output_root) if plan else []
         if plan and records:
-            place = uri or records[0].experiment["tracking_uri"] or uploader.default_uri(output_root)
-            write(plan, records, output_root=output_root, uri=place, status="FINISHED")
+            place = uri or records[0].experiment.tracking_uri or uploader.default_uri(output_root)
+            write_it = partial(write, plan, records, output_root=output_root, uri=place, status="FINISHED")
+            uploader.within(uploader.UPLOAD_S, write_it)
             yield plan.name
 
 
-def tags(plan: Study, records: Sequence[Record]) -> dict[str, str]:
+def tags(plan: Study, records: Sequence[Record], groups: "Sequence[Group]") -> dict[str, str]:
     """Return the parent's tags: what all its runs share, so that two studies compare side by side."""
-    from mlbench.analysis import speedup
-
     found: dict[str, set[str]] = {field: set() for field in FIELDS}
-    all_points = speedup.points(records)
+    all_points = [point for group in groups for point in group.points]
     for point in all_points:
         for field in FIELDS:
             found[field].add(str(getattr(point, field) or ""))
     shared = {field: ", ".join(sorted(values)) for field, values in found.items() if any(values)}
     counts = {
-        "runs": str(len(records)),
+        "runs": str(sum(point.n for point in all_points)),
+        "attempts": str(len(records)),
         "reached": str(sum(point.reached for point in all_points)),
         "points": str(len(plan.points)),
-        "workers": ", ".join(map(str, sorted({run.workers for run in records}))),
+        "workers": ", ".join(map(str, sorted({point.workers for point in all_points}))),
     }
     commands = "\n".join(study.commands(plan))
     note = f"{plan.question}\n\n```\n{commands}\n```"
     return shared | counts | {"study": plan.name, "mlbench": plan.mlbench, "mlflow.note.content": note}
 
 
-def _written(ledger: Ledger, run: str) -> set[tuple[str, int, float]]:
+def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:
     """Return the aggregates that a parent has: name, step and value."""
-    names = ledger.client.get_run(run).data.metrics
+    names = client.mlflow.get_run(run).data.metrics
     return {
         (metric.key, metric.step, metric.value)
         for name in names
-        for metric in ledger.client.get_metric_history(run, name)
+        for metric in client.mlflow.get_metric_history(run, name)
     }
 
 
-def _adopt(ledger: Ledger, run: str, plan: Study) -> None:
+def _reparent(client: TrackingClient, run: str, plan: Study) -> None:
     """Give the study's runs this parent, and delete the one that they had before."""
-    for old in ledger.search(f"tags.`{RUN_ID}` = '{_identity(plan, plan.name)} (superseded)'"):
-        for child in ledger.search(f"tags.`{PARENT}` = '{old.info.run_id}'"):
-            ledger.client.set_tag(child.info.run_id, PARENT, run)
-        ledger.client.delete_run(old.info.run_id)
+    for old in client.search(f"tags.`{RUN_ID}` = '{_identity(plan, plan.name)} (superseded)'"):
+        for child in client.search(f"tags.`{PARENT}` = '{old.info.run_id}'"):
+            client.mlflow.set_tag(child.info.run_id, PARENT, run)
+        client.mlflow.delete_run(old.info.run_id)
 
 
 def _identity(plan: Study | None, name: str) -> str:

@@ -10,82 +10,36 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 
-from mlbench.experiment import events, provenance, record
-from mlbench.experiment.config import Experiment, key
+from mlbench.experiment import events, record
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.provenance import without_credentials
-from mlbench.experiment.record import FINISHED, Record
-from mlbench.report import run_figures
+from mlbench.experiment.record import Record
+from mlbench.report import render, run_figures
 from mlbench.tasks import registry
 from mlbench.tracking import mapping, parent_runs
-from mlbench.tracking.client import Ledger, open_ledger
-from mlbench.tracking.official_result import official_result
+from mlbench.tracking.client import TrackingClient, open_client
+from mlbench.tracking.official_result import result_file
 from mlbench.tracking.recover import recover
 
 POLL_S = 2.0  # s between two looks at the log
 RETRY_S = (1.0, 30.0)  # s, the first and the longest pause after the store refused
 LAST_ATTEMPTS = 3  # once the log is complete; what fails then is left to `sync`
 OUTCOMES = ("uploaded", "present", "running", "failed")  # of `sync`, for one run
+ANSWER_S = 60  # s that a store has for a question
+UPLOAD_S = 300  # s that it has to take one run
 LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
 
 
-def find_finished(experiment: Experiment, *, data: str | None) -> Record | None:
-    """Return the record of a finished run that stands for this experiment, if there is one.
-
-    It has the same key and seed, and `data` as the hash of its data's manifest (None: any). The folders below
-    output_root tell first: the store may be down, or behind. A run that only the store has may be another
-    machine's; it stands for one on this machine where that makes no difference.
-    """
-    assert experiment.seed is not None
-    here = record.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
-    finished = [one for one in here if one.status in FINISHED and data in (None, one.data_manifest)]
-    if finished:
-        return finished[-1]
-    with suppress(Exception):  # a dead or unreadable store costs a repetition, not the run
-        ledger = open_ledger(experiment.store, artifacts=None)
-        if ledger is not None:
-            for text in ledger.records(key=key(experiment), seed=experiment.seed, statuses=FINISHED):
-                one = Record.model_validate_json(text)
-                if data in (None, one.data_manifest) and _as_here(one, experiment):
-                    return one
-    return None
-
-
-def _as_here(one: Record, experiment: Experiment) -> bool:
-    """Return whether the run's nodes are as the hardware profile states, or else as this machine."""
-    if experiment.hardware.cpus is not None and not one.caveats:
-        return True
-    on_gpu = experiment.backend.device == "cuda"
-
-    def shape(node: dict[str, Any]) -> list[Any]:
-        return [node["cpu_model"], node["usable_cpus"], *(gpu["name"] for gpu in node["gpus"] if on_gpu)]
-
-    here = provenance.node()
-    known = bool(one.nodes) and here["cpu_model"] is not None
-    return known and all(shape(node) == shape(here) for node in one.nodes)
-
-
-def restore(found: Record, folder: Path, uri: str) -> None:
-    """Make the folder of a run that the store has, with its record and, if it can be had, its event log."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / events.NAME).exists():
-        with suppress(Exception):  # whatever MLflow raises: the record is what counts
-            ledger = open_ledger(uri, artifacts=None)
-            if ledger is not None:
-                ledger.fetch(found.run_id, events.NAME, folder)
-    found.save(folder)
-
-
-class Mirror(threading.Thread):
+class MlflowUploader(threading.Thread):
     """Writes a run to MLflow while it goes on; a store that is down or slow delays nothing but itself.
 
     `error` tells why the last attempt failed, None after one that succeeded.
@@ -94,8 +48,8 @@ class Mirror(threading.Thread):
     def __init__(self, folder: Path, uri: str) -> None:
         super().__init__(name="mlflow", daemon=True)
         self.error: str | None = None
-        self._lock = hold(folder)
-        self._transfer = _Transfer(folder, uri)
+        self._lock = lock(folder)
+        self._transfer = RunUpload(folder, uri)
         self._ending = threading.Event()  # the log will not grow any more
         self._given_up = threading.Event()
 
@@ -137,8 +91,11 @@ def default_uri(output_root: Path) -> str:
     return f"sqlite:///{(output_root / 'mlflow.db').absolute()}"
 
 
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True)
-class Synced:
+class SyncResult:
     """What became of one run folder."""
 
     run_id: str
@@ -146,7 +103,7 @@ class Synced:
     why: str = ""
 
 
-def sync(output_root: Path, uri: str | None) -> Iterator[Synced]:
+def sync(output_root: Path, uri: str | None) -> Iterator[SyncResult]:
     """Bring every run below `output_root` into MLflow, one after the other, each exactly once.
 
     `uri` None means each run's own store. A run whose driver still lives is left to it; one whose driver was
@@ -160,22 +117,61 @@ def sync(output_root: Path, uri: str | None) -> Iterator[Synced]:
             continue
         place = uri or opening["experiment"]["tracking_uri"] or default_uri(output_root)
         if place not in complete:
-            complete[place] = complete_in(place)
+            complete[place] = uploaded_runs(place)
         if opening["run_id"] in complete[place]:
-            yield Synced(opening["run_id"], "present")
+            yield SyncResult(opening["run_id"], "present")
         else:
-            yield bring(folder, opening["run_id"], place)
+            yield upload(folder, opening["run_id"], place)
 
 
-def complete_in(uri: str) -> set[str]:
+def uploaded_runs(uri: str) -> set[str]:
     """Return the ids of the runs that a store has in full, or had until a person deleted them there."""
-    with answering(uri):
-        ledger = open_ledger(uri, artifacts=None)
-        return ledger.complete() if ledger else set()
+
+    def ask() -> set[str]:
+        client = open_client(uri, artifacts=None)
+        return client.complete() if client else set()
+
+    with reachable(uri):
+        return within(ANSWER_S, ask)
+
+
+def run_id_of(mlflow_id: str, uri: str) -> str | None:
+    """Return the mlbench run that a store knows by its own id; None where it has none."""
+
+    def ask() -> str | None:
+        client = open_client(uri, artifacts=None)
+        return client.run_id(mlflow_id) if client else None
+
+    with reachable(uri):
+        return within(ANSWER_S, ask)
+
+
+def within(seconds: float, call: Callable[[], Result]) -> Result:
+    """Return what the call returns; TimeoutError where it takes longer, e.g. for a server that drips bytes.
+
+    The call's thread is left behind then: nothing ends a read that always gets one more byte.
+    """
+    outcome: list[Result] = []
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(call())
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, name="mlflow-call", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    if not outcome:
+        raise TimeoutError(f"no complete answer within {seconds:g} s")
+    return outcome[0]
 
 
 @contextmanager
-def answering(uri: str) -> Iterator[None]:
+def reachable(uri: str) -> Iterator[None]:
     """Turn what a store raises that is down into a UserError."""
     try:
         yield
@@ -187,28 +183,28 @@ def answering(uri: str) -> Iterator[None]:
         ) from error
 
 
-def bring(folder: Path, run_id: str, uri: str) -> Synced:
+def upload(folder: Path, run_id: str, uri: str) -> SyncResult:
     """Bring one run into MLflow, unless its driver still lives."""
     try:
-        lock = hold(folder)
+        descriptor = lock(folder)
     except BlockingIOError:
-        return Synced(run_id, "running")
+        return SyncResult(run_id, "running")
     try:
         stopped = any(event["key"] == "run_stop" for event in events.read(folder / events.NAME))
         lost = stopped and not (folder / "record.json").exists()
-        if lost and run_id in complete_in(uri):
-            return Synced(run_id, "present")  # with the record that is lost here
+        if lost and run_id in uploaded_runs(uri):
+            return SyncResult(run_id, "present")  # with the record that is lost here
         if lost or not stopped:
             recover(folder)
-        _Transfer(folder, uri).advance()
+        within(UPLOAD_S, RunUpload(folder, uri).advance)
     except Exception as error:  # one bad folder must not keep the others out
-        return Synced(run_id, "failed", without_credentials(str(error)).splitlines()[0])
+        return SyncResult(run_id, "failed", without_credentials(str(error)).splitlines()[0])
     finally:
-        os.close(lock)
-    return Synced(run_id, "uploaded")
+        os.close(descriptor)
+    return SyncResult(run_id, "uploaded")
 
 
-class _Transfer:
+class RunUpload:
     """One run on its way from its folder to a store."""
 
     def __init__(self, folder: Path, uri: str) -> None:
@@ -217,46 +213,46 @@ class _Transfer:
         self.complete = False
         self._follower = events.Follower(folder / events.NAME)
         self._pending: list[dict[str, Any]] = []
-        self._ledger: Ledger | None = None
+        self._client: TrackingClient | None = None
 
     def advance(self) -> None:
         """Write what the log has gained; raises what MLflow raises, and may then be called again."""
         self._pending += self._follower.take()
         if not self._pending:
             return
-        if self._ledger is None:
-            self._ledger = open_ledger(self.uri, artifacts=self.folder.absolute().parent / "artifacts")
-            assert self._ledger is not None
-        ledger = self._ledger
+        if self._client is None:
+            self._client = open_client(self.uri, artifacts=self.folder.absolute().parent / "artifacts")
+            assert self._client is not None
+        client = self._client
         for event in self._pending:
             if event["key"] == "run_configuration" and self.run is None:
-                self.run = self._open(ledger, event["value"])
+                self.run = self._open(client, event["value"])
         assert self.run is not None, "a log begins with run_configuration"
-        ledger.log(self.run, metrics=mapping.series(self._pending))
+        client.log(self.run, metrics=mapping.series(self._pending))
         if any(event["key"] == "run_stop" for event in self._pending):
-            self._close(ledger, self.run)
+            self._close(client, self.run)
             self.complete = True
         self._pending.clear()
 
-    def _open(self, ledger: Ledger, start: dict[str, Any]) -> str:
+    def _open(self, client: TrackingClient, start: dict[str, Any]) -> str:
         tags = mapping.opening_tags(start)
         name = start["experiment"].get("study")
         if name:
-            tags[parent_runs.PARENT] = parent_runs.parent(ledger, self.folder.absolute().parent, name)
-        run = ledger.open_run(start["run_id"], name=mapping.run_name(start), begun=start["begun"], tags=tags)
-        ledger.log(run, params=mapping.params(start))
+            tags[parent_runs.PARENT] = parent_runs.parent(client, self.folder.absolute().parent, name)
+        run = client.open_run(start["run_id"], name=mapping.run_name(start), begun=start["begun"], tags=tags)
+        client.log(run, params=mapping.params(start))
         return run
 
-    def _close(self, ledger: Ledger, run: str) -> None:
+    def _close(self, client: TrackingClient, run: str) -> None:
         found = record.load(self.folder / "record.json")
         ended = datetime.fromisoformat(found.ended_at).timestamp()
-        ledger.log(
+        client.log(
             run,
             metrics=mapping.closing_metrics(found, ended=ended),
             tags=mapping.closing_tags(found),
         )
         with _files(self.folder, found) as files:
-            ledger.close_run(run, folder=files, status=found.status, ended=ended)
+            client.close_run(run, folder=files, status=found.status, ended=ended)
 
 
 @contextmanager
@@ -266,12 +262,12 @@ def _files(folder: Path, found: Record) -> Iterator[Path]:
         files = Path(name)
         clean = Record.model_validate(mapping.cleaned(found.model_dump(mode="json")))
         clean.save(files)
-        (files / "config.yaml").write_text(yaml.safe_dump(clean.experiment, sort_keys=False))
+        (files / "config.yaml").write_text(yaml.safe_dump(clean.experiment.plain(), sort_keys=False))
         log = [json.dumps(mapping.cleaned(event)) + "\n" for event in events.read(folder / events.NAME)]
         (files / events.NAME).write_text("".join(log))
-        line = official_result(clean)
-        if line is not None:
-            (files / "official_result.txt").write_text(line + "\n")
+        result = result_file(clean)
+        if result is not None:
+            (files / result[0]).write_text(result[1] + "\n")
         run_figures.draw(clean, files)
         _table(clean, files)
         yield files
@@ -285,14 +281,14 @@ def _table(found: Record, files: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_pylist(found.table), files / "table.parquet")
-    report = registry.report(found.experiment["task"]["name"])
+    report = registry.report(found.experiment.task.name)
     if report and found.source == "mlbench":  # others' tables have no percentiles to draw
-        rate = found.experiment["hardware"]["network_gbit_per_s"]
-        drawn = report.figure(found.table, network_gbit_per_s=rate)
-        drawn.savefig(files / "table.png", dpi=run_figures.DOTS_PER_INCH)
+        rate = found.experiment.hardware.network_gbit_per_s
+        charts = report.charts({"": found.table}, about=found.run_id, network_gbit_per_s=rate)
+        render.save(charts, files / "table.png", columns=2)
 
 
-def hold(folder: Path) -> int:
+def lock(folder: Path) -> int:
     """Take the run for this process until the descriptor is closed; the kernel frees it after a kill -9.
 
     Raises BlockingIOError while another has it.

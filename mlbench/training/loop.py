@@ -1,260 +1,217 @@
 """THE timed loop. Every task that trains goes through `train`; no task reads a clock.
 
 What is measured: `elapsed` runs from the first touch of training data and never pauses (MLPerf Training's
-rule), so it covers loading, validation, checkpoints and recovery. Inside a batch the loop marks the phases
-of `mlbench.training.timer`. Nothing in a batch talks to another process but the gradients' own communication
-and, every CHECK_UPDATES updates, one number that tells whether the loss is still finite.
+rule), so it covers loading, validation, checkpoints and recovery. Inside a step the loop marks the phases
+of `mlbench.training.timer`. Nothing in a step talks to another process but the gradients' own communication
+and, every CHECK_EVERY steps, one number that tells whether the loss is still finite.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import nn
 
 from mlbench.experiment.goal import better
-from mlbench.experiment.phases import Segment
-from mlbench.training.sync import ddp
+from mlbench.experiment.phases import PhaseTimes
+from mlbench.training import arrivals, checkpoint
+from mlbench.training.clock_offset import ClockOffset
+from mlbench.training.setup import Scaler, TaskResult, TrainingSetup
+from mlbench.training.stamps import Arrivals
+from mlbench.training.sync import strategy
 from mlbench.training.worker import Worker
 
-CHECK_UPDATES = 500  # updates between two looks at a loss that is no longer finite
+CHECK_EVERY = 500  # steps between two looks at a loss that is no longer finite
 REPORT_S = 2.0  # s; a report waits for all ranks and the controller (about 50 ms), so short epochs share one
-
-
-class Updates(Protocol):
-    """One epoch's updates of this rank; an update is the list of micro-batches it accumulates."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Sequence[Any]]: ...
-
-
-class Scaler(Protocol):
-    """A dynamic loss scale that says which updates it skips (mlbench/training/precision.py)."""
-
-    overflowed: torch.Tensor  # a bool on the device: whether the last update was skipped
-
-    def scale(self, outputs: torch.Tensor, /) -> torch.Tensor: ...
-    def step(self, optimizer: torch.optim.Optimizer, /) -> object: ...
-    def update(self) -> None: ...
-    def stuck(self) -> bool: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> None: ...
-
-
-def _nothing(_: Any) -> None: ...
-
-
-@dataclass
-class Parts:
-    """What a task hands to the loop. Times and communication are the loop's own affair.
-
-    - load(): reads training and validation data, moves them to the device, sorts them: whatever looks at more
-      than their numbers of rows. It comes first on the clock, also after a restart.
-    - updates(epoch): this rank's updates, the same number on every rank.
-    - forward(model, batch) and loss(output, batch): the loss of a micro-batch, such that the mean of the
-      gradients over workers is the update's gradient (accumulated micro-batches add up).
-    - validate(model): global metrics from summed counts, identical on every rank.
-    - samples(batch): this rank's samples in a micro-batch, in the task's unit.
-    - before_update(update): sets the learning rate of update 0, 1, ...
-    - after_validation(metrics): e.g. a plateau schedule; metrics has train_loss too.
-    - step(): clips and steps; the default is optimizer.step() through the scaler.
-    - validate_at: fractions of an epoch after which to validate; the last is 1.
-    - stateful: what a checkpoint must hold beside model and optimizer, by name.
-    - autocast, scaler: mixed precision and its loss scale; None and None is full precision.
-    """
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    epochs: int
-    updates: Callable[[int], Updates]
-    forward: Callable[[nn.Module, Any], Any]
-    loss: Callable[[Any, Any], torch.Tensor]
-    validate: Callable[[nn.Module], dict[str, float]]
-    samples: Callable[[Any], int]
-    load: Callable[[], object] = lambda: None
-    before_update: Callable[[int], None] = _nothing
-    after_validation: Callable[[dict[str, float]], None] = _nothing
-    step: Callable[[], None] | None = None
-    validate_at: tuple[float, ...] = (1.0,)
-    stateful: dict[str, Any] = field(default_factory=dict)
-    autocast: torch.dtype | None = None
-    scaler: Scaler | None = None
-
-
-@dataclass
-class Outcome:
-    """What a run of a task gives back, on every rank: plain values that travel as JSON."""
-
-    status: str  # goal_reached, goal_not_reached, completed (no goal asked), diverged
-    validations: list[dict[str, Any]] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
-    time_to_accuracy: float | None = None  # s
-    updates: int = 0
-    elapsed: float = 0.0  # s from the first touch of data to the end of the last validation
-    unit: str = "samples"  # what `samples` counts: images, rows, tokens
-    flops_per_sample: float | None = None
-    gradient_bytes: int | None = None  # what a worker contributes to an update's all-reduce
-    error: str | None = None  # why the status is `failed`
-    table: list[dict[str, Any]] = field(default_factory=list)  # of tasks that measure without training
 
 
 class _Diverged(Exception):
     """The loss is no longer finite on at least one rank, or the loss scale has given up.
 
-    Raised on every rank at the same update.
+    Raised on every rank at the same step.
     """
 
 
-def train(parts: Parts, worker: Worker) -> Outcome:
-    """Train until the goal, the last epoch or divergence; return what was measured on this rank."""
-    tracker = worker.tracker
-    model = ddp.wrap(parts.model, worker.sync, tracker)
-    run = _Run(parts, worker, model)
-    first_epoch = run.restore()
-    worker.barrier()
-    tracker.start(started_at=worker.resume["started_at"] if worker.resume else None)
-    if worker.keep_checkpoints and not worker.resume:
-        run.report(epoch=0)  # a start to go back to, and the moment at which the clock began
-    with tracker.outside("loading"):
-        parts.load()
-    status = "goal_not_reached" if worker.goal else "completed"
-    epoch = first_epoch
+def train(setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -> TaskResult:
+    """Train until the goal, the last epoch or divergence; return what was measured on this rank.
+
+    report_s: seconds between two reports, at least.
+    """
     try:
-        for epoch in range(first_epoch, parts.epochs):
-            if run.epoch(epoch):
-                status = "goal_reached"
-                break
-    except _Diverged:
-        run.keep(run.validation(epoch + 1, {}))
-        status = "diverged"
-    run.report()
-    return run.outcome(status)
+        run = Run(setup, worker, report_s=report_s)
+        status = run.train()
+        return run.result(status)
+    finally:
+        setup.close()
 
 
-class _Run:
+class Run:
     """The state of one call of `train`."""
 
-    def __init__(self, parts: Parts, worker: Worker, model: nn.Module) -> None:
-        self.parts, self.worker, self.model = parts, worker, model
-        self.tracker = worker.tracker
+    def __init__(self, setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -> None:
+        self.setup, self.worker, self.timer = setup, worker, worker.timer
+        self.report_s = report_s
+        self.sync = strategy.synchronise(setup.model, worker.sync, worker.timer)
+        self.model = self.sync.module
         self.precision: Any = nullcontext()  # the recipe's autocast, or none; entered again in every batch
-        if parts.autocast is not None:
-            self.precision = torch.autocast(worker.device.type, dtype=parts.autocast)
-        self.update = 0
-        self.samples = 0  # of this rank since it started, for signs of life
+        if setup.autocast is not None:
+            self.precision = torch.autocast(worker.device.type, dtype=setup.autocast)
+        self.data: Any = None
+        self.clock_offset: ClockOffset
+        self.clocks: dict[str, float] = {}  # when the run started, s on the clock of each host
+        self.step = 0
+        self.position = 0.0  # epochs trained
+        self.samples = 0  # of this rank, for heartbeats
         self.best: float | None = None
         self.validations: list[dict[str, Any]] = []
-        self.segments: list[Segment] = []
-        self.unreported: list[dict[str, Any]] = []
+        self.phase_times: list[PhaseTimes] = []
+        self.unreported: list[tuple[dict[str, Any], PhaseTimes, Arrivals]] = []
         self.reported_at = 0.0  # on rank 0's clock, so that all ranks decide alike
         self.loss_sum = torch.zeros((), device=worker.device)
         self.loss_count = 0
-        self.left_out = torch.zeros((), device=worker.device)  # updates whose loss is not in the sum
+        self.skipped_steps = torch.zeros((), device=worker.device)  # whose loss is not in the sum
 
-    def epoch(self, epoch: int) -> bool:
+    def train(self) -> str:
+        """Train from the start or the last checkpoint; return the status."""
+        worker, timer = self.worker, self.timer
+        first_epoch = checkpoint.restore(self)
+        self.clock_offset = ClockOffset(worker)
+        worker.barrier()
+        self.clocks = checkpoint.start_clock(self)
+        if worker.keep_checkpoints and not worker.resume:
+            with timer.outside_steps("report"):
+                self.report(epoch=0)  # a start to go back to, and the moment at which the clock began
+        with timer.outside_steps("loading"):
+            self.data = self.setup.load()
+        status = "goal_not_reached" if worker.goal else "completed"
+        try:
+            for epoch in range(first_epoch, self.setup.epochs):
+                if self.train_epoch(epoch):
+                    status = "goal_reached"
+                    break
+        except _Diverged:
+            status = "diverged"
+            if not self.validations or self.validations[-1]["step"] != self.step:
+                self.complete(self.record_validation(self.position, {}))
+        with timer.outside_steps("report"):
+            self.report()
+        return status
+
+    def train_epoch(self, epoch: int) -> bool:
         """Train and validate one epoch; return whether the goal was reached."""
-        updates = self.parts.updates(epoch)
-        count = len(updates)
-        stops = {max(1, math.ceil(part * count)): part for part in self.parts.validate_at}
+        steps = self.setup.steps(self.data, epoch)
+        count = len(steps)
+        stops = {max(1, math.ceil(part * count)): part for part in self.setup.validate_at}
         self.model.train()
-        self.tracker.resume()
-        for done, micro_batches in enumerate(updates, start=1):
-            self.tracker.mark("data_wait")
-            self.train_update(micro_batches, epoch + done / count)
+        for done, micro_batches in enumerate(steps, start=1):
+            self.timer.end_phase("data_wait")
+            self.position = epoch + done / count
+            self.train_step(micro_batches)
             if done in stops:
                 if self.validate(epoch + stops[done], last=done == count):
                     return True
                 self.model.train()
-                self.tracker.resume()
         return False
 
-    def train_update(self, micro_batches: Sequence[Any], position: float) -> None:
-        """Run forward, backward and the optimizer's step over one update's micro-batches."""
-        parts, tracker, scaler = self.parts, self.tracker, self.parts.scaler
-        parts.before_update(self.update)
+    def train_step(self, micro_batches: Sequence[Any]) -> None:
+        """Run forward, backward and the optimizer's step over one step's micro-batches."""
+        setup, timer, scaler = self.setup, self.timer, self.setup.scaler
+        setup.before_step(self.step)
         before = None if scaler is None else self.loss_sum.clone()
         samples = 0
         for batch in micro_batches[:-1]:
-            with ddp.without_sync(self.model):
+            with self.sync.accumulating():
                 samples += self.accumulate(batch)
         samples += self.accumulate(micro_batches[-1])
-        if parts.step is not None:
-            parts.step()
+        if setup.optimizer_step is not None:
+            setup.optimizer_step()
         elif scaler is not None:
-            scaler.step(parts.optimizer)
+            scaler.step(setup.optimizer)
         else:
-            parts.optimizer.step()
+            setup.optimizer.step()
         if scaler is not None and before is not None:
             scaler.update()
-            self.leave_out_overflow(scaler, before)
-        parts.optimizer.zero_grad()
-        tracker.mark("optimizer")
-        self.update += 1
+            self.skip_overflow_loss(scaler, before)
+        setup.optimizer.zero_grad()
+        timer.end_phase("optimizer")
+        self.sync.after_step(self.step)
+        self.step += 1
         self.samples += samples
         self.loss_count += 1
-        if self.update % CHECK_UPDATES == 0:
+        if self.step % CHECK_EVERY == 0:
             self.stop_if_diverged()
-        if tracker.due():
-            self.worker.progress(
-                {
-                    "epoch": position,
-                    "update": self.update,
-                    "loss": self.mean_loss(),
-                    "samples": self.samples,
-                    "started_at": tracker.started_at,
-                }
-            )
-        tracker.end_batch(samples)
+        if timer.calibration_due():
+            timer.sample(self.worker.sum([timer.median_step_s()]).item() / self.worker.world_size)
+        if timer.heartbeat_due():
+            self.heartbeat()
+        timer.end_step(samples)
 
     def accumulate(self, batch: Any) -> int:
         """Run forward and backward over one micro-batch; return its samples."""
-        parts, mark = self.parts, self.tracker.mark
+        setup, end_phase = self.setup, self.timer.end_phase
         with self.precision:
-            output = parts.forward(self.model, batch)
-            mark("forward")
-            loss = parts.loss(output, batch)
-            mark("loss")
-        (loss if parts.scaler is None else parts.scaler.scale(loss)).backward()
-        mark("backward")
+            output = setup.forward(self.model, batch)
+            end_phase("forward")
+            loss = setup.loss(output, batch)
+            end_phase("loss")
+        (loss if setup.scaler is None else setup.scaler.scale(loss)).backward()
+        end_phase("backward")
         self.loss_sum += loss.detach()
-        return parts.samples(batch)
+        return setup.samples(batch)
 
-    def leave_out_overflow(self, scaler: Scaler, before: torch.Tensor) -> None:
-        """Take back a loss that is not finite if its update was skipped; does not wait for the device.
+    def heartbeat(self) -> None:
+        """Tell where training is."""
+        self.worker.heartbeat(
+            {
+                "epoch": self.position,
+                "step": self.step,
+                "loss": self.mean_loss(),
+                "samples": self.samples,
+                "unit": self.setup.sample_unit,
+                "started_at": self.timer.started_at,
+            }
+        )
+
+    def skip_overflow_loss(self, scaler: Scaler, before: torch.Tensor) -> None:
+        """Take back a loss that is not finite if its step was skipped; does not wait for the device.
 
         Half precision overflows now and then, and the scale's rule mends it: no sign of divergence.
         """
         lost = scaler.overflowed & ~self.loss_sum.isfinite()
         self.loss_sum = torch.where(lost, before, self.loss_sum)
-        self.left_out += lost
+        self.skipped_steps += lost
 
     def mean_loss(self) -> float:
         """Return this rank's mean loss since the last validation; waits for the device."""
-        return self.loss_sum.item() / max(1.0, self.loss_count - self.left_out.item())
+        return self.loss_sum.item() / max(1.0, self.loss_count - self.skipped_steps.item())
 
     def stop_if_diverged(self) -> None:
         """Raise on all ranks alike if the loss of one is not finite, or its loss scale is stuck."""
-        scaler = self.parts.scaler
+        scaler = self.setup.scaler
         loss = math.inf if scaler is not None and scaler.stuck() else self.loss_sum.item()
         if not math.isfinite(self.worker.sum([loss]).item()):
             raise _Diverged
 
     def validate(self, position: float, *, last: bool) -> bool:
         """Validate on all workers and report; return whether the goal was reached."""
-        tracker, parts = self.tracker, self.parts
-        self.stop_if_diverged()
-        if self.worker.rank == 0:
-            self.worker.progress({"doing": "validating"})
-        with tracker.outside("validation"):
+        timer, setup = self.timer, self.setup
+        with timer.outside_steps("validation"):
+            self.stop_if_diverged()
+            if self.worker.rank == 0:
+                self.worker.heartbeat({"doing": "validating"})
             self.model.eval()
-            plain = ddp.unwrap(self.model)
             with torch.no_grad():
-                ddp.average_buffers(plain)
-                metrics = parts.validate(plain)
-        validation = self.validation(position, metrics)
+                self.sync.before_validation()
+                metrics = setup.validate(setup.model, self.data)
+        validation = self.record_validation(position, metrics)
+        with timer.outside_steps("report"):
+            return self.evaluate(validation, metrics, last=last)
+
+    def evaluate(self, validation: dict[str, Any], metrics: dict[str, float], *, last: bool) -> bool:
+        """Compare with the goal, let the schedule see, and report; return whether the goal was reached."""
+        setup, position = self.setup, validation["epoch"]
+        self.complete(validation)
         reached = False
         goal = self.worker.goal
         if goal is not None:
@@ -263,95 +220,78 @@ class _Run:
             if better(value, self.best, goal.direction):
                 self.best = value
         validation["goal_reached"] = reached
-        self.keep(validation)
-        parts.after_validation({**metrics, "train_loss": validation["train_loss"]})
+        setup.after_validation({**metrics, "train_loss": validation["train_loss"]})
         if not all(map(math.isfinite, metrics.values())):
             raise _Diverged
-        if not reached and validation["elapsed"] - self.reported_at >= REPORT_S:
+        if not reached and validation["elapsed"] - self.reported_at >= self.report_s:
             self.report(epoch=round(position) if last else None)
         return reached
 
-    def validation(self, position: float, metrics: dict[str, float]) -> dict[str, Any]:
-        """Return a validation's record; its time is taken first, before any further communication."""
-        elapsed = self.tracker.elapsed()
-        first = elapsed if self.worker.rank == 0 else 0.0
-        counted = self.loss_count - self.left_out.item()
-        loss, count, elapsed = self.worker.sum([self.loss_sum.item(), counted, first]).tolist()
-        self.loss_sum.zero_()
-        self.left_out.zero_()
-        self.loss_count = 0
-        return {
+    def record_validation(self, position: float, metrics: dict[str, float]) -> dict[str, Any]:
+        """Keep a validation that ends now, and what was measured up to it; `complete` adds the rest."""
+        validation = {
             "epoch": position,
-            "update": self.update,
-            "elapsed": elapsed,
-            "wall": self.tracker.started_at + elapsed,
-            "train_loss": loss / count if count and math.isfinite(loss) else None,
+            "step": self.step,
+            "elapsed": self.timer.elapsed(),
             "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
         }
-
-    def keep(self, validation: dict[str, Any]) -> None:
-        """Keep a validation and what was measured up to it, for the outcome and the next report."""
-        segment = self.tracker.take()
-        self.segments.append(segment)
+        times, own = self.timer.pop()
+        self.phase_times.append(times)
         self.validations.append(validation)
-        plain = {name: value for name, value in vars(segment).items() if name != "batch_s"}
-        self.unreported.append({"validation": validation, "segment": plain})
+        self.unreported.append((validation, times, own))
+        return validation
+
+    def complete(self, validation: dict[str, Any]) -> None:
+        """Add to a validation what the ranks know together: rank 0's time and the mean loss."""
+        first = validation["elapsed"] if self.worker.rank == 0 else 0.0
+        counted = self.loss_count - self.skipped_steps.item()
+        loss, count, elapsed = self.worker.sum([self.loss_sum.item(), counted, first]).tolist()
+        self.loss_sum.zero_()
+        self.skipped_steps.zero_()
+        self.loss_count = 0
+        validation["elapsed"] = elapsed
+        validation["wall"] = self.timer.started_at + elapsed
+        validation["train_loss"] = loss / count if count and math.isfinite(loss) else None
 
     def report(self, *, epoch: int | None = None) -> None:
         """Send what was not sent yet and, where checkpoints are kept and `epoch` is complete, the state."""
+        worker = self.worker
+        self.clock_offset.measure()
+        arrivals.split(
+            [(times, own) for _, times, own in self.unreported],
+            ranks=worker.world_size,
+            to_common=self.clock_offset.to_common,
+            group=worker.control,
+        )
+        for _, times, _ in self.unreported:
+            times.clock_error_s = self.clock_offset.error()
         message = {
-            "started_at": self.tracker.started_at,
-            "rank": self.worker.rank,
-            "parts": self.unreported,
-            "system": self.worker.system(),
+            "started_at": self.timer.started_at,
+            "rank": worker.rank,
+            "parts": [{"validation": v, "phase_times": times.plain()} for v, times, _ in self.unreported],
+            "system": worker.drain_node_metrics(),
         }
         self.unreported = []
         self.reported_at = self.validations[-1]["elapsed"] if self.validations else 0.0
-        with self.tracker.outside("report"):
-            state = self.state(epoch) if self.worker.keep_checkpoints and epoch is not None else None
-            self.worker.report(message, state)
+        state = None
+        if worker.keep_checkpoints and epoch is not None:
+            state = checkpoint.state(self, epoch)
+        worker.report_validation(message, state)
 
-    def state(self, epoch: int) -> dict[str, Any]:
-        """Return everything a restart of any rank needs; tensors and plain values only (no pickled code)."""
-        return {
-            "epoch": epoch,
-            "update": self.update,
-            "best": self.best,
-            "started_at": self.tracker.started_at,
-            "validations": list(self.validations),
-            "segments": self.worker.gather([vars(segment) for segment in self.segments]),
-            "states": {name: part.state_dict() for name, part in self.stateful().items()},
-        }
-
-    def stateful(self) -> dict[str, Any]:
-        """Return by name what has a state that a checkpoint keeps."""
-        found = {"model": ddp.unwrap(self.model), "optimizer": self.parts.optimizer}
-        if self.parts.scaler is not None:
-            found["scaler"] = self.parts.scaler
-        return found | self.parts.stateful
-
-    def restore(self) -> int:
-        """Load the checkpoint after a restart; return the epoch to go on with."""
-        saved = self.worker.resume
-        if saved is None:
-            return 0
-        for name, part in self.stateful().items():
-            part.load_state_dict(saved["states"][name])
-        self.update, self.best = saved["update"], saved["best"]
-        self.validations = list(saved["validations"])
-        self.segments = [Segment(**segment) for segment in saved["segments"][self.worker.rank]]
-        return saved["epoch"]
-
-    def outcome(self, status: str) -> Outcome:
-        """Return what was measured; the last report's own cost belongs to no segment."""
-        elapsed = self.validations[-1]["elapsed"] if self.validations else self.tracker.elapsed()
-        plain = ddp.unwrap(self.model)
-        return Outcome(
+    def result(self, status: str) -> TaskResult:
+        """Return what was measured; the last report's own cost belongs to no phase times."""
+        setup = self.setup
+        elapsed = self.validations[-1]["elapsed"] if self.validations else self.timer.elapsed()
+        trained = [p for p in setup.model.parameters() if p.requires_grad]
+        return TaskResult(
             status=status,
             validations=self.validations,
-            segments=self.segments,
+            phase_times=self.phase_times,
             time_to_accuracy=elapsed if status == "goal_reached" else None,
-            updates=self.update,
+            steps=self.step,
             elapsed=elapsed,
-            gradient_bytes=sum(p.numel() * p.element_size() for p in plain.parameters() if p.requires_grad),
+            unit=setup.sample_unit,
+            flops_per_sample=setup.flops_per_sample(self.data),
+            gradient_bytes=sum(p.numel() * p.element_size() for p in trained),
+            table=setup.table(self.data),
         )

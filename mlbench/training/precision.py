@@ -7,7 +7,7 @@ import torch
 from mlbench.experiment.errors import UserError
 
 Name = Literal["fp16", "bf16", "fp32"]
-# Updates skipped in a row after which a run has diverged: the scale has then fallen through as many powers of
+# Steps skipped in a row after which a run has diverged: the scale has then fallen through as many powers of
 # two as fp16 has, 2^-24 to 2^15, so it is not the scale that is too large.
 STUCK = 40
 
@@ -20,12 +20,12 @@ class Precision(NamedTuple):
 
 
 class LossScaler(torch.amp.GradScaler):
-    """torch's dynamic loss scale with a largest value and a count of the updates it skipped.
+    """torch's dynamic loss scale with a largest value and a count of the steps it skipped.
 
-    The scale doubles after `window` updates without overflow, up to `largest`; an overflow halves it and
-    the update is skipped. Nothing here waits for the device but `skipped_updates`, `stuck` and `state_dict`.
+    The scale doubles after `window` steps without overflow, up to `largest`; an overflow halves it and
+    the step is skipped. Nothing here waits for the device but `skipped_steps`, `stuck` and `state_dict`.
 
-    - overflowed: on the device, whether the last update was skipped.
+    - overflowed: on the device, whether the last step was skipped.
     """
 
     def __init__(self, device: torch.device, *, first: float, window: int, largest: float | None) -> None:
@@ -36,7 +36,7 @@ class LossScaler(torch.amp.GradScaler):
         self.overflowed = torch.zeros((), dtype=torch.bool, device=device)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """Halve, double or keep the scale after an update; torch's own knows no largest."""
+        """Halve, double or keep the scale after a step; torch's own knows no largest."""
         assert self._scale is not None, "scale, then step, then update"
         before = self._scale.clone()
         super().update(new_scale)
@@ -47,17 +47,17 @@ class LossScaler(torch.amp.GradScaler):
         if self._largest is not None:
             self._scale.clamp_(max=self._largest)
 
-    def skipped_updates(self) -> int:
-        """Return how many updates overflowed so far."""
+    def skipped_steps(self) -> int:
+        """Return how many steps overflowed so far."""
         return int(self._skipped.item())
 
     def stuck(self) -> bool:
-        """Return whether the last STUCK updates were all skipped, so that no smaller scale will help."""
+        """Return whether the last STUCK steps were all skipped, so that no smaller scale will help."""
         return self._in_a_row.item() >= STUCK
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers for a checkpoint."""
-        counts = {"skipped": self.skipped_updates(), "in_a_row": self._in_a_row.item()}
+        counts = {"skipped": self.skipped_steps(), "in_a_row": self._in_a_row.item()}
         return {**super().state_dict(), **counts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def on_device(
 ) -> Precision:
     """Return the recipe's precision on a GPU, and float32 on a CPU whatever the recipe says.
 
-    scale, window (updates) and largest are those of the loss scale, which only fp16 needs. Raises
+    scale, window (steps) and largest are those of the loss scale, which only fp16 needs. Raises
     UserError for bf16 on a GPU without it.
     """
     if name == "fp32" or device.type == "cpu":

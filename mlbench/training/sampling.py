@@ -11,10 +11,10 @@ from mlbench.training.worker import Worker
 
 
 @dataclass(frozen=True)
-class RowUpdates:
-    """One epoch of updates over shuffled rows, one micro-batch an update.
+class BatchIterator:
+    """One epoch of steps over shuffled rows, one micro-batch a step.
 
-    - rows: int64 [updates, batch], this rank's rows.
+    - rows: int64 [steps, batch], this rank's rows.
     - fetch(rows): the batch of one row of `rows`; a vectorised gather.
     """
 
@@ -29,7 +29,7 @@ class RowUpdates:
 
 
 def shuffled_rows(count: int, *, batch: int, epoch: int, worker: Worker) -> torch.Tensor:
-    """Return this rank's rows of one epoch as int64 [updates, batch].
+    """Return this rank's rows of one epoch as int64 [steps, batch].
 
     All `count` rows are permuted anew each epoch, the same way on every rank, and cut into global batches of
     batch * world_size; a rank takes its part of each. So k workers with batch b see what one worker with
@@ -46,7 +46,7 @@ def shuffled_rows(count: int, *, batch: int, epoch: int, worker: Worker) -> torc
     return order[: count - count % width].view(-1, worker.world_size, batch)[:, worker.rank]
 
 
-def share(count: int, worker: Worker) -> range:
+def shard(count: int, worker: Worker) -> range:
     """Return this rank's contiguous share of `count` rows: every row once, sizes differ by at most one."""
     begin = count * worker.rank // worker.world_size
     return range(begin, count * (worker.rank + 1) // worker.world_size)

@@ -1,7 +1,7 @@
-"""Learning rates: a pure factor of the update number, and an optional cut when validation stalls.
+"""Learning rates: a pure factor of the step number, and an optional cut when validation stalls.
 
-The rate of an update is `base * factor(update) * cut`: `base` is what the optimizer was built
-with, `factor` knows only the update's number (from 0), and `cut` is what stalls have made so far.
+The rate of a step is `base * factor(step) * cut`: `base` is what the optimizer was built
+with, `factor` knows only the step's number (from 0), and `cut` is what stalls have made so far.
 torch's own schedulers count their own calls and its plateau overwrites the rate in place, so they
 neither combine nor resume at a number; here the loop has the number and the plateau the state.
 """
@@ -22,58 +22,58 @@ def warmup_epochs(workers: int) -> int:
     return (workers - 1).bit_length()
 
 
-def linear_warmup(end: float, updates: int) -> Factor:
-    """Return a factor that goes linearly from 1 at update 0 to `end` at update `updates` and on."""
+def linear_warmup(end: float, steps: int) -> Factor:
+    """Return a factor that goes linearly from 1 at step 0 to `end` at step `steps` and on."""
 
-    def factor(update: int) -> float:
-        return 1 + (end - 1) * update / updates if update < updates else end
+    def factor(step: int) -> float:
+        return 1 + (end - 1) * step / steps if step < steps else end
 
     return factor
 
 
-def steps(decay: float, at: Sequence[int]) -> Factor:
-    """Return a factor that `decay` multiplies at each of the ascending update numbers `at`."""
-    return lambda update: decay ** bisect_right(at, update)
+def step_decay(decay: float, at: Sequence[int]) -> Factor:
+    """Return a factor that `decay` multiplies at each of the ascending step numbers `at`."""
+    return lambda step: decay ** bisect_right(at, step)
 
 
-def inverse_sqrt(update: int) -> float:
-    """Return 1/sqrt(t) with t counted from 1, so that update 0 has factor 1 (MLBench 2018)."""
-    return 1 / math.sqrt(update + 1)
+def inverse_sqrt(step: int) -> float:
+    """Return 1/sqrt(t) with t counted from 1, so that step 0 has factor 1 (MLBench 2018)."""
+    return 1 / math.sqrt(step + 1)
 
 
-def exponential_warmup(start: float, updates: int) -> Factor:
-    """Return a factor that rises from `start` at update 0 to 1 at update `updates`, by equal ratios."""
-    return lambda update: start ** max(0.0, 1 - update / updates)
+def exponential_warmup(start: float, steps: int) -> Factor:
+    """Return a factor that rises from `start` at step 0 to 1 at step `steps`, by equal ratios."""
+    return lambda step: start ** max(0.0, 1 - step / steps)
 
 
 def late_steps(decay: float, *, total: int, start: float, every: float, times: int) -> Factor:
-    """Return `steps` at the shares start, start + every, ... of `total` updates, `times` of them."""
-    # Shares are decimal fractions: 0.4 + 0.05 * i in binary could fall an update late.
-    return steps(decay, [math.ceil(round(total * (start + every * i), 6)) for i in range(times)])
+    """Return `step_decay` at the shares start, start + every, ... of `total` steps, `times` of them."""
+    # Shares are decimal fractions: 0.4 + 0.05 * i in binary could fall a step late.
+    return step_decay(decay, [math.ceil(round(total * (start + every * i), 6)) for i in range(times)])
 
 
-def warmup_inverse_sqrt(updates: int) -> Factor:
-    """Return a factor that rises linearly from 0 to 1 at update t = `updates`, then is sqrt(updates / t)."""
-    return lambda update: update / updates if update < updates else math.sqrt(updates / update)
+def warmup_inverse_sqrt(steps: int) -> Factor:
+    """Return a factor that rises linearly from 0 to 1 at step t = `steps`, then is sqrt(steps / t)."""
+    return lambda step: step / steps if step < steps else math.sqrt(steps / step)
 
 
 def warmup_cosine(warmup: int, total: int) -> Factor:
-    """Return a factor that rises linearly to 1 over `warmup` updates, then falls to 0 as half a cosine.
+    """Return a factor that rises linearly to 1 over `warmup` steps, then falls to 0 as half a cosine.
 
-    Update 0 has the factor 1/warmup already, so that it is not lost; 0 is reached at update `total`.
+    Update 0 has the factor 1/warmup already, so that it is not lost; 0 is reached at step `total`.
     """
 
-    def factor(update: int) -> float:
-        if update < warmup:
-            return (update + 1) / warmup
-        return (1 + math.cos(math.pi * min(1.0, (update - warmup) / (total - warmup)))) / 2
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        return (1 + math.cos(math.pi * min(1.0, (step - warmup) / (total - warmup)))) / 2
 
     return factor
 
 
 def product(*factors: Factor) -> Factor:
     """Return the factors multiplied, e.g. a warm-up followed by steps."""
-    return lambda update: math.prod(factor(update) for factor in factors)
+    return lambda step: math.prod(factor(step) for factor in factors)
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Plateau:
     """Multiplies the rate by `decay` when `metric` did not fall in `patience` validations on end.
 
     The count starts again after a cut. Any lower value is an improvement; NaN never is. Validations
-    before update `start` set the best value, but do not count: a rate that still rises is not cut.
+    before step `start` set the best value, but do not count: a rate that still rises is not cut.
     """
 
     decay: float
@@ -92,18 +92,18 @@ class Plateau:
     stalls: int = 0
     cut: float = 1.0
 
-    def observe(self, value: float, update: int) -> None:
-        """Take in one validation after update number `update`."""
+    def observe(self, value: float, step: int) -> None:
+        """Take in one validation after step number `step`."""
         if value < self.best:
             self.best, self.stalls = value, 0
-        elif update >= self.start:
+        elif step >= self.start:
             self.stalls += 1
             if self.stalls == self.patience:
                 self.cut, self.stalls = self.cut * self.decay, 0
 
 
 class Schedule:
-    """Sets the rate of every parameter group before each update.
+    """Sets the rate of every parameter group before each step.
 
     Every rank must give `after_validation` the same (global) metrics, or their rates part.
     """
@@ -113,32 +113,32 @@ class Schedule:
         self.factor = factor
         self.plateau = plateau
         self.bases = [float(group["lr"]) for group in optimizer.param_groups]
-        self.update = 0
+        self.step = 0
         self.scale: float | None = None  # what the rates are multiplied with now
 
-    def before_update(self, update: int) -> None:
-        """Set the rates of update number `update`, counted from 0 over the whole run."""
-        self.update = update
-        scale = self.factor(update) * (self.plateau.cut if self.plateau else 1.0)
+    def before_step(self, step: int) -> None:
+        """Set the rates of step number `step`, counted from 0 over the whole run."""
+        self.step = step
+        scale = self.factor(step) * (self.plateau.cut if self.plateau else 1.0)
         if scale != self.scale:
             self.scale = scale
             for group, base in zip(self.optimizer.param_groups, self.bases, strict=True):
                 group["lr"] = base * scale
 
     def after_validation(self, metrics: Mapping[str, float]) -> None:
-        """Let the plateau see the validation that followed the latest update."""
+        """Let the plateau see the validation that followed the latest step."""
         if self.plateau:
-            self.plateau.observe(metrics[self.plateau.metric], self.update)
+            self.plateau.observe(metrics[self.plateau.metric], self.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers for a checkpoint."""
         return {
             "bases": self.bases,
-            "update": self.update,
+            "step": self.step,
             "plateau": asdict(self.plateau) if self.plateau else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken; the optimizer's own state may be loaded before."""
-        self.bases, self.update, self.scale = list(state["bases"]), state["update"], None
+        self.bases, self.step, self.scale = list(state["bases"]), state["step"], None
         self.plateau = Plateau(**state["plateau"]) if state["plateau"] else None

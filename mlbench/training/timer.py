@@ -1,114 +1,160 @@
-"""The one clock: phases inside a batch, time outside the batches, and the wall clock of the run.
+"""The one clock: phases of a step, time outside the steps, and the wall clock of the run.
 
-Only this module reads time. A phase ends where the next one begins, so the phases add up to the batch by
-construction. On a GPU a stamp is a CUDA event on the current stream, read when the device has passed it;
-the host clock would only show when a kernel was queued.
+Only this module and experiment/clock.py read time. From `start` on every moment belongs to the steps or to
+what is outside them (loading, validation, report), so both add up to the elapsed time. A phase ends where the
+next one begins, so the phases add up to the step. On a GPU a stamp is a CUDA event on the current stream,
+read when the device has passed it; the host clock would only show when a kernel was queued.
 
-Communication is split where DDP's last bucket is handed to the backend: from there until backward returns
-nothing hides it, so it is *exposed* (waiting for a slower rank included); what the buckets were busy with
-before that moment is *overlapped* with backward.
+Steps shorter than SHORT_STEP_S are not all stamped: of every `stamp_every` steps one is, drawn at random and
+alike on all ranks, so that no rhythm of the steps hides. Their shares of the phases are scaled to the time
+that the steps took, which is measured whole. The first step after time outside is always stamped and counts
+for itself alone, because it waits for an epoch's set-up.
 """
 
+import math
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from mlbench.experiment.phases import Segment, batch_bin
+from mlbench.experiment.phases import PhaseTimes, percentiles
+from mlbench.training.stamps import Arrivals, DeviceClock, StepTotals
 
-PROGRESS_S = 1.0  # s between two signs of life while a run trains
-SETTLE_BATCHES = 1_000  # batches between two sums of stamps, which bounds how many of them are kept
+HEARTBEAT_S = 1.0  # s between two heartbeats while a run trains
+RESOLVE_EVERY = 1_000  # stamped steps between two sums of stamps, which bounds how many of them are kept
+CALIBRATION_STEPS = 50  # all stamped; their median duration decides how many are from then on
+SHORT_STEP_S = 1e-3  # s; the stamps of a step and their sums take some 10 us
+SAMPLE_S = 4e-3  # s from one stamped step to the next, on average, where steps are short
+# A phase that ends, a begin of a step ("", or "first" after time outside), "launch" or "reduced"; and when.
+Stamp = tuple[str, Any]
 
 
-class Tracker:
+class PhaseTimer:
     """Measures one rank of one run.
 
-    - device: "cpu" or "cuda".
-    - instrument: (default true) false takes no stamps inside the batches, to measure what stamps cost.
-    - mark(phase): end `phase` here; it lasted from the mark before.
-    - now, wall_now: clocks, replaced in tests.
+    - device: e.g. "cpu" or "cuda:1".
+    - enabled: (default true) false takes no stamps inside the steps, to measure what stamps cost.
+    - end_phase(phase): end `phase` here; it lasted from the stamp before. Look it up anew in every step.
+    - stamping: whether the present step is stamped. stamp_every: one of how many steps is.
+    - now, wall_now: clocks; clock_id names the one behind `now`, the same for all processes that share it.
     """
 
     def __init__(
         self,
         device: str = "cpu",
         *,
-        instrument: bool = True,
+        enabled: bool = True,
         now: Callable[[], float] = time.perf_counter,
         wall_now: Callable[[], float] = time.time,
+        clock_id: str | None = None,
     ) -> None:
-        self.instrument = instrument
-        self._cuda = device == "cuda"
-        self._now = now
+        self.enabled = self.stamping = enabled
+        self.stamp_every = 1
+        self.now = now
+        self.clock_id = clock_id or _host_clock_id()
+        self.started_at = 0.0  # wall clock, s
+        self.started = now()
         self._wall_now = wall_now
+        self._device = device
+        self._cuda = device.startswith("cuda")
+        self._device_clock = DeviceClock()
         self._stamp: Callable[[], Any] = self._event if self._cuda else now
-        self._marks: list[tuple[str, Any]] = []
-        self.mark = self._marker()
-        self._launches: list[Any] = []
-        self._buckets: list[tuple[Any, Any]] = []
-        self._older = (0, 0, 0)  # how many of each lie before the last boundary of SETTLE_BATCHES
-        self._segment = Segment()
-        self._last_sign = now()
-        self.started_at = 0.0
-        self._started = now()
+        self._stamps: list[Stamp] = []
+        self._older = 0  # how many stamps lie before the last boundary of RESOLVE_EVERY
+        self._times = PhaseTimes()
+        self._totals = StepTotals()
+        self._draw = random.Random(0)
+        # Of the present step, the next to stamp, the block of `stamp_every` steps that it is drawn from.
+        self._place = self._chosen = self._block = self._decide_at = 0
+        self._inside_since = self.started
+        self._steps_inside = 0  # since then
+        self._stamped = 0
+        self._last_heartbeat = self.started
+        self._end_phase = self._phase_ender()
+        self.end_phase = self._end_phase
 
-    def start(self, *, started_at: float | None = None) -> None:
+    def start(self, *, started: float | None = None, started_at: float | None = None) -> None:
         """Start the clock of time_to_accuracy: the next thing is the first touch of training data.
 
-        `started_at` (wall clock, s) is given after a restart: the clock runs on from the first start.
+        After a restart both say when the run started, on this clock and on the wall clock (s).
         """
-        self._started = self._now()
-        self.started_at = self._wall_now()
-        if started_at is not None:
-            self._started -= max(0.0, self.started_at - started_at)
-            self.started_at = started_at
+        now = self.now()
+        self.started = now if started is None else started
+        self.started_at = self._wall_now() if started_at is None else started_at
+        self._enter_steps(now)
+
+    def wall(self) -> float:
+        """Return the wall clock, s since 1970."""
+        return self._wall_now()
 
     def elapsed(self) -> float:
         """Return the seconds since `start`; this clock never pauses."""
-        return self._now() - self._started
+        return self.now() - self.started
 
-    def resume(self) -> None:
-        """Begin the first batch after `start` or after time spent outside the batches."""
-        self.mark("")
+    def end_step(self, samples: int) -> None:
+        """End the step and its last phase, metrics; count this rank's samples."""
+        self._times.steps += 1
+        self._times.samples += samples
+        self._steps_inside += 1
+        if self.stamping:
+            self._stamped += 1
+            if self._stamped % RESOLVE_EVERY == 0:
+                self._resolve_older()
+            self.end_phase("metrics")
+        if self.stamp_every > 1:
+            self._place += 1
+            if self._place >= self._decide_at:
+                self._choose()
 
-    def end_batch(self, samples: int) -> None:
-        """End the batch and its last phase, metrics; count this rank's samples."""
-        self.mark("metrics")
-        self._segment.batches += 1
-        self._segment.samples += samples
-        if self.instrument and self._segment.batches % SETTLE_BATCHES == 0:
-            self._settle_older()
-
-    def launched(self) -> Any:
+    def bucket_launched(self) -> Any:
         """Stamp that a bucket of gradients is complete and handed to the backend."""
         stamp = self._stamp()
-        self._launches.append(stamp)
+        self._stamps.append(("launch", stamp))
         return stamp
 
-    def arrived(self, launch: Any) -> None:
+    def bucket_reduced(self, launch: Any) -> None:
         """Stamp that the bucket launched at `launch` has been reduced."""
-        self._buckets.append((launch, self._stamp()))
+        self._stamps.append(("reduced", (launch, self._stamp())))
 
-    def due(self) -> bool:
-        """Return true about once a second: time for a sign of life."""
-        now = self._now()
-        if now - self._last_sign < PROGRESS_S:
+    def heartbeat_due(self) -> bool:
+        """Return true about once a second."""
+        now = self.now()
+        if now - self._last_heartbeat < HEARTBEAT_S:
             return False
-        self._last_sign = now
+        self._last_heartbeat = now
         return True
 
-    @contextmanager
-    def outside(self, name: str) -> Iterator[None]:
-        """Measure time between batches: loading, validation, report. The device is waited for."""
-        self._settle()
-        begin = self._now()
-        yield
-        if self._cuda:
-            self._wait()
-        spent = self._segment.outside.get(name, 0.0)
-        self._segment.outside[name] = spent + self._now() - begin
+    def calibration_due(self) -> bool:
+        """Return true once, when enough steps were stamped to choose `stamp_every`."""
+        return self._stamped == CALIBRATION_STEPS and self.enabled and self.stamp_every == 1
 
-    def time_repeats(
+    def median_step_s(self) -> float:
+        """Return the median duration (s) of the steps stamped since the last `pop`; waits for the device."""
+        self._resolve_all()
+        return percentiles([self._totals.step_s]).get("p50", math.inf)
+
+    def sample(self, step_s: float) -> None:
+        """Stamp from here on one of so many steps of `step_s` seconds as last SAMPLE_S, if they are short."""
+        if step_s < SHORT_STEP_S:
+            self.stamp_every = math.ceil(SAMPLE_S / step_s)
+            self._chosen = self._draw.randrange(self.stamp_every)
+
+    @contextmanager
+    def outside_steps(self, name: str) -> Iterator[None]:
+        """Measure time between steps: loading, validation, report. The device is waited for."""
+        begin = self._leave_steps()
+        try:
+            yield
+        finally:
+            if self._cuda:
+                self._wait()
+            end = self.now()
+            self._times.outside[name] = self._times.outside.get(name, 0.0) + end - begin
+            self._enter_steps(end)
+
+    def benchmark(
         self,
         operation: Callable[[], object],
         repeats: int,
@@ -135,120 +181,113 @@ class Tracker:
         self._wait()
         return [begin.elapsed_time(end) / 1e3 for begin, end in stamps]
 
-    def take(self) -> Segment:
-        """Return what was measured since the last call."""
-        self._settle()
-        segment, self._segment = self._segment, Segment()
-        return segment
+    def pop(self) -> tuple[PhaseTimes, Arrivals]:
+        """Return what was measured since the last call, and when this rank's gradients were complete.
 
-    def _settle(self) -> None:
-        """Turn all stamps into seconds; waits for the device."""
-        if not self._marks:
-            return
+        All exposed communication counts as transfer until `arrivals.split` knows the other ranks'.
+        """
+        now = self._leave_steps()
+        times, self._times = self._times, PhaseTimes()
+        times.stamp_every = self.stamp_every
+        arrivals = self._totals.fill(times)
+        self._totals = StepTotals()
+        self._enter_steps(now)
+        return times, arrivals
+
+    def _enter_steps(self, now: float) -> None:
+        self._inside_since, self._steps_inside = now, 0
+        if self.enabled:
+            self.stamping, self.end_phase, self._decide_at = True, self._end_phase, 0
+            self._stamps.append(("first", (self._event(), now) if self._cuda else now))
+
+    def _leave_steps(self) -> float:
+        """Return where the time outside begins: here, or where it ended, if no step was made since."""
         if self._cuda:
             self._wait()
-        self._settle_first(len(self._marks), len(self._launches), len(self._buckets))
-        self._older = (0, 0, 0)
+        now = self.now()
+        if not self._steps_inside:
+            del self._stamps[:]
+            self._older = 0
+            return self._inside_since
+        self._times.seconds += now - self._inside_since
+        self._resolve_all()
+        return now
 
-    def _settle_older(self) -> None:
-        """Turn the stamps up to the last such call into seconds; the time that takes is in no batch.
+    def _choose(self) -> None:
+        """Decide whether the step at `_place` is stamped, and where to decide again."""
+        while self._chosen < self._place:
+            self._block += self.stamp_every
+            self._chosen = self._block + self._draw.randrange(self.stamp_every)
+        self._decide_at = self._chosen
+        if self._place == self._chosen:
+            self._decide_at += 1
+            self.stamping, self.end_phase = True, self._end_phase
+            self._stamps.append(("", self._stamp()))
+        elif self.stamping:
+            self.stamping, self.end_phase = False, _nothing
 
-        A GPU has passed them SETTLE_BATCHES batches ago, or nearly, so it does not run dry meanwhile.
+    def _resolve_all(self) -> None:
+        """Turn all stamps into seconds; waits for the device."""
+        if self._cuda and self._stamps:
+            self._wait()
+        self._resolve(len(self._stamps))
+        self._older = 0
+
+    def _resolve_older(self) -> None:
+        """Turn the stamps up to the last such call into seconds.
+
+        A GPU has passed them RESOLVE_EVERY steps ago, or nearly, so it does not run dry meanwhile.
         """
-        self._settle_first(*self._older)
-        self._older = (len(self._marks), len(self._launches), len(self._buckets))
-        self.resume()
+        self._resolve(self._older)
+        self._older = len(self._stamps)
 
-    def _settle_first(self, marks: int, launches: int, buckets: int) -> None:
-        """Turn the first so many stamps of each kind, which are those of whole batches, into seconds."""
-        if not marks:
-            return
-        ends, left, arrived = (
-            _taken(self._marks, marks),
-            _taken(self._launches, launches),
-            _taken(self._buckets, buckets),
-        )
+    def _resolve(self, count: int) -> None:
+        stamps = self._stamps[:count]
+        del self._stamps[:count]
         if self._cuda:
-            for event in (ends[-1][1], *(arrival for _, arrival in arrived)):
-                event.synchronize()
-            zero = ends[0][1]
-            ends = [(phase, zero.elapsed_time(event) / 1e3) for phase, event in ends]
-            left = [zero.elapsed_time(event) / 1e3 for event in left]
-            arrived = [(zero.elapsed_time(a) / 1e3, zero.elapsed_time(b) / 1e3) for a, b in arrived]
-        _account(self._segment, ends, left, arrived)
+            stamps = self._device_clock.seconds(stamps)
+        self._totals.add(stamps)
 
-    def _marker(self) -> Callable[[str], None]:
-        """Return `mark`; a closure, for it is called seven times a batch, and a batch may last 80 us."""
-        if not self.instrument:
-            return lambda phase: None
-        append = self._marks.append
+    def _phase_ender(self) -> Callable[[str], None]:
+        """Return `end_phase`; a closure, for it is called seven times a step, and a step may last 80 us."""
+        if not self.enabled:
+            return _nothing
+        stamps, stamp = self._stamps, self._stamp
+        append = stamps.append
 
-        def mark(phase: str) -> None:
-            append((phase, self._stamp()))
+        def end_phase(phase: str) -> None:
+            append((phase, stamp()))
 
-        return mark
+        return end_phase
 
     def _event(self) -> Any:
         import torch
 
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        free = self._device_clock.free
+        event = free.pop() if free else torch.cuda.Event(enable_timing=True)
+        # The stream by its device: a backend's thread calls this, too, and its present device is 0.
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
     def _wait(self) -> None:
         import torch
 
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._device)
 
 
-def _taken(kept: list[Any], count: int) -> list[Any]:
-    """Take the first so many out of a list and return them."""
-    first = kept[:count]
-    del kept[:count]
-    return first
+def _nothing(phase: str) -> None:
+    """End no phase."""
 
 
-def _account(
-    segment: Segment,
-    marks: list[tuple[str, float]],
-    launches: list[float],
-    buckets: list[tuple[float, float]],
-) -> None:
-    """Add stamped batches to the segment."""
-    launches, buckets = sorted(launches), sorted(buckets)
-    next_launch = next_bucket = 0
-    previous = batch_begin = marks[0][1]
-    for phase, now in marks:
-        if phase == "":
-            previous = batch_begin = now
-            continue
-        if phase == "backward":
-            last_launch = now
-            while next_launch < len(launches) and launches[next_launch] <= now:
-                last_launch = launches[next_launch]
-                next_launch += 1
-            segment.phases["backward"] += last_launch - previous
-            segment.phases["communication"] += now - last_launch
-            inside = []
-            while next_bucket < len(buckets) and buckets[next_bucket][0] <= now:
-                inside.append(buckets[next_bucket])
-                next_bucket += 1
-            segment.overlapped_communication += _busy(inside, until=last_launch)
-        else:
-            segment.phases[phase] += now - previous
-        if phase == "metrics":
-            n = batch_bin(now - batch_begin)
-            segment.batch_s[n] = segment.batch_s.get(n, 0) + 1
-            batch_begin = now
-        previous = now
-
-
-def _busy(intervals: list[tuple[float, float]], *, until: float) -> float:
-    """Return the length of the union of intervals (sorted by begin), cut off at `until`."""
-    total, reached = 0.0, float("-inf")
-    for begin, end in intervals:
-        begin, end = max(begin, reached), min(end, until)
-        if end > begin:
-            total += end - begin
-            reached = end
-    return total
+def _host_clock_id() -> str:
+    """Return what processes have in common whose monotonic clocks are one: the boot and the namespace."""
+    parts = []
+    for read in (
+        lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        lambda: str(Path("/proc/self/ns/time").readlink()),
+    ):
+        try:
+            parts.append(read())
+        except OSError:
+            parts.append("unknown")
+    return " ".join(parts)

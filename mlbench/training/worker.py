@@ -1,5 +1,6 @@
 """One of the processes that train together, as a task sees it. It can be built without Ray."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -8,10 +9,12 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 from mlbench.experiment.config import Sync
 from mlbench.experiment.goal import Goal
-from mlbench.training.timer import Tracker
+from mlbench.training.sync import ddp
+from mlbench.training.timer import PhaseTimer
 
 Report = Callable[[dict[str, Any], dict[str, Any] | None], None]
 
@@ -24,9 +27,9 @@ def _discard(_: dict[str, Any], __: dict[str, Any] | None = None) -> None:
 class Worker:
     """A rank, its device, and its lines to the outside.
 
-    - report: takes validations (JSON types) and, where checkpoints are kept, the state to resume from.
-      Every rank calls it at the same point; it may wait for the others.
-    - progress: takes a sign of life (JSON types); never waits, may get lost.
+    - report_validation: takes validations (JSON types) and, where checkpoints are kept, the state to resume
+      from. Every rank calls it at the same point; it may wait for the others.
+    - heartbeat: takes what to show (JSON types); never waits, may get lost.
     - resume: the state of the last checkpoint after a restart, else None.
     - control: a gloo group beside the training's own, for small objects and for naming a missing rank.
     """
@@ -37,15 +40,15 @@ class Worker:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     seed: int = 0
     data_root: Path = Path("data")
-    sync: Sync = field(default_factory=lambda: Sync(name="ddp", bucket_cap_mb=25))
-    tracker: Tracker = field(default_factory=Tracker)
+    sync: Sync = field(default_factory=lambda: ddp.Config(name="ddp", bucket_cap_mb=25))
+    timer: PhaseTimer = field(default_factory=PhaseTimer)
     goal: Goal | None = None
-    report: Report = _discard
-    progress: Callable[[dict[str, Any]], None] = _discard
+    report_validation: Report = _discard
+    heartbeat: Callable[[dict[str, Any]], None] = _discard
     keep_checkpoints: bool = False
     resume: dict[str, Any] | None = None
     control: dist.ProcessGroup | None = None
-    system: Callable[[], list[dict[str, Any]]] = list  # this node's samples since the last call
+    drain_node_metrics: Callable[[], list[dict[str, Any]]] = list  # this node's since the last call
 
     def sum(self, values: list[float] | torch.Tensor) -> torch.Tensor:
         """Return the sum over all workers in float64; the exact way to a global metric."""
@@ -55,12 +58,19 @@ class Worker:
         return total
 
     def gather(self, item: Any) -> list[Any]:
-        """Return `item` of every rank, in rank order, on every rank."""
+        """Return `item` (JSON types) of every rank, in rank order, on every rank.
+
+        It travels as JSON over the control group: what another process sends is never unpickled.
+        """
         if self.world_size == 1:
             return [item]
-        items: list[Any] = [None] * self.world_size
-        dist.all_gather_object(items, item, group=self.control)
-        return items
+        text = torch.frombuffer(bytearray(json.dumps(item).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+        dist.all_gather(sizes, torch.tensor([len(text)]), group=self.control)
+        longest = max(int(size) for size in sizes)
+        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
+        dist.all_gather(texts, F.pad(text, (0, longest - len(text))), group=self.control)
+        return [json.loads(bytes(text[: int(size)].numpy())) for text, size in zip(texts, sizes, strict=True)]
 
     def barrier(self) -> None:
         """Wait for all workers."""

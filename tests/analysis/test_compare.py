@@ -17,7 +17,7 @@ from scripted import experiment
 from mlbench import results
 from mlbench.analysis import compare as comparison
 from mlbench.analysis.compare import compare
-from mlbench.experiment import config
+from mlbench.experiment import identity
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 
@@ -30,7 +30,7 @@ def runs(
 ) -> list[Record]:
     """Return one run a time in seconds, None for one that missed its goal."""
     found = []
-    key = config.key(experiment(*words))
+    key = identity.key(experiment(*words))
     for number, seconds in enumerate(times):
         own = {
             "run_id": f"run-{'-'.join(words)}-{number}",
@@ -91,7 +91,7 @@ def test_one_run_shows_nothing(a: list[float], b: list[float], told: str) -> Non
     assert pair.verdict == "no verdict" and told in pair.why
     ratio = measured(pair, "time_to_accuracy").ratio
     assert ratio and ratio.value and ratio.low is None and ratio.high is None
-    assert pair.slower_than is False
+    assert pair.regression is False
 
 
 def test_equal_seeds_make_pairs_that_show_more() -> None:
@@ -133,7 +133,7 @@ def test_a_missed_goal_counts_as_infinite_time() -> None:
     pair = only(compare(runs(FAST, "workers=2"), runs([None] * 5, "workers=1"), limit=0.05))
     ratio = measured(pair, "time_to_accuracy").ratio
     assert ratio and ratio.value == ratio.low == ratio.high == math.inf
-    assert pair.verdict == "slower" and pair.slower_than
+    assert pair.verdict == "slower" and pair.regression
     assert "5 of 5 runs missed" in " ".join(pair.notes)
     lucky = only(compare(runs(FAST, "workers=2"), runs([*SLOW[:4], None], "workers=1")))
     time = measured(lucky, "time_to_accuracy")
@@ -145,9 +145,9 @@ def test_slower_than_a_limit_needs_the_whole_interval_above_it(limit: float, exc
     pair = only(compare(runs(FAST, "workers=2"), runs(SLOW, "workers=1"), limit=limit))
     ratio = measured(pair, "time_to_accuracy").ratio
     assert ratio and ratio.low and (ratio.low > 1 + limit) is exceeded
-    assert pair.slower_than is exceeded
+    assert pair.regression is exceeded
     faster = only(compare(runs(SLOW, "workers=2"), runs(FAST, "workers=1"), limit=limit))
-    assert faster.slower_than is False
+    assert faster.regression is False
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -158,16 +158,24 @@ def test_where_there_is_no_difference_a_verdict_is_rare(count: int, paired: bool
     repeats, wrong = 400, 0
     for _ in range(repeats):
         a, b = np.exp(random.normal(3.0, 0.05, size=(2, count)))
-        wrong += comparison._above(list(a), list(b), 1.0, paired=paired)
+        wrong += comparison._significantly_above(list(a), list(b), 1.0, paired=paired)
     # 2.5 % of 400 is 10; more than 21 would happen once in a thousand times (binomial).
     assert wrong <= 21
+
+
+def test_each_verdict_is_tested_at_two_and_a_half_percent() -> None:
+    """One-sided p is 0.027 for a tenth more, and the interval lies above 1: not enough for 5 % both ways."""
+    a = [100.0, 104.0, 109.0]
+    tenth, more = ([value * factor for value in a] for factor in (1.10, 1.11))
+    assert not comparison._significantly_above(a, tenth, 1.0, paired=False)
+    assert comparison._significantly_above(a, more, 1.0, paired=False)
 
 
 def test_without_a_goal_the_rate_decides() -> None:
     a = runs(FAST, "workers=2", "goal=none", status="completed", time_to_accuracy=None)
     b = runs(SLOW, "workers=1", "goal=none", status="completed", time_to_accuracy=None)
     pair = only(compare(a, b))
-    assert (pair.decides, pair.verdict) == ("samples_per_s", "slower")
+    assert (pair.primary_metric, pair.verdict) == ("samples_per_s", "slower")
     assert measured(pair, "time_to_accuracy").ratio is None
 
 
@@ -253,11 +261,11 @@ def test_a_goal_that_no_run_reaches_any_more_fails_the_gate_though_so_few_show_n
     """Of three runs a side the rank test gives 1/20 at least, so always against never passed the gate."""
     a, b = runs(FAST[:3], "workers=2"), runs([None] * 3, "workers=1", status=status)
     pair = only(compare(a, b, limit=0.05))
-    assert pair.lost == "3 of B's 3 runs missed the goal, of A's 0 of 3"
-    assert pair.verdict == "no difference shown" and pair.lost in pair.why
-    assert pair.slower_than is True
-    assert only(compare(a, b)).slower_than is None
-    assert only(compare(b, a, limit=0.05)).slower_than is False
+    assert pair.goal_regression == "3 of B's 3 runs missed the goal, of A's 0 of 3"
+    assert pair.verdict == "no difference shown" and pair.goal_regression in pair.why
+    assert pair.regression is True
+    assert only(compare(a, b)).regression is None
+    assert only(compare(b, a, limit=0.05)).regression is False
 
 
 @pytest.mark.parametrize(
@@ -277,8 +285,8 @@ def test_a_goal_is_lost_when_the_median_run_misses_it(
     a: list[float | None], b: list[float | None], lost: bool
 ) -> None:
     pair = only(compare(runs(a, "workers=2"), runs(b, "workers=1"), limit=0.05))
-    assert (pair.lost is not None) is lost
-    assert pair.slower_than is lost
+    assert (pair.goal_regression is not None) is lost
+    assert pair.regression is lost
 
 
 def test_runs_without_a_goal_that_diverge_fail_the_gate() -> None:
@@ -286,7 +294,7 @@ def test_runs_without_a_goal_that_diverge_fail_the_gate() -> None:
     a = runs(FAST[:3], "workers=2", "goal=none", status="completed", **free)
     b = runs(FAST[:3], "workers=1", "goal=none", status="diverged", **free)
     pair = only(compare(a, b, limit=0.05))
-    assert pair.lost == "3 of B's 3 runs did not complete, of A's 0 of 3" and pair.slower_than
+    assert pair.goal_regression == "3 of B's 3 runs did not complete, of A's 0 of 3" and pair.regression
 
 
 @pytest.mark.parametrize(("count", "documented"), [(1, "4.8 %"), (3, "0.7 %"), (5, "0.1 %")])
@@ -298,7 +306,7 @@ def test_how_often_chance_alone_loses_a_goal_is_as_documented(count: int, docume
         a = runs([*FAST[: count - missed_a], *[None] * missed_a], "workers=2")
         b = runs([*FAST[: count - missed_b], *[None] * missed_b], "workers=1")
         weight = math.prod(float(binom.pmf(missed, count, 0.05)) for missed in (missed_a, missed_b))
-        chance += weight * bool(only(compare(a, b, limit=0.05)).slower_than)
+        chance += weight * bool(only(compare(a, b, limit=0.05)).regression)
     assert f"{100 * chance:.1f} %" == documented
 
 
@@ -316,7 +324,10 @@ def test_the_command_fails_where_the_goal_is_lost(tmp_path: Path, capsys: Any) -
     ("words", "told"),
     [
         (("task.validation=split",), "task.validation is test in A and split in B"),
-        (("task.train_file=a9a.txt", "task.test_file=a9a.t"), "task.test_file is None in A and a9a.t in B"),
+        (
+            ("task.train_file=a9a.txt", "task.test_file=a9a.t"),
+            "task.train_file is None in A and a9a.txt in B",
+        ),
     ],
 )
 def test_other_data_is_another_task(words: tuple[str, ...], told: str) -> None:
@@ -327,7 +338,7 @@ def test_other_data_is_another_task(words: tuple[str, ...], told: str) -> None:
 
 
 def test_a_data_set_that_was_prepared_otherwise_is_another_one() -> None:
-    a = runs(FAST, "workers=1", data_manifest="a" * 16)
+    a = runs(FAST, "workers=1", data_hash="a" * 16)
     with pytest.raises(UserError, match="data is aaaa.* in A and bbbb.* in B"):
-        compare(a, runs(FAST, "workers=2", data_manifest="b" * 16))
+        compare(a, runs(FAST, "workers=2", data_hash="b" * 16))
     assert compare(a, runs(FAST, "workers=2")).pairs, "what a run could not tell is no difference"

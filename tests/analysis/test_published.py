@@ -1,14 +1,15 @@
 """The table of published numbers: complete, sourced, and consistent with itself."""
 
 import csv
+import math
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import yaml
 from conftest import ROOT
 
-from mlbench.analysis import published, published_costs
-from mlbench.experiment import format
+from mlbench.analysis import published
 
 RUNS = published.load(study="mlbench-2021-runs", publisher="mlbench")
 
@@ -88,31 +89,94 @@ def test_tasks_and_publishers_can_be_chosen() -> None:
     assert published.load("nothing") == []
 
 
-def test_every_bar_of_the_cost_chart_is_a_factor_of_sixty_too_high() -> None:
-    charted = published_costs.bars()
-    assert len(charted) == 15
-    for bar in charted:
-        usd = bar.seconds * bar.workers * bar.usd_per_hour / 3600
-        assert bar.charted_usd / usd == pytest.approx(60, rel=published_costs.PRECISION)
-        assert bar.usd == pytest.approx(usd)
-    assert {round(bar.usd_per_hour, 3) for bar in charted} == {0.04, 0.175}
-    assert "15 bars" in published_costs.verdict(charted) and "minutes for hours" in published_costs.verdict(
-        charted
-    )
-
-
-def test_the_documentation_has_every_bar_and_every_study() -> None:
+def test_the_documentation_has_every_study() -> None:
     documented = (ROOT / "docs" / "published.md").read_text()
-    assert published_costs.verdict(published_costs.bars()) in documented
-    for bar in published_costs.bars():
-        cells = [bar.label, str(bar.workers), f"{bar.seconds:,.0f} s", f"{bar.usd_per_hour:.3f} USD"]
-        cells += [f"{bar.charted_usd:g} USD", format.usd(bar.usd), f"{bar.factor:.1f}"]
-        assert f"| {' | '.join(cells)} |" in documented
     assert f"{len(published.load()):,} numbers" in documented
     assert all(f"| `{row.study}` | {row.title} |" in documented for row in published.load())
 
 
-def test_the_verdict_is_not_said_of_a_chart_that_is_right() -> None:
-    right = published_costs.Bar("PyTorch cpu", 1, seconds=3600, usd_per_hour=1.0, charted_usd=1.0, usd=1.0)
-    with pytest.raises(AssertionError):
-        published_costs.verdict([right])
+COLUMNS = {  # of tables/mlbench-2021-runs.csv, with the original's names of the steps that they add up
+    "compute": ("fwd_pass", "comp_loss", "backprop", "opt_step"),
+    "communication": ("agg",),
+    "metrics": ("comp_metrics",),
+    "load": ("batch_load",),
+    "forward": ("fwd_pass",),
+    "loss": ("comp_loss",),
+    "backward": ("backprop",),
+    "optimizer": ("opt_step",),
+}
+
+
+def archived_row(run: published.ArchivedRun) -> dict[str, float]:
+    """Return a row of the published table, computed from the curves of an archive."""
+    curves = published.curves(run.path)
+
+    def last(metric: str) -> float:
+        points = curves.get((metric, 0))
+        return points[-1].value if points else 0.0
+
+    row = {name: sum(last(f"global_cum_{step}") for step in steps) for name, steps in COLUMNS.items()}
+    row["train_time"] = last("TotalCumulativeTrainTime")
+    row["final_metric"] = last(f"val_global_{run.goal_metric}")
+    row["validations"] = len(curves[f"val_global_{run.goal_metric}", 0])
+    return row
+
+
+def test_the_published_totals_follow_from_the_archived_curves_to_the_printed_digit() -> None:
+    text = (published.FOLDER / "tables" / "mlbench-2021-runs.csv").read_text()
+    checked = 0
+    archived = {
+        (run.task, run.sync, run.backend, run.workers): archived_row(run)
+        for run in published.archived_runs()
+        if run.task != "allreduce"
+    }
+    for printed in csv.DictReader(text.splitlines()):
+        backend = "gloo" if printed["backend"] == "all" else printed["backend"]
+        of_backend = printed["task"], printed["label"], backend
+        row = archived[*of_backend, int(printed["workers"])]
+        row["speed_up"] = archived[*of_backend, 1]["train_time"] / row["train_time"]
+        for column, cell_text in printed.items():
+            name, bracket, _ = column.partition(" [")
+            if bracket and cell_text:
+                digits = len(cell_text.partition(".")[2])
+                assert f"{row[name]:.{digits}f}" == cell_text, (printed, column)
+                checked += 1
+    assert checked == 38 * 12
+
+
+def test_the_time_to_the_goal_is_the_total_of_rank_0() -> None:
+    for run in published.archived_runs():
+        if run.time_to_goal_s is not None:
+            total = published.curves(run.path)["TotalCumulativeTrainTime", 0][-1].value
+            assert f"{total:.3f}" == f"{run.time_to_goal_s:.3f}"
+
+
+def test_all_reduce_times_are_means_over_ranks_and_not_of_one() -> None:
+    means: dict[tuple, list[float]] = {}
+    for run in published.archived_runs("allreduce"):
+        curves = published.curves(run.path)
+        for rank in range(run.workers):
+            columns = (curves[f"val_{name}", rank] for name in ("dtype", "tensor_size", "avg_time"))
+            for dtype, size, seconds in zip(*columns, strict=True):
+                key = (run.backend, run.device, f"float{dtype.value:.0f}", run.workers, f"{size.value:.1e}")
+                means.setdefault(key, []).append(seconds.value)
+    text = (published.FOLDER / "tables" / "mlbench-2020-allreduce.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
+    assert len(rows) == 168
+    for row in rows:
+        size = f"{float(row['elements']):.1e}"
+        values = means[row["backend"], row["device"], row["dtype"], int(row["workers"]), size]
+        printed = row["mean_time [ms]"]
+        mean_ms = 1000 * math.fsum(values) / len(values)
+        assert f"{mean_ms:.{len(printed.partition('.')[2])}f}" == printed
+    assert all("over all ranks" in row.caveat for row in published.load(study="mlbench-2020-allreduce"))
+
+
+def test_every_archive_has_its_caveats_and_copies_are_known() -> None:
+    runs = published.archived_runs()
+    assert len(runs) == len({run.path for run in runs}) == 57
+    assert all(run.caveats for run in runs)
+    copies = {run.path for run in runs if "published again" in " ".join(run.caveats)}
+    assert len(copies) == 6 and all(path.endswith("-1.zip") for path in copies)
+    size = sum(path.stat().st_size for path in Path(published.FOLDER / "archives").iterdir())
+    assert size < 3e6

@@ -1,13 +1,18 @@
 """The sampler sees what the machine does; real bytes, real work, a real clock."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from mlbench.clusters import monitor
-from mlbench.clusters.monitor import Sampler
+from mlbench.clusters.monitor import CpuUse, NodeMonitor, processes_of
 
 NAMES = {
     "cpu_utilization_percentage",
@@ -35,7 +40,7 @@ def send_over_loopback() -> None:
 
 def test_a_sample_has_mlflows_names_and_its_own_time() -> None:
     before = time.time()
-    sample = Sampler(node="node_1").sample()
+    sample = NodeMonitor(node="node_1").read()
     assert sample.keys() >= NAMES
     assert before <= sample["wall"] <= time.time()
     assert sample["node"] == "node_1"
@@ -43,10 +48,10 @@ def test_a_sample_has_mlflows_names_and_its_own_time() -> None:
 
 
 def test_bytes_on_the_network_show_as_a_rate() -> None:
-    sampler = Sampler()
-    first = sampler.sample()
+    sampler = NodeMonitor()
+    first = sampler.read()
     send_over_loopback()
-    second = sampler.sample()
+    second = sampler.read()
     seconds = second["wall"] - first["wall"]
     for direction in ("receive", "transmit"):
         # At least what was sent here; others may use the network too.
@@ -54,27 +59,27 @@ def test_bytes_on_the_network_show_as_a_rate() -> None:
 
 
 def test_work_shows_as_cpu_utilization() -> None:
-    sampler = Sampler()
+    sampler = NodeMonitor()
     end = time.process_time() + 0.3
     while time.process_time() < end:
         pass
-    assert 0 < sampler.sample()["cpu_utilization_percentage"] <= 100
+    assert 0 < sampler.read()["cpu_utilization_percentage"] <= 100
 
 
 def test_samples_are_handed_over_once_and_the_thread_ends() -> None:
-    with Sampler(0.01) as sampler:
+    with NodeMonitor(0.01) as sampler:
         taken: list[float] = []
         while len(taken) < 5:
-            taken += [sample["wall"] for sample in sampler.take()]
+            taken += [sample["wall"] for sample in sampler.drain()]
     assert taken == sorted(set(taken))
     assert not [thread for thread in threading.enumerate() if thread.name == "system"]
 
 
 def test_a_long_wait_between_validations_gives_a_coarser_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "MOST_SAMPLES", 8)
-    with Sampler(0.002) as sampler:
+    with NodeMonitor(0.002) as sampler:
         time.sleep(0.5)
-    samples = sampler.take()
+    samples = sampler.drain()
     assert 1 <= len(samples) < 8
     assert samples == sorted(samples, key=lambda sample: sample["wall"])
 
@@ -83,11 +88,58 @@ def test_a_long_wait_between_validations_gives_a_coarser_picture(monkeypatch: py
 def test_memory_taken_on_a_gpu_shows() -> None:
     import torch
 
-    sampler = Sampler()
-    before = sampler.sample()
+    sampler = NodeMonitor()
+    before = sampler.read()
     held = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-    after = sampler.sample()
+    after = sampler.read()
     grown = after["gpu_0_memory_usage_megabytes"] - before["gpu_0_memory_usage_megabytes"]
     assert grown >= 0.99 * held.numel() / 1e6
     assert 0 <= after["gpu_0_utilization_percentage"] <= 100
     assert after["gpu_0_power_usage_watts"] > 0
+
+
+BUSY = "import time\nend = time.process_time() + 60\nwhile time.process_time() < end: pass"
+
+
+def other_process() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", BUSY])
+
+
+def test_what_others_compute_is_told_from_what_the_run_computes() -> None:
+    """One busy process, counted once as a stranger and once as the run's own; the rest of the machine is
+    in both.
+    """
+    process = other_process()
+    try:
+        before = process_time(process)
+        stranger = CpuUse(own=set)
+        own = CpuUse(own=lambda: processes_of(roots=[process.pid]))
+        time.sleep(1.5)
+        with_it, without_it = stranger.interference(), own.interference()
+        used = (process_time(process) - before) / with_it.seconds
+    finally:
+        process.kill()
+        process.wait()
+    assert with_it.cpus == len(os.sched_getaffinity(0)) and with_it.seconds >= 1.5
+    assert with_it.others - without_it.others == pytest.approx(used, abs=0.15)
+    assert used > 0.1 and with_it.others <= with_it.cpus * 1.1
+    assert 0 <= without_it.steal <= with_it.cpus
+
+
+def process_time(process: subprocess.Popen[bytes]) -> float:
+    return sum(psutil.Process(process.pid).cpu_times()[:2])
+
+
+def test_processes_are_found_by_a_word_of_their_command_line_and_by_their_parents(tmp_path: Path) -> None:
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    try:
+        found: set[psutil.Process] = set()
+        while len(found) < 2:
+            found = processes_of(str(tmp_path))
+        assert {psutil.Process(parent.pid), *psutil.Process(parent.pid).children()} == found
+        assert processes_of(roots=[parent.pid]) == found
+    finally:
+        for process in found:
+            process.kill()
+        parent.wait()

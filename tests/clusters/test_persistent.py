@@ -1,18 +1,65 @@
-"""Processes that should have ended are ended."""
+"""What outlives a command is found again, or told apart from what only looks like it."""
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
+import pytest
 
 from mlbench.clusters import persistent
+from mlbench.experiment.errors import UserError
+
+
+@pytest.fixture
+def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write the note of a Ray whose servers are these processes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(persistent.ADDRESS, raising=False)
+
+    def write(*servers: psutil.Process, created: float = 0.0) -> Path:
+        path = tmp_path / "mlbench" / "ray.json"
+        path.parent.mkdir(exist_ok=True)
+        entries = [{"pid": one.pid, "created": one.create_time() + created} for one in servers]
+        path.write_text(json.dumps({"address": "127.0.0.1:1", "servers": entries}))
+        return path
+
+    return write
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
 
 def test_a_process_that_does_not_end_by_itself_is_killed() -> None:
     quick = subprocess.Popen([sys.executable, "-c", "pass"])
-    stuck = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    stuck = sleeper()
     both = persistent.children(psutil.Process())
     assert {quick.pid, stuck.pid} <= {process.pid for process in both}
     persistent.end([process for process in both if process.pid in (quick.pid, stuck.pid)])
     assert quick.wait(timeout=30) == 0
     assert stuck.wait(timeout=30) == -9
+
+
+def test_a_ray_counts_while_both_servers_live_and_one_alone_is_told(note) -> None:
+    here, other = psutil.Process(), sleeper()
+    server = psutil.Process(other.pid)
+    note(here, server)
+    assert persistent.address() == "127.0.0.1:1"
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # now it is a zombie
+    with pytest.raises(UserError, match="has lost a server.*mlbench.cluster stop"):
+        persistent.address()
+    other.wait()
+    with pytest.raises(UserError, match="has lost a server"):
+        persistent.address()
+
+
+def test_a_number_that_another_process_has_by_now_is_no_server_of_ours(note) -> None:
+    path = note(psutil.Process(), created=-3600.0)
+    assert persistent.address() is None
+    assert not persistent.stop() and psutil.pid_exists(psutil.Process().pid)
+    path.write_text("[]")
+    assert persistent.address() is None

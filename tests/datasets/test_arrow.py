@@ -23,10 +23,10 @@ IMAGES = np.arange(5 * 3 * 4 * 4, dtype=np.uint8).reshape(5, 3, 4, 4)
 LABELS = np.arange(5, dtype=np.int64)
 
 
-def fill(draft: arrow.Draft) -> None:
+def fill(writer: arrow.DatasetWriter) -> None:
     parts = (slice(0, 2), slice(2, 5))
-    draft.write("train", (arrow.record_batch({"image": IMAGES[p], "label": LABELS[p]}) for p in parts))
-    draft.write("test", [arrow.record_batch({"image": IMAGES[:1], "label": LABELS[:1]})])
+    writer.write("train", (arrow.record_batch({"image": IMAGES[p], "label": LABELS[p]}) for p in parts))
+    writer.write("test", [arrow.record_batch({"image": IMAGES[:1], "label": LABELS[:1]})])
 
 
 def made(folder: Path, **changes: Any) -> Path:
@@ -107,12 +107,12 @@ def test_rows_of_any_length_come_back_however_they_were_cut(tmp_path_factory, ro
     edges = sorted({0, *cuts, len(rows)})
     batches = [whole.slice(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if a < len(rows)]
     folder = tmp_path_factory.mktemp("any") / "set"
-    arrow.write_dataset(folder, lambda draft: draft.write("all", batches), manifest=HEAD)
+    arrow.write_dataset(folder, lambda writer: writer.write("all", batches), manifest=HEAD)
     table = arrow.read_split(folder, "all")
     assert table.to_pydict() == whole.to_pydict()
     assert arrow.column(table, "pair").tolist() == [[i, -i] for i in range(len(rows))]
     for name, expected in (("tokens", tokens), ("bytes", raw)):
-        values, offsets = arrow.ragged(table, name)
+        values, offsets = arrow.list_column(table, name)
         found = [values[a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
         assert found == [list(row) for row in expected]
 
@@ -122,7 +122,7 @@ def test_ragged_columns_are_mapped_too(tmp_path):
     folder = arrow.write_dataset(tmp_path / "set", lambda d: d.write("all", [batch] * 9), manifest={})
     table = arrow.read_split(folder, "all")
     for name in ("tokens", "bytes"):
-        values, offsets = arrow.ragged(table, name)
+        values, offsets = arrow.list_column(table, name)
         assert is_mapped_from(values.ctypes.data, folder / "all.arrow")
         assert is_mapped_from(offsets.ctypes.data, folder / "all.arrow")
 
@@ -135,9 +135,9 @@ def test_large_splits_are_written_in_bounded_memory(tmp_path):
         import numpy as np
         import pyarrow as pa
         pa.set_memory_pool(pa.system_memory_pool())
-        def fill(draft):
+        def fill(writer):
             rows = np.ones((4096, 1000), np.float32)
-            draft.write("all", (arrow.record_batch({{"x": rows}}) for _ in range(10)))
+            writer.write("all", (arrow.record_batch({{"x": rows}}) for _ in range(10)))
         fields = dict(line.split(":") for line in open("/proc/self/status"))
         limit = int(fields["VmData"].split()[0]) * 1024 + (48 << 20)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -159,10 +159,10 @@ def test_large_splits_are_written_in_bounded_memory(tmp_path):
 def test_the_manifest_says_where_the_data_come_from_and_nothing_of_when_or_where(tmp_path):
     (tmp_path / "source.txt").write_text("content")
 
-    def fill_from_file(draft: arrow.Draft) -> None:
-        draft.add_input(tmp_path / "source.txt")
-        draft.notes["mean"] = 0.5
-        fill(draft)
+    def fill_from_file(writer: arrow.DatasetWriter) -> None:
+        writer.add_input(tmp_path / "source.txt")
+        writer.extra["mean"] = 0.5
+        fill(writer)
 
     one = arrow.write_dataset(tmp_path / "one", fill_from_file, manifest=HEAD)
     two = arrow.write_dataset(tmp_path / "two", fill_from_file, manifest=HEAD)
@@ -233,8 +233,8 @@ def test_who_reads_a_data_set_that_is_replaced_keeps_the_old_rows(tmp_path):
 
 
 def test_an_error_on_the_way_leaves_nothing(tmp_path):
-    def fails(draft: arrow.Draft) -> None:
-        fill(draft)
+    def fails(writer: arrow.DatasetWriter) -> None:
+        fill(writer)
         raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError, match="in the middle"):
@@ -247,8 +247,8 @@ def test_a_killed_process_leaves_no_data_set_and_the_next_one_succeeds(tmp_path)
         f"""
         import time
         import numpy as np
-        def fill(draft):
-            draft.write("train", [arrow.record_batch({{"x": np.arange(9)}})])
+        def fill(writer):
+            writer.write("train", [arrow.record_batch({{"x": np.arange(9)}})])
             print("half", flush=True)
             time.sleep(60)
         arrow.write_dataset(Path({str(tmp_path / "set")!r}), fill, manifest={HEAD!r})
@@ -257,7 +257,7 @@ def test_a_killed_process_leaves_no_data_set_and_the_next_one_succeeds(tmp_path)
     assert process.stdout and process.stdout.readline() == "half\n"
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert (tmp_path / ".set.draft" / "train.arrow").exists()
+    assert (tmp_path / ".set.partial" / "train.arrow").exists()
     assert not (tmp_path / "set").exists()
     with pytest.raises(UserError, match="not a prepared data set"):
         arrow.read_split(tmp_path / "set", "train")
@@ -270,11 +270,11 @@ def test_of_several_processes_one_writes_and_all_read(tmp_path):
     code = f"""
         import sys
         import numpy as np
-        def fill(draft):
+        def fill(writer):
             with open({str(tmp_path / "fills")!r}, "a") as file:
                 file.write("x")
             for _ in range(20):
-                draft.write("train", (arrow.record_batch({{"x": np.arange(1000)}}) for _ in range(20)))
+                writer.write("train", (arrow.record_batch({{"x": np.arange(1000)}}) for _ in range(20)))
         print("ready", flush=True)
         sys.stdin.readline()
         folder = arrow.write_dataset(Path({str(tmp_path / "set")!r}), fill, manifest={HEAD!r})
@@ -298,8 +298,8 @@ def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path):
         import resource
         import numpy as np
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        def fill(draft):
-            draft.write("train", (arrow.record_batch({{"x": np.zeros(100_000)}}) for _ in range(9)))
+        def fill(writer):
+            writer.write("train", (arrow.record_batch({{"x": np.zeros(100_000)}}) for _ in range(9)))
         arrow.write_dataset(Path({str(tmp_path / "set")!r}), fill, manifest={{}})
         """
     )
@@ -329,7 +329,13 @@ def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
-@pytest.mark.parametrize("harm", [flip_a_bit, truncate, Path.unlink])
+def flip_the_footer(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-40:] = bytes(40)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [flip_a_bit, flip_the_footer, truncate, Path.unlink])
 def test_a_changed_file_is_named(tmp_path, harm):
     folder = made(tmp_path / "set")
     assert arrow.verify(folder)["splits"]["train"]["rows"] == 5
@@ -346,9 +352,10 @@ def test_a_folder_that_is_no_data_set_is_refused(tmp_path):
     with pytest.raises(UserError, match="not a prepared data set") as error:
         arrow.read_manifest(tmp_path)
     assert "mlbench.data prepare" in error.value.hint
-    (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
-        arrow.read_manifest(tmp_path)
+    for text in ("{", "[]", "null", '{"format": 1}', '{"format": 1, "splits": {"train": []}}'):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(UserError, match="manifest.json is damaged"):
+            arrow.read_manifest(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 99}')
     with pytest.raises(UserError, match="has format 99, this mlbench reads 1"):
         arrow.read_manifest(tmp_path)

@@ -1,123 +1,263 @@
-"""The record's numbers against an independent computation from made-up segments."""
+"""The record's numbers against an independent computation from made-up times in an event log."""
 
+import json
+from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from mlbench.experiment.build_record import accuracy_after, conclude
-from mlbench.experiment.config import compose
-from mlbench.experiment.phases import PHASES, batch_bin
+from mlbench.experiment.build_record import accuracy_after, build_record
+from mlbench.experiment.config import Experiment, compose
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.official import Dataset, Reference, reference
+from mlbench.experiment.phases import PHASES, duration_bin
+from mlbench.experiment.record import Record, Validation
+
+Event = dict[str, Any]
+MS = 1000
 
 
-def segment(scale: float, *, samples: int = 64) -> dict[str, Any]:
-    """A segment of two batches; phase number i lasts scale * (i + 1) seconds."""
+def phase_times(scale: float, *, samples: int = 64) -> dict[str, Any]:
+    """Two batches of one rank; phase number i lasts scale * (i + 1) seconds."""
     phases = {phase: scale * (i + 1) for i, phase in enumerate(PHASES)}
     total = sum(phases.values())
     return {
         "phases": phases,
         "overlapped_communication": scale / 2,
         "outside": {"validation": scale},
-        "batches": 2,
+        "steps": 2,
         "samples": samples,
-        "batch_s": {batch_bin(total * 0.25): 1, batch_bin(total * 0.75): 1},
+        "step_s": {str(duration_bin(total * 0.25)): 1, str(duration_bin(total * 0.75)): 1},
     }
 
 
 def validation(epoch: float, elapsed: float, value: float | None) -> dict[str, Any]:
     return {
         "epoch": epoch,
-        "update": int(epoch * 10),
+        "step": int(epoch * 10),
         "elapsed": elapsed,
         "wall": 0.0,
         "train_loss": 0.1,
         "metrics": {"top1_accuracy": value, "loss": 0.5},
-        "goal_reached": value is not None and value >= 95,
+        "goal_reached": value is not None and value >= 97,
     }
 
 
-START = {"command": "c", "seed": 1, "begun": 100.0, "key": "k", "run_id": "r", "deviations": [],
-         "warnings": [], "software": {}}  # fmt: skip
-STAMPS = {"connect_begin": 101.0, "connect_end": 104.0}
-RETURNED: dict[str, Any] = {
+def event(key: str, value: Any, *, at: float = 200.0, **metadata: Any) -> Event:
+    return {
+        "time_ms": at * MS,
+        "event_type": "POINT_IN_TIME",
+        "key": key,
+        "value": value,
+        "metadata": metadata,
+    }
+
+
+def validated(epoch: float, elapsed: float, value: float | None, *scales: float) -> Event:
+    """Return the event of a validation; `scales` are those of each rank's times."""
+    times = [phase_times(scale) for scale in scales]
+    return event("validation", validation(epoch, elapsed, value), started_at=112.0, phase_times=times)
+
+
+NODE = {"hostname": "n", "usable_cpus": 2, "warnings": ["turbo is on"]}
+RESULT: dict[str, Any] = {
     "status": "goal_reached",
-    "validations": [validation(1, 40.0, 90.0), validation(2, 80.0, 96.0)],
-    "segments": [[segment(1.0), segment(1.0)], [segment(1.1), segment(1.2)]],
-    "time_to_accuracy": 80.0,
-    "unit": "images",
+    "sample_unit": "images",
     "flops_per_sample": 1e6,
-    "nodes": [{"hostname": "n", "usable_cpus": 2, "warnings": ["turbo is on"]}],
-    "entered": 111.0,
+    "nodes": [NODE],
     "started_at": 112.0,
-    "stamps": {"backend_begin": 109.0, "imports_end": 109.5, "group_end": 110.5},
+    "entered": 111.0,
+    "calibrated": 111.5,
+    "data_hash": "d",
+    "data_rows": {"train": 6, "test": 2},
+    "data_inputs": {"a": "1"},
+    "data_files": {"train": "2"},
 }
+GROUP = {"backend_begin": 109.0, "imports_end": 109.5, "group_end": 110.5}
+SOFTWARE = {"mlbench": "0.2.0", "sources": "5" * 64, "git": {"sha": "a", "dirty": False}}
+FROZEN = Reference(  # of a release that has these sources, and of a published data set of eight rows
+    version="0.2.0",
+    sources="5" * 64,
+    measuring={},
+    recipes=reference().recipes,
+    datasets={"cifar10": Dataset(rows={"train": 6, "test": 2}, inputs={"a": "1"}, prepared={"train": "2"})},
+)
+END = {"status": None, "ended": 200.0, "stamps": {"connect_begin": 101.0, "connect_end": 104.0}}
+MEASURED = (validated(1, 40.0, 90.0, 1.0, 1.1), validated(2, 80.0, 98.0, 1.0, 1.2))
 
 
-def measured(**changes: Any) -> dict[str, Any]:
-    values = {"status": None, "error": None, "stamps": STAMPS, "returned": RETURNED, "ended": 200.0}
-    return values | {"oversubscribed": False, "ray": {}} | changes
+def log(
+    experiment: Experiment,
+    events: Sequence[Event] = MEASURED,
+    *,
+    result: Any = RESULT,
+    begun: Any = MappingProxyType({}),
+    **end: Any,
+) -> list[Event]:
+    """Return a whole log, as it is read back from its file."""
+    start = {"run_id": "r", "key": "k", "command": "c", "mlbench": "0.2.0", "seed": 1, "begun": 100.0}
+    start |= {"experiment": experiment.plain(), "software": SOFTWARE} | begun
+    start["deviations"] = [one.model_dump(mode="json") for one in experiment.deviations]
+    whole = [event("run_configuration", start, at=100.0), event("startup", GROUP, hostname="n")]
+    whole += [event("run_start", 112.0, at=112.0, hostname="n"), *events]
+    whole.append(event("run_result", END | {"result": result} | end))
+    return json.loads(json.dumps(whole))
+
+
+def built(*words: str, frozen: Reference | None = None, **run: Any) -> Record:
+    """Return the record of a run; `run` is what `log` takes, FROZEN the reference that it is held against."""
+    return build_record(log(compose(words), **run), frozen or FROZEN)
 
 
 def test_totals_are_sums_over_segments_and_spreads_over_ranks() -> None:
-    record = conclude(compose(), start=START, measured=measured(), log=[])
+    record = built()
     for i, phase in enumerate(PHASES):
         one, other = 2.0 * (i + 1), 2.3 * (i + 1)
         spread = record.phases[phase]
         assert (spread.min, spread.max) == (pytest.approx(one), pytest.approx(other))
         assert spread.mean == pytest.approx((one + other) / 2)
-    batches = [2.0 * 28, 2.3 * 28]
+    batches = [2.0 * 36, 2.3 * 36]
+    busy = 80.0 - 2.3  # the clock less what lies outside the steps
     assert record.train_time == pytest.approx(batches[1] - 2.3 * 1)  # without data_wait, the slowest rank's
     assert record.samples == 4 * 64
-    assert record.samples_per_s == pytest.approx(256 / batches[1])
-    assert record.samples_per_s_per_worker == pytest.approx(128 / batches[1])
-    # communication is phase number 5 of 28 parts on both ranks
-    assert record.exposed_communication_share == pytest.approx(5 / 28)
+    assert record.samples_per_s == pytest.approx(256 / busy)
+    assert record.samples_per_s_per_worker == pytest.approx(128 / busy)
+    # wait and transfer are phases number 5 and 6 of 36 parts on both ranks
+    assert record.exposed_communication_share == pytest.approx(11 / 36)
     assert record.outside["validation"].max == pytest.approx(2.3)
-    # of eight batches, 28 times 0.25 (twice), 0.275, 0.3, 0.75 (twice), 0.825 and 0.9 s
-    expected = {"p50": 28 * 0.75, "p95": 28 * 0.9, "p99": 28 * 0.9}
-    assert record.batch_s == pytest.approx(expected, rel=0.00501)
-    assert record.model_flops_per_s == pytest.approx(1e6 * 256 / batches[1])
+    # of eight steps, 36 times 0.25 (twice), 0.275, 0.3, 0.75 (twice), 0.825 and 0.9 s
+    expected = {"p50": 36 * 0.75, "p95": 36 * 0.9, "p99": 36 * 0.9}
+    assert record.step_s == pytest.approx(expected, rel=0.00501)
+    assert record.model_flops_per_s == pytest.approx(1e6 * 256 / busy)
     assert record.mfu is None, "no peak is stated for this machine"
 
 
 def test_the_parts_of_the_start_up_add_up() -> None:
-    record = conclude(compose(), start=START, measured=measured(), log=[])
+    record = built()
     assert record.startup_time == pytest.approx(12.0)
-    assert sum(record.startup.values()) == pytest.approx(12.0)
-    assert record.startup["scheduling"] == pytest.approx(5.0)
-    assert record.startup["data_opening"] == pytest.approx(1.0)
+    assert sum(record.startup.parts().values()) == pytest.approx(12.0)
+    assert record.startup.scheduling == pytest.approx(5.0)
+    assert record.startup.calibration == record.startup.data_opening == pytest.approx(0.5)
+
+
+def test_clocks_of_two_hosts_are_never_subtracted() -> None:
+    """Rank 0's clock is an hour ahead: its parts are its own differences, and the step between is unknown."""
+    ahead = RESULT | {"entered": 3711.0, "calibrated": 3711.5, "started_at": 3712.0}
+    whole = log(compose([]), result=ahead)
+    (first,) = [event for event in whole if event["key"] == "run_start"]
+    first |= {"value": 3712.0, "metadata": {"hostname": "other"}}
+    record = build_record(whole)
+    assert record.startup.entering is None and record.startup.process_group == pytest.approx(1.0)
+    assert record.startup.calibration == record.startup.data_opening == pytest.approx(0.5)
+    assert record.startup_time == pytest.approx(12.0 - 0.5)  # less the call to the worker
+    assert record.time_to_accuracy == 80.0
 
 
 def test_a_restart_s_stamps_are_not_the_run_s() -> None:
-    again = RETURNED | {"started_at": 112.0, "entered": 300.0, "stamps": {"backend_begin": 290.0}}
-    log = [{"key": "worker_failure", "value": {"0": "died"}, "metadata": {"count": 1}}]
-    record = conclude(compose(), start=START, measured=measured(returned=again), log=log)
+    again = RESULT | {"entered": 300.0, "calibrated": 301.0}
+    died = event("worker_failure", {"0": "died"}, count=1)
+    record = built(events=[died, *MEASURED], result=again)
     assert len(record.restarts) == 1 and record.startup_time == pytest.approx(12.0)
-    assert record.startup == {"command": pytest.approx(1.0), "cluster": pytest.approx(3.0)}
+    assert list(record.startup.parts()) == ["command", "cluster", "scheduling", "imports", "process_group"]
+
+
+BUSY = {"seconds": 10.0, "cpus": 2.0, "others": 1.5, "steal": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("node", "end", "sentence"),
+    [
+        ({"interference": BUSY}, {}, "other processes used 1.5 of the 2 CPUs of n while it trained"),
+        ({"machine_shared": True}, {}, "another run of mlbench measured on n at the same time"),
+        (
+            {},
+            {"interference": BUSY, "hostname": "n"},
+            "other processes used 1.5 of the 2 CPUs of n when the run",
+        ),
+        ({}, {"machine_shared": True, "hostname": "n"}, "another run of mlbench measured on n"),
+        ({"interference": BUSY | {"others": 0.1}}, {}, None),
+    ],
+)
+def test_a_busy_machine_is_a_caveat(node: dict, end: dict, sentence: str | None) -> None:
+    record = built(result=RESULT | {"nodes": [NODE | node]}, **end)
+    assert record.caveats == record.disturbances
+    assert len(record.disturbances) == (sentence is not None)
+    assert sentence is None or record.disturbances[0].startswith(sentence)
+
+
+def test_what_a_restart_repeats_counts_once() -> None:
+    """A run that died after its second validation went on from the checkpoint of the first."""
+    died = event("worker_failure", {"1": "killed"}, count=1)
+    first, second = MEASURED
+    record = built(events=[first, validated(2, 80.0, 94.0, 9.0, 9.0), died, second])
+    assert [v.metrics["top1_accuracy"] for v in record.validations] == [90.0, 98.0]
+    whole = built()
+    assert record.phases == whole.phases and record.samples == whole.samples
+    assert len(record.intervals) == 2 and record.restarts[0].failures == {1: "killed"}
 
 
 def test_noise_is_no_caveat_and_oversubscription_is() -> None:
-    quiet = conclude(compose(["scale=official"]), start=START, measured=measured(), log=[])
+    quiet = built("scale=official")
     assert quiet.official and quiet.caveats == [] and quiet.warnings == ["turbo is on"]
-    shared = conclude(
-        compose(["scale=official"]), start=START, measured=measured(oversubscribed=True), log=[]
-    )
+    shared = built("scale=official", oversubscribed=True)
     assert not shared.official and "no speed-up" in shared.caveats[0]
 
 
 @pytest.mark.parametrize("words", [["scale=mini"], ["goal=light"], ["goal=50"], ["division=open"]])
 def test_only_closed_official_runs_that_reached_the_official_goal_are_official(words: list[str]) -> None:
-    everything = ["scale=official", *words]
-    assert not conclude(compose(everything), start=START, measured=measured(), log=[]).official
+    assert not built("scale=official", *words).official
+
+
+@pytest.mark.parametrize("events", [(), (validated(1, 40.0, 70.0, 1.0, 1.1),)])
+def test_workers_that_claim_a_goal_which_the_log_does_not_show_have_failed(events: Sequence[Event]) -> None:
+    record = built("scale=official", events=events)
+    assert (record.status, record.time_to_accuracy, record.official) == ("failed", None, False)
+    assert record.error == "the event log has no validation that reached the goal"
+
+
+def test_the_goal_keeps_all_its_digits() -> None:
+    record = built("goal=95.1234567", events=[validated(2, 80.0, 98.0, 1.0, 1.2)])
+    again = Record.model_validate_json(record.model_dump_json())
+    assert again == record and again.goal is not None and again.goal.target == 95.1234567
+    assert str(again.goal) == "top1_accuracy >= 95.1234567"
+
+
+def test_a_task_s_own_fields_are_read_back_without_its_package() -> None:
+    values = json.loads(built().model_dump_json())
+    values["experiment"]["task"] |= {"name": "somebody_s_task", "temperature": 0.5}
+    values["experiment"]["sync"] |= {"name": "somebody_s_sync", "period": 8}
+    values["experiment"]["cluster"] |= {"name": "somebody_s_cluster", "region": "x"}
+    record = Record.model_validate_json(json.dumps(values))
+    assert record.experiment.plain()["task"]["temperature"] == 0.5
+    assert json.loads(record.model_dump_json()) == values
 
 
 def test_a_profile_that_this_node_is_not_makes_a_caveat_and_a_stated_peak_an_mfu() -> None:
-    experiment = compose(["hardware=gcp_n1_t4", "backend=nccl"])
-    record = conclude(experiment, start=START, measured=measured(), log=[])
+    record = built("hardware=gcp_n1_t4", "backend=nccl")
     assert any("states 3 CPUs" in caveat for caveat in record.caveats)
     rate = record.model_flops_per_s
-    assert rate is not None and experiment.hardware.peak is not None
-    assert record.mfu == pytest.approx(rate / (2 * 8.1e12))
+    assert rate is not None and record.mfu == pytest.approx(rate / (2 * 8.1e12))
     assert record.cost is not None
+
+
+def test_mfu_is_over_gpus_and_cost_over_nodes_where_a_node_has_eight() -> None:
+    """Eight workers on one node of eight GPUs: eight peaks, one price."""
+    node = {"hostname": "n", "usable_cpus": 96, "gpus": [{"name": "NVIDIA A100-SXM4-40GB"}] * 8}
+    record = built(
+        "hardware=aws_p4d_24xlarge", "backend=nccl", "workers=8", result=RESULT | {"nodes": [node]}
+    )
+    hardware, rate = record.experiment.hardware, record.model_flops_per_s
+    assert rate is not None and hardware.price is not None
+    assert hardware.peak is not None and hardware.peak.fp32 is not None
+    assert record.mfu == pytest.approx(rate / (8 * hardware.peak.fp32))
+    assert record.cost is not None and record.cost.nodes == 1
+    assert record.cost.wall_usd == pytest.approx(100 / 3600 * hardware.price.usd_per_hour)
+    two = built(
+        "hardware=aws_p4d_24xlarge", "backend=nccl", "workers=16", result=RESULT | {"nodes": [node] * 2}
+    )
+    assert two.cost is not None and two.cost.nodes == 2
+    assert two.mfu == pytest.approx(rate / (16 * hardware.peak.fp32))
 
 
 @pytest.mark.parametrize(
@@ -134,33 +274,40 @@ def test_other_gpus_or_nodes_than_the_profile_states_make_caveats(
     gpus: list[str], nodes: int, told: list[str]
 ) -> None:
     node = {"hostname": "n", "usable_cpus": 3, "gpus": [{"name": name} for name in gpus]}
-    returned = RETURNED | {"nodes": [node] * nodes}
-    words = ["scale=official", "hardware=gcp_n1_t4", "backend=nccl", "workers=2"]
-    record = conclude(compose(words), start=START, measured=measured(returned=returned), log=[])
+    result = RESULT | {"nodes": [node] * nodes}
+    record = built("scale=official", "hardware=gcp_n1_t4", "backend=nccl", "workers=2", result=result)
     assert len(record.caveats) == len(told) and record.official == (not told)
     assert all(sentence in caveat for sentence, caveat in zip(told, record.caveats, strict=True))
 
 
 def test_the_peak_of_a_gpu_says_nothing_about_the_cpu_beside_it() -> None:
-    record = conclude(compose(["hardware=gcp_n1_t4"]), start=START, measured=measured(), log=[])
+    record = built("hardware=gcp_n1_t4")
     assert record.model_flops_per_s is not None and record.mfu is None
     assert any("backend=gloo left idle" in caveat for caveat in record.caveats)
 
 
-def test_a_run_that_returned_nothing_is_made_from_its_log() -> None:
-    plain = {k: v for k, v in segment(1.0).items() if k != "batch_s"}
-    log = [
-        {"key": "validation", "value": validation(1, 40.0, 90.0),
-         "metadata": {"started_at": 112.0, "segments": [plain, plain]}},
-        {"key": "worker_failure", "value": {"0": "died"}, "metadata": {"count": 1}},
-    ]  # fmt: skip
-    told = measured(status="failed", error="rank 0 died", returned=None)
-    record = conclude(compose(), start=START, measured=told, log=log)
+def test_a_run_that_returned_nothing_has_all_that_its_log_holds() -> None:
+    died = event("worker_failure", {"0": "died"}, count=1)
+    record = built(events=[MEASURED[0], died], result=None, status="failed", error="rank 0 died")
     assert record.status == "failed" and record.error == "rank 0 died"
     assert record.epochs == 1 and record.samples == 128 and record.time_to_accuracy is None
+    assert record.step_s and record.phases, "an interrupted run's times are as whole as a finished one's"
     assert record.restarts == [], "the failure ended the run"
-    went_on = conclude(compose(), start=START, measured=measured(), log=log)
-    assert went_on.restarts == [{"0": "died"}]
+    went_on = built(events=[died, *MEASURED])
+    assert [restart.failures for restart in went_on.restarts] == [{0: "died"}]
+
+
+def test_a_killed_driver_s_log_gives_an_interrupted_run_that_ended_with_it() -> None:
+    whole = log(compose())[:-1]
+    record = build_record(whole)
+    assert (record.status, record.wall, record.epochs) == ("interrupted", 100.0, 2)
+    assert record.phases == built().phases
+
+
+@pytest.mark.parametrize("start", [None, {}, {"run_id": "r"}])
+def test_a_damaged_log_is_one_sentence(start: Any) -> None:
+    with pytest.raises(UserError, match="the event log is damaged"):
+        build_record([event("run_configuration", start)])
 
 
 @pytest.mark.parametrize(
@@ -168,6 +315,7 @@ def test_a_run_that_returned_nothing_is_made_from_its_log() -> None:
     [(50, False, 90.0), (80, False, 96.0), (100, False, None), (100, True, 96.0), (10, True, None)],
 )
 def test_accuracy_after_time_is_the_best_within_the_budget(budget: float, ended: bool, expected: Any) -> None:
-    validations = [validation(1, 40.0, 90.0), validation(2, 60.0, None), validation(3, 80.0, 96.0)]
+    values = [(1, 40.0, 90.0), (2, 60.0, None), (3, 80.0, 96.0)]
+    validations = [Validation.model_validate(validation(*value)) for value in values]
     found = accuracy_after(validations, metric="top1_accuracy", budget=budget, direction="max", ended=ended)
     assert found == expected

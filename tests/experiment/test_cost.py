@@ -25,7 +25,6 @@ def hardware(*, workers_per_node: int | None = 1, on_demand: float | None = 0.55
         name="node",
         description="a node",
         cpus=3,
-        memory_gb=15,
         gpus=1,
         gpu_model="T4",
         workers_per_node=workers_per_node,
@@ -80,7 +79,7 @@ def test_no_price_is_no_cost_and_a_missed_goal_has_none():
 
 @pytest.mark.parametrize(
     ("workers", "per_node", "expected"),
-    [(1, 1, 1), (8, 1, 8), (1, 8, 1), (8, 8, 1), (9, 8, 2), (16, 8, 2), (5, None, 1)],
+    [(1, 1, 1), (8, 1, 8), (1, 8, 1), (8, 8, 1), (9, 8, 2), (16, 8, 2), (5, 4, 2)],
 )
 def test_a_partly_used_node_is_paid_for_as_a_whole(workers, per_node, expected):
     assert nodes(hardware(workers_per_node=per_node), workers) == expected

@@ -84,7 +84,7 @@ def test_counts_agree_with_their_noun():
 
 
 def test_ranks_that_failed_alike_are_named_together():
-    errors = {"10": "Traceback\n  x\nRuntimeError: a", "2": "RuntimeError: a\n\n", "3": ""}
+    errors = {10: "Traceback\n  x\nRuntimeError: a", 2: "RuntimeError: a\n\n", 3: ""}
     assert format.failures(errors) == [
         "ranks 2, 10 failed: RuntimeError: a",
         "rank 3 failed: no reason given",

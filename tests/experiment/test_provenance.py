@@ -170,8 +170,8 @@ def test_software_has_the_version_of_every_package_that_the_code_imports():
     needed = {min(owners[name], key=len) for name in foreign if name in owners}  # mlflow, not mlflow-tracing
     packages = provenance.software()["packages"]
     assert needed >= {"torch", "psutil", "pydantic"}
-    assert needed <= set(packages)
-    assert all(packages[name] == version(name) for name in needed)
+    assert needed - {"pytest"} <= set(packages)  # the contract tests measure nothing
+    assert all(packages[name] == version(name) for name in needed - {"pytest"})
 
 
 def test_software_is_plain_and_has_the_command_as_it_was_typed():
@@ -256,7 +256,7 @@ def test_only_settings_on_the_list_are_recorded(monkeypatch):
     for name, value in settings.items() | {(name, "hidden") for name in secrets}:
         monkeypatch.setenv(name, value)
     found = provenance.environment()
-    assert found == settings | {"NCCL_CONF_FILE": "https://host/nccl.conf"}
+    assert found == settings | {"NCCL_CONF_FILE": "***"}  # an address is no setting
     assert "hidden" not in json.dumps([provenance.node(), provenance.software()])
 
 

@@ -1,12 +1,13 @@
 """A study's plan: grids, seeds that stay, balanced random order, money, and who holds it."""
 
+import io
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +16,38 @@ import zips
 from driven import Run
 from hypothesis import given
 from hypothesis import strategies as st
-from records import nothing_measured, record
+from records import record
 from rich.console import Console
 from scripted import experiment
 
 from mlbench import results
 from mlbench import sweep as command
-from mlbench.experiment import config, provenance, study
+from mlbench.analysis import speedup
+from mlbench.experiment import attempts, config, events, provenance, study
+from mlbench.experiment.cost import Cost
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.study import Asked, Point, Study, Trial
+from mlbench.experiment.study import Invocation, Point, Study, Trial
 from mlbench.launch import execute
-from mlbench.studies import grid, session, spec
+from mlbench.studies import grid, session, spec, tune
 from mlbench.studies.budget import Budget
-from mlbench.terminal import sweep_progress
+from mlbench.terminal.sweep_view import PointProgress, SweepView
 from mlbench.tracking import uploader
 
 
-def asked(repeats: int) -> Asked:
-    return Asked(at="2026-11-21T00:00:00+00:00", words=("task=logreg",), repeats=repeats)
+def invocation(repeats: int) -> Invocation:
+    return Invocation(at="2026-11-21T00:00:00+00:00", words=("task=logreg",), repeats=repeats)
 
 
 def planned(*names: str, repeats: int = 3) -> Study:
     points = {name: (f"workers={place + 1}",) for place, name in enumerate(names)}
-    return study.extended(study.new("s", question="?"), points, asked=asked(repeats))
+    return study.extended(study.new("s", question="?"), points, invocation=invocation(repeats))
 
 
 def test_a_grid_multiplies_lists_and_ranges() -> None:
     found = grid.parse(["task=logreg,resnet20", "workers=range(1,4)", "goal=none", "output_root=/x"])
     assert len(found.points) == 6 and found.points[0] == ("task=logreg", "workers=1", "goal=none")
     assert found.swept == ["task", "workers"]
-    assert found.place == {"output_root": "output_root=/x"} and found.seeds is None
+    assert found.output_settings == {"output_root": "output_root=/x"} and found.seeds is None
     assert grid.parse(["seed=1,2,1", "workers=2"]).seeds == (1, 2)
 
 
@@ -53,8 +56,8 @@ def test_a_grid_multiplies_lists_and_ranges() -> None:
     [
         (["workers"], "'workers' is not of the form"),
         (["workers=1", "workers=2"], "workers is given twice"),
-        (["output_root=a,b"], "output_root is not measured"),
-        (["cluster=local,attached"], "cluster is not measured"),
+        (["output_root=a,b"], "a sweep takes one output_root"),
+        (["cluster=local,attached"], "a sweep takes one cluster"),
         (["seed=x"], "a seed is a whole number"),
         (["task=glob(*)"], "is not of the form"),
     ],
@@ -91,7 +94,7 @@ def test_contradictions_and_unknown_studies_are_refused(words: list[str], tmp_pa
 
 @pytest.mark.parametrize("name", config.choices("study"))
 def test_every_shipped_study_is_valid(name: str) -> None:
-    wanted = spec.named(name, place={})
+    wanted = spec.named(name, output_settings={})
     assert wanted.question.endswith("?")
     points = [point for asked, _ in wanted.grids for point in asked.points]
     assert points
@@ -99,22 +102,64 @@ def test_every_shipped_study_is_valid(name: str) -> None:
         config.compose(point)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("question: Why?", "sweeps: field required"),
+        ("sweeps: [task=logreg]", "question: field required"),
+        ("question: Why?\nsweeps: []", "sweeps: tuple should have at least 1 item"),
+        ("question: Why?\nsweeps: [task=logreg]\nmax_usd: much", "max_usd: input should be a valid number"),
+        ("question: Why?\nsweeps: [task=logreg]\nrepeats: 3", "repeats: extra inputs are not permitted"),
+        ("question: [", "is no YAML"),
+        ("- 1", "the file: input should be a valid dictionary"),
+    ],
+)
+def test_a_wrong_study_file_is_told_in_a_sentence(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        spec.load_file(path)
+    assert f"{path}" in str(caught.value) and reason in str(caught.value)
+
+
+def test_every_point_is_composed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    composed: list[str] = []
+    original = config.compose
+
+    def compose(words: Sequence[str]) -> Any:
+        composed.extend(word for word in words if word.startswith("workers="))
+        return original(words)
+
+    def join(_: Any) -> None:
+        raise Measures
+
+    monkeypatch.setattr(config, "compose", compose)
+    monkeypatch.setattr(session.connection, "join", join)
+    with pytest.raises(Measures):
+        session.measure(
+            spec.read(["task=logreg", "workers=1,2", f"output_root={tmp_path}", f"data_root={tmp_path}"])
+        )
+    assert composed == ["workers=1", "workers=2"]
+
+
 def test_an_extension_keeps_points_and_seeds_and_draws_new_ones() -> None:
     first = planned("a", "b", repeats=2)
-    second = study.extended(first, {"b": (), "c": ("workers=4",)}, asked=asked(3))
+    second = study.extended(first, {"b": (), "c": ("workers=4",)}, invocation=invocation(3))
     seeds = {point.key: point.seeds for point in second.points}
     assert list(seeds) == ["a", "b", "c"]
     assert seeds["a"] == first.points[0].seeds
     assert seeds["b"][:2] == first.points[1].seeds and len(seeds["b"]) == 3
     assert len(set(seeds["c"])) == 3
     assert second.points[1].words == first.points[1].words
-    assert study.extended(second, {"a": ()}, asked=asked(1)) == second, "fewer repeats take nothing away"
+    assert study.extended(second, {"a": ()}, invocation=invocation(1)) == second, (
+        "fewer repeats take nothing away"
+    )
 
 
 def test_given_seeds_come_beside_those_that_were_drawn() -> None:
-    plan = study.extended(planned("a", repeats=1), {"a": ()}, asked=asked(2), seeds=(5, 6))
+    plan = study.extended(planned("a", repeats=1), {"a": ()}, invocation=invocation(2), seeds=(5, 6))
     assert plan.points[0].seeds[1:] == (5, 6)
-    assert study.extended(plan, {"a": ()}, asked=asked(2), seeds=(6, 5)) == plan
+    assert study.extended(plan, {"a": ()}, invocation=invocation(2), seeds=(6, 5)) == plan
 
 
 @given(count=st.integers(1, 8), repeats=st.integers(1, 5))
@@ -130,7 +175,7 @@ def test_every_block_has_every_point_once(count: int, repeats: int) -> None:
 
 def test_a_later_point_does_not_reorder_the_others() -> None:
     plan = planned("a", "b", "c")
-    longer = study.extended(plan, {"d": ("workers=8",)}, asked=asked(3))
+    longer = study.extended(plan, {"d": ("workers=8",)}, invocation=invocation(3))
     assert [t for t in study.trials(longer) if t.point.key != "d"] == study.trials(plan)
 
 
@@ -176,15 +221,6 @@ def test_a_study_has_one_holder_and_a_kill_frees_it(tmp_path: Path, monkeypatch:
         pass
 
 
-def test_the_first_finished_run_counts_then_the_last_failed_one_and_never_an_interrupted_one() -> None:
-    good, again = record(run_id="1"), record(run_id="4")
-    failed = nothing_measured(run_id="2", status="failed")
-    interrupted = nothing_measured(run_id="3", status="interrupted")
-    assert study.result([failed, interrupted, good, again]) == good
-    assert study.result([failed, interrupted]) == failed
-    assert study.result([interrupted]) is None
-
-
 def test_results_are_found_by_key_and_seed_among_the_run_folders(tmp_path: Path) -> None:
     plan = planned("aa", "bb", repeats=2)
     seeds = [point.seeds for point in plan.points]
@@ -198,7 +234,29 @@ def test_results_are_found_by_key_and_seed_among_the_run_folders(tmp_path: Path)
     assert [(r.key, r.seed, r.status) for r in study.records(plan, tmp_path)] == wanted
 
 
+def test_attempts_without_a_record_stay_in_the_study(tmp_path: Path) -> None:
+    ended = {"trial": "k-7", "status": "failed", "seconds": 1.0}
+    refused = ended | {"run_id": None, "error": "no room"}
+    for value in (refused, ended | {"run_id": "1", "error": "x"}, ended | {"run_id": "2", "error": "x"}):
+        events.append(tmp_path / study.LOG, study.ENDED, value)
+    lost = study.lost_attempts(tmp_path, [record(run_id="2")])
+    assert lost == ["k-7: failed: no room", "k-7: failed: its run was deleted"]
+
+
+def test_every_attempt_keeps_its_output(tmp_path: Path) -> None:
+    trial = Trial(Point(key="k", words=(), seeds=(255,)), 0, 255)
+    for number in (1, 2, 3):
+        path = tune._output(tmp_path, trial)
+        assert path.name == f"k-ff-{number}.txt"
+        path.write_text("what it printed")
+
+
 PRICED = ("hardware=gcp_n1_standard_4",)
+
+
+def spent(usd: float) -> Cost:
+    """Return the cost of a run that missed its goal."""
+    return Cost(1, usd, None, None, None, date="2026-11-21", source="made up")
 
 
 def test_a_study_stops_before_its_money_is_exceeded() -> None:
@@ -208,8 +266,8 @@ def test_a_study_stops_before_its_money_is_exceeded() -> None:
     budget = Budget(points, max_usd=1.0)
     assert budget.spent is None and budget.refusal("a") is None, "nothing is known yet"
     hour = 3600 / one.hardware.price.usd_per_hour  # s that cost one USD on one node
-    budget.add(record(*PRICED, key="a", wall=0.3 * hour, cost={"wall_usd": 0.3}))
-    budget.add(record(*PRICED, key="a", wall=0.5 * hour, cost={"wall_usd": 0.5}, status="failed"))
+    budget.add(record(*PRICED, key="a", wall=0.3 * hour, cost=spent(0.3)))
+    budget.add(record(*PRICED, key="a", wall=0.5 * hour, cost=spent(0.5), status="failed"))
     assert budget.spent == pytest.approx(0.8)
     assert budget.seconds("a") == pytest.approx(0.3 * hour), "failed runs tell no duration"
     assert "max_usd=1 would be exceeded: 0.800 USD spent" in (budget.refusal("a") or "")
@@ -225,15 +283,16 @@ def test_what_has_no_price_is_never_counted_as_free(tmp_path: Path) -> None:
         session.measure(spec.read(["task=logreg", "workers=1", "max_usd=1", f"output_root={tmp_path}"]))
 
 
-def test_the_tally_says_what_is_done_left_and_spent() -> None:
+def test_the_view_says_what_is_done_left_and_spent() -> None:
     clock = iter(range(0, 1000, 10))
-    console = Console(record=True, width=200)
-    shown = sweep_progress.Tally(total=3, done=1, console=console, now=lambda: float(next(clock)))
+    console = Console(width=200, file=io.StringIO())
+    points = [PointProgress("workers=2", 2, [record()]), PointProgress("workers=4", 1)]
+    shown = SweepView(points, console=console, now=lambda: float(next(clock)))
     shown.started("workers=2 seed=1")
     shown.left, shown.spent = 125.0, 0.5
-    shown.ended("workers=2 seed=1", record(), error=None)
-    shown.ended("workers=4 seed=1", None, error="no room\nfor 4")
-    text = console.export_text()
+    shown.ended("workers=2 seed=1", record(), None)
+    shown.ended("workers=4 seed=1", None, "no room\nfor 4")
+    text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "2/3 workers=2 seed=1" in text
     assert "goal reached after 48.2 s (1 min 12 s in all)" in text
     assert "2/3 done" in text and "about 2 min 05 s left, 0.500 USD spent" in text
@@ -246,8 +305,8 @@ def test_the_tally_says_what_is_done_left_and_spent() -> None:
         (("task=nothing,logreg", "workers=1,2"), "task=nothing is unknown"),
         (("task=logreg", "wrokers=1,2"), "did you mean workers?"),
         (("task=logreg", "workers=0,1"), "workers=0"),
-        (("task=logreg", "task.rate=1,2"), "rule R1"),
-        (("workers=1", "rerun=true"), "measures a seed once"),
+        (("task=logreg", "task.lr=1,2"), "rule R1"),
+        (("workers=1", "force=true"), "measures a seed once"),
         (("workers=1", "study=a/b"), "study="),
     ],
 )
@@ -269,14 +328,6 @@ def test_a_plan_of_other_settings_is_not_continued(tmp_path: Path) -> None:
         session.measure(spec.read(["study=old", f"output_root={tmp_path}", f"data_root={tmp_path}"]))
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--help"]) == 0
-    text = capsys.readouterr().out
-    for word in ("workers=1,2,4,8", "repeats", "study=", "max_usd", "Ctrl-C", "Exit codes"):
-        assert word in text
-    assert max(map(len, text.splitlines())) <= 79
-
-
 def test_a_trial_is_the_command_with_its_seed() -> None:
     trial = Trial(Point(key="k", words=("task=logreg", "workers=2"), seeds=(255,)), 0, 255)
     assert trial.words == ("task=logreg", "workers=2", "seed=255") and trial.id == "k-ff"
@@ -291,7 +342,7 @@ class Measures(Exception):
 
 def asked_again(
     root: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], session.Outcome]:
+) -> Callable[[], session.StudyResult]:
     """Return a sweep for driven.Run's experiment and seed, that raises Measures instead of starting Ray."""
 
     def join(_: Any) -> None:
@@ -307,7 +358,7 @@ def finished(root: Path, data_root: Path, **more: Any) -> Run:
     """Leave a finished run in its folder and in the store."""
     made = Run(root, f"data_root={data_root}")
     made.validate(50.0)
-    told = {"data_manifest": execute.check_data(made.experiment), "nodes": [HERE]} | more
+    told = {"data_hash": execute.check_data(made.experiment), "nodes": [HERE]} | more
     made.end("goal_not_reached", **told)
     assert [one.outcome for one in uploader.sync(root, None)] == ["uploaded"]
     return made
@@ -325,12 +376,7 @@ def without_record(there: Run) -> None:
     (there.folder / "record.json").unlink()
 
 
-def removed_beside_a_failed_attempt(there: Run) -> None:
-    shutil.rmtree(there.folder)
-    Run(there.folder.parent, name="again").end("failed", error="it broke")
-
-
-@pytest.mark.parametrize("gone", [removed, damaged, without_record, removed_beside_a_failed_attempt])
+@pytest.mark.parametrize("gone", [removed, damaged, without_record])
 def test_a_finished_run_that_only_the_default_store_has_counts_and_comes_back(
     gone: Callable[[Run], None],
     tmp_path: Path,
@@ -346,6 +392,29 @@ def test_a_finished_run_that_only_the_default_store_has_counts_and_comes_back(
     assert outcome.records[0].status == "goal_not_reached"
     words = ["export", "run-7", f"to={tmp_path / 'run.zip'}", f"output_root={root}"]
     assert results.main(words) == 0, "the record and the log are back"
+
+
+def test_a_failed_trial_stays_failed_when_its_sweep_is_called_again(
+    tmp_path: Path, data_root: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study said n = 1 and no miss of a trial that had failed, been interrupted, and then finished."""
+    root = zips.with_store(tmp_path / "runs", empty_store)
+    sweeps = asked_again(root, data_root, monkeypatch)
+    Run(root, f"data_root={data_root}", name="a").end("failed", error="it broke")
+    outcome = sweeps()
+    assert "it broke" in outcome.unmeasured[0] and "counts as missed" in outcome.unmeasured[0]
+    Run(root, f"data_root={data_root}", name="b").end("interrupted")
+    good = Run(root, f"data_root={data_root}", name="c")
+    good.validate(50.0)
+    good.end("goal_not_reached", data_hash=execute.check_data(good.experiment), nodes=[HERE])
+    again = sweeps()
+    assert [one.status for one in again.records] == ["failed", "interrupted", "goal_not_reached"]
+    (point,) = speedup.points(again.records)
+    assert (point.n, point.reached, point.missed) == (1, 0, ("a-7",))
+    assert attempts.beside(again.records) == "3 attempts: 1 failed, 1 interrupted"
+    session.publish(again)
+    shown = (again.folder / study.REPORT / "report.html").read_text()
+    assert "3 attempts: 1 failed, 1 interrupted" in shown
 
 
 def test_another_machine_s_run_is_not_copied_into_a_study(
@@ -364,7 +433,7 @@ def test_a_study_is_not_continued_on_other_data(
 ) -> None:
     root = zips.with_store(tmp_path / "runs", empty_store)
     sweeps = asked_again(root, data_root, monkeypatch)
-    finished(root, data_root, data_manifest="another")
+    finished(root, data_root, data_hash="another")
     with pytest.raises(UserError, match="has runs on other data than is there now, e.g. run-7"):
         sweeps()
     assert not (root / "studies" / "s" / study.PLAN).exists()

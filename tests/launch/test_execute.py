@@ -4,15 +4,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import zips
-from driven import Run, segment
+from driven import Run, phase_times
 
 from mlbench import results
-from mlbench.experiment import clock, config, events, record
+from mlbench.clusters.connection import Connection
+from mlbench.experiment import clock, config, events, identity, provenance, record
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
@@ -20,7 +20,7 @@ from mlbench.launch import execute
 from mlbench.tracking import uploader
 
 EPOCH = {
-    "epoch": 1.0, "update": 20, "elapsed": 4.0, "train_loss": 1.0, "metrics": {"accuracy": 50.0, "loss": 2.0},
+    "epoch": 1.0, "step": 20, "elapsed": 4.0, "train_loss": 1.0, "metrics": {"accuracy": 50.0, "loss": 2.0},
     "goal_reached": False,
 }  # fmt: skip
 
@@ -44,18 +44,18 @@ def fails(error: Exception, monkeypatch: pytest.MonkeyPatch, *, trained: bool = 
     def connect(_: Experiment) -> Iterator[Any]:
         if not trained:
             raise error
-        yield SimpleNamespace(host="127.0.0.1", threads=1, oversubscribed=False, job_id="1", node_ids=[])
+        yield Connection({"CPU": 1.0}, "PACK", 1, False, host="127.0.0.1", job_id="1", node_ids=[])
 
-    def fit(_: Any, __: Any, folder: Path) -> None:
+    def run_workers(_: Any, __: Any, folder: Path) -> None:
         now = clock.wall()
-        segments = [segment(1.0), segment(2.0)]
+        times = [phase_times(1.0), phase_times(2.0)]
         events.append(
-            folder / events.NAME, "validation", EPOCH | {"wall": now}, started_at=now - 4, segments=segments
+            folder / events.NAME, "validation", EPOCH | {"wall": now}, started_at=now - 4, phase_times=times
         )
         raise error
 
     monkeypatch.setattr(execute.clusters, "connect", connect)
-    monkeypatch.setattr(execute, "fit", fit)
+    monkeypatch.setattr(execute, "run_workers", run_workers)
 
 
 def left(root: Path) -> tuple[Record, list[str]]:
@@ -78,7 +78,7 @@ def test_a_run_that_finds_no_room_is_recorded_as_failed_and_can_be_deleted(
     assert caught.value is refusal
     found, keys = left(root)
     assert (found.status, found.error, found.validations) == ("failed", "no room (add nodes)", [])
-    assert keys == ["run_configuration", "run_stop"]
+    assert keys == ["run_configuration", "run_result", "run_stop"]
     assert {one.outcome for one in uploader.sync(root, None)} <= {"uploaded", "present"}
     assert [one.outcome for one in uploader.sync(root, None)] == ["present"]
     assert results.main(["delete", "status=failed", "--yes", f"output_root={root}"]) == 0
@@ -93,9 +93,9 @@ def test_a_mistake_that_shows_after_hours_keeps_what_was_measured(
         execute.execute(logreg(root, data_root))
     found, keys = left(root)
     assert (found.status, found.error) == ("failed", "the disk is full")
-    assert [v["metrics"]["accuracy"] for v in found.validations] == [50.0] and found.best == 50.0
+    assert [v.metrics["accuracy"] for v in found.validations] == [50.0] and found.best == 50.0
     assert found.time_to_accuracy is None
-    assert keys == ["run_configuration", "validation", "run_stop"]
+    assert keys == ["run_configuration", "validation", "run_result", "run_stop"]
 
 
 def test_a_fault_that_nobody_foresaw_is_recorded_as_failed_and_raised(
@@ -119,9 +119,9 @@ def own_files(folder: Path, *, rows: int) -> tuple[str, ...]:
 def measured(root: Path, wanted: Experiment, *words: str, data: str | None) -> Record:
     """Leave a finished run of the experiment in output_root."""
     finished = Run(root, *words)
-    assert config.key(finished.experiment) == config.key(wanted)
+    assert identity.key(finished.experiment) == identity.key(wanted)
     finished.validate(50.0)
-    return finished.end("goal_not_reached", data_manifest=data)
+    return finished.end("goal_not_reached", data_hash=data)
 
 
 def test_a_run_stands_for_another_only_on_the_same_data(
@@ -147,27 +147,47 @@ def test_a_run_stands_for_another_only_on_the_same_data(
 def test_nobody_knows_a_user_s_files_on_the_nodes_of_a_cluster(root: Path, tmp_path: Path) -> None:
     words = own_files(tmp_path / "a", rows=2)
     wanted = logreg(root, tmp_path / "data", "cluster=attached", *words)
-    measured(root, wanted, *words, data="d")
-    assert execute.already_measured(wanted) is None
+    measured(root, wanted, "cluster=attached", *words, data="d")
+    assert execute.find_cached(wanted) is None
 
 
 def test_small_data_is_compared_and_official_data_where_it_is_prepared(
     root: Path, data_root: Path, tmp_path: Path
 ) -> None:
     small = logreg(root, data_root)
-    other = measured(root, small, data="other")
-    assert execute.already_measured(small) is None
-    attached = small.model_copy(update={"cluster": config.compose(["cluster=attached"]).cluster})
-    assert execute.already_measured(attached) == other
+    measured(root, small, data="other")
+    assert execute.find_cached(small) is None
     official = logreg(tmp_path / "official", tmp_path / "empty", "scale=official")
     there = measured(tmp_path / "official", official, "scale=official", data="d")
-    assert execute.already_measured(official) == there
+    assert execute.find_cached(official) == there
     assert not (tmp_path / "empty").exists()
+
+
+def test_a_run_on_one_kind_of_cluster_does_not_stand_for_another(root: Path, tmp_path: Path) -> None:
+    words = ("task=allreduce", "goal=none")
+    Run(root, *words).end("completed")
+    assert execute.find_cached(logreg(root, tmp_path / "data", *words, "cluster=attached")) is None
+    assert execute.find_cached(logreg(root, tmp_path / "data", *words, "division=open")) is None
+
+
+def test_other_code_another_library_and_another_machine_are_measured_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("task=allreduce", "goal=none")
+    wanted = logreg(root, tmp_path / "data", *words)
+    there = Run(root, *words).end("completed")
+    software, node = provenance.software(), provenance.node()
+    assert execute.find_cached(wanted) == there
+    changes = [("software", software | {"sources": "other"}), ("node", node | {"hostname": "other"})]
+    for name, value in changes:
+        with monkeypatch.context() as patch:
+            patch.setattr(provenance, name, lambda value=value: value)
+            assert execute.find_cached(wanted) is None
 
 
 def test_a_task_without_data_is_reused(root: Path, tmp_path: Path) -> None:
     words = ("task=allreduce", "goal=none")
     wanted = logreg(root, tmp_path / "data", *words)
-    assert execute.already_measured(wanted) is None
+    assert execute.find_cached(wanted) is None
     there = Run(root, *words).end("completed")
-    assert execute.already_measured(wanted) == there
+    assert execute.find_cached(wanted) == there

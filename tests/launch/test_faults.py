@@ -53,7 +53,7 @@ def test_a_killed_worker_is_restarted_from_the_last_checkpoint_and_the_clock_run
     assert code == 0, output
     record = run.record()
     assert record.status == "completed" and len(record.restarts) == 1
-    assert record.epochs == 24 and record.updates == 24 * 22
+    assert record.epochs == 24 and record.steps == 24 * 22
     elapsed = [validation["elapsed"] for validation in record.validations]
     assert elapsed == sorted(elapsed)
     # The workers' restart, seconds of it, lies between two validations and stays on the clock.
@@ -104,7 +104,7 @@ def test_a_stuck_collective_ends_by_a_timeout_that_names_the_missing_rank(start)
 
 
 def test_a_loss_that_is_not_finite_ends_as_diverged(start) -> None:
-    run = start("task=logreg", "division=open", "task.rate=1e38", "task.l2=1.0")
+    run = start("task=logreg", "division=open", "task.lr=1e38", "task.l2=1.0")
     code, output = run.finish()
     assert code == 1, output
     assert run.record().status == "diverged"

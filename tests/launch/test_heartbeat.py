@@ -3,39 +3,39 @@
 import json
 import socket
 
-from mlbench.launch.heartbeat import Receiver, Sender
+from mlbench.launch.heartbeat import HeartbeatClient, HeartbeatServer
 
 
 def test_signs_arrive_with_their_rank() -> None:
-    receiver = Receiver()
+    receiver = HeartbeatServer()
     for rank in (1, 0):
-        Sender(receiver.address, token=receiver.token, rank=rank)({"epoch": 0.5})
-    signs = [sign for _ in range(2) for sign in receiver.take(wait=5)]
+        HeartbeatClient(receiver.address, token=receiver.token, rank=rank)({"epoch": 0.5})
+    signs = [sign for _ in range(2) for sign in receiver.poll(wait=5)]
     assert sorted(sign["rank"] for sign in signs) == [0, 1]
     assert all(sign["epoch"] == 0.5 and "token" not in sign for sign in signs)
     receiver.close()
 
 
 def test_strangers_are_ignored() -> None:
-    receiver = Receiver()
+    receiver = HeartbeatServer()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for datagram in (b"\xff\xfe", b"[]", b'"x"', json.dumps({"token": "guess", "epoch": 1}).encode()):
             stranger.sendto(datagram, receiver.address)
-    Sender(receiver.address, token=receiver.token, rank=0)({"last": True})
-    signs = receiver.take(wait=5) + receiver.take(wait=0.2)
+    HeartbeatClient(receiver.address, token=receiver.token, rank=0)({"last": True})
+    signs = receiver.poll(wait=5) + receiver.poll(wait=0.2)
     assert [sign.get("last") for sign in signs] == [True]
     receiver.close()
 
 
 def test_a_sender_neither_waits_nor_fails_when_nobody_listens() -> None:
-    receiver = Receiver()
-    sender = Sender(receiver.address, token=receiver.token, rank=0)
+    receiver = HeartbeatServer()
+    sender = HeartbeatClient(receiver.address, token=receiver.token, rank=0)
     receiver.close()
     for _ in range(1000):
         sender({"epoch": 1})
 
 
 def test_it_listens_on_loopback() -> None:
-    receiver = Receiver()
+    receiver = HeartbeatServer()
     assert receiver.address[0] == "127.0.0.1"
     receiver.close()

@@ -41,16 +41,16 @@ def first(
 def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Run, str]) -> None:
     run, output = first
     record = run.record()
-    assert record.status == "goal_reached" and record.best is not None and record.best >= 95
+    assert record.status == "goal_reached" and record.best is not None and record.best >= 97
     assert record.time_to_accuracy is not None and record.startup_time is not None
-    assert sum(record.startup.values()) == pytest.approx(record.startup_time)
+    assert sum(record.startup.parts().values()) == pytest.approx(record.startup_time)
     assert record.wall > record.startup_time + record.time_to_accuracy
     total = sum(spread.mean for spread in record.phases.values())
     assert total < record.time_to_accuracy
-    assert 0 < record.phases["communication"].mean < total
-    assert len(record.nodes) == 1 and record.nodes[0]["calibration"]["cpu_gemm_flops_per_s"] > 1e9
-    assert record.data_manifest is not None and record.flops_per_sample
-    assert record.software["packages"]["torch"].startswith("2.")
+    assert 0 < record.phases["wait"].mean + record.phases["transfer"].mean < total
+    assert len(record.nodes) == 1 and float(record.nodes[0].calibration["cpu_gemm_flops_per_s"] or 0) > 1e9
+    assert record.data_hash is not None and record.flops_per_sample
+    assert str(record.software.packages["torch"]).startswith("2.")
     assert record.cost is None and not record.official
     told = " ".join(output.split())
     for words in (
@@ -78,10 +78,10 @@ def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Run, str]) -> None
     assert found.info.status == "FINISHED" and found.data.tags["status"] == "goal_reached"
     assert found.data.metrics["time_to_accuracy"] == pytest.approx(run.record().time_to_accuracy)
     history = client.get_metric_history(found.info.run_id, "validation/top1_accuracy")
-    walls = [validation["wall"] for validation in run.record().validations]
+    walls = [validation.wall for validation in run.record().validations]
     assert [point.timestamp / 1000 for point in history] == pytest.approx(walls, abs=0.002)
     names = {Path(item.path).name for item in list_artifacts(artifact_uri=found.info.artifact_uri)}
-    assert {"config.yaml", "record.json", "record.parquet", "events.jsonl", "official_result.txt"} <= names
+    assert {"config.yaml", "record.json", "events.jsonl", "result.txt"} <= names
 
 
 def test_the_same_seed_is_not_measured_again(
@@ -124,7 +124,7 @@ def test_a_run_inside_a_ray_cluster_uses_it_and_leaves_it_running(
     code, output = run.finish()
     assert code == 0, output
     record = run.record()
-    assert record.status == "goal_reached" and record.experiment["cluster"]["name"] == "attached"
+    assert record.status == "goal_reached" and record.experiment.cluster.name == "attached"
     status = [sys.executable, "-m", "mlbench.cluster", "status"]
     said = subprocess.run(status, cwd=ROOT, env=inside, capture_output=True, text=True, check=True).stdout
     assert inside["RAY_ADDRESS"] in said
@@ -140,7 +140,7 @@ def test_every_gpu_of_this_machine_trains_over_nccl(tmp_path: Path, data_root: P
     assert code == 0, output
     record = run.record()
     assert record.status == "goal_reached" and record.workers == workers
-    assert record.nodes[0]["gpus"] and not record.oversubscribed
+    assert record.nodes[0].gpus and not record.oversubscribed
     assert all(record.phases[phase].mean > 0 for phase in ("forward", "backward", "optimizer"))
 
 

@@ -8,7 +8,7 @@ the machine hits all of them:
 - plain: one process, one worker's batch, a minimal loop in bare PyTorch; no DDP, no clocks
 - torchrun: the timed loop under torch.distributed.run with DDP over gloo
 - ray: the same under Ray Train, as `python -m mlbench.run` does it
-- ray_off: as ray, with instrument=false
+- ray_off: as ray, with phase_timing=false
 
 Throughput is samples a second and worker over the time from the first touch of data to the end of the last
 validation. Ratios are paired within a round; the interval is a 95 % bootstrap interval of their median.
@@ -69,7 +69,7 @@ def measure(way: str, words: list[str], options: argparse.Namespace, folder: Pat
         command = [sys.executable, *run, *again, "--answer", str(answer), *options.words]
     else:
         extra = ["hardware.threads_per_worker=1", f"workers={options.workers}", f"output_root={folder}"]
-        extra += [f"instrument={str(way == 'ray').lower()}", f"tracking_uri=sqlite:///{folder}/mlflow.db"]
+        extra += [f"phase_timing={str(way == 'ray').lower()}", f"tracking_uri=sqlite:///{folder}/mlflow.db"]
         command = [sys.executable, "-m", "mlbench.run", *words, *extra]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -79,8 +79,8 @@ def measure(way: str, words: list[str], options: argparse.Namespace, folder: Pat
     from mlbench.experiment.record import load
 
     record = load(max(folder.glob("*/record.json"), key=lambda path: path.stat().st_mtime))
-    rate = record.samples / record.validations[-1]["elapsed"] / options.workers
-    return {"rate": rate, "startup": record.startup, "startup_time": record.startup_time}
+    rate = record.samples / record.validations[-1].elapsed / options.workers
+    return {"rate": rate, "startup": record.startup.parts(), "startup_time": record.startup_time}
 
 
 def train_plain(words: list[str]) -> dict[str, Any]:
@@ -88,34 +88,30 @@ def train_plain(words: list[str]) -> dict[str, Any]:
     import torch
 
     from mlbench.experiment.clock import monotonic
-    from mlbench.training import loop as training
-    from mlbench.training.loop import Outcome, Parts
+    from mlbench.tasks import registry
     from mlbench.training.worker import Worker
 
-    def loop(parts: Parts, worker: Worker) -> Outcome:
-        begin, update, samples = monotonic(), 0, 0
-        parts.load()
-        for epoch in range(parts.epochs):
-            parts.model.train()
-            for micro_batches in parts.updates(epoch):
-                parts.before_update(update)
-                for batch in micro_batches:
-                    parts.loss(parts.forward(parts.model, batch), batch).backward()
-                    samples += parts.samples(batch)
-                parts.optimizer.step()
-                parts.optimizer.zero_grad()
-                update += 1
-            parts.model.eval()
-            with torch.no_grad():
-                parts.after_validation(parts.validate(parts.model))
-        rates.append(samples / (monotonic() - begin))
-        return Outcome("completed")
-
-    rates: list[float] = []
-    training.train = loop
     torch.set_num_threads(1)
-    _run_task(words, Worker(seed=1))
-    return {"rate": rates[0]}
+    task, worker = _task(words, Worker(seed=1))
+    setup = registry.build(task, worker)
+    begin, step, samples = monotonic(), 0, 0
+    data = setup.load()
+    for epoch in range(setup.epochs):
+        setup.model.train()
+        for micro_batches in setup.steps(data, epoch):
+            setup.before_step(step)
+            for batch in micro_batches:
+                setup.loss(setup.forward(setup.model, batch), batch).backward()
+                samples += setup.samples(batch)
+            setup.optimizer.step()
+            setup.optimizer.zero_grad()
+            step += 1
+        setup.model.eval()
+        with torch.no_grad():
+            setup.after_validation(setup.validate(setup.model, data))
+    rate = samples / (monotonic() - begin)
+    setup.close()
+    return {"rate": rate}
 
 
 def train_under_torchrun(words: list[str]) -> dict[str, Any] | None:
@@ -123,6 +119,7 @@ def train_under_torchrun(words: list[str]) -> dict[str, Any] | None:
     import torch
     import torch.distributed as dist
 
+    from mlbench.tasks import registry
     from mlbench.training.worker import Worker
 
     torch.set_num_threads(1)
@@ -131,19 +128,19 @@ def train_under_torchrun(words: list[str]) -> dict[str, Any] | None:
     assert isinstance(control, dist.ProcessGroup)
     rank, size = dist.get_rank(), dist.get_world_size()
     worker = Worker(rank=rank, world_size=size, local_rank=rank, seed=1, control=control)
-    outcome = _run_task(words, worker)
-    samples = worker.sum([sum(segment.samples for segment in outcome.segments)]).item()
+    task, worker = _task(words, worker)
+    outcome = registry.run(task, worker)
+    samples = worker.sum([sum(segment.samples for segment in outcome.phase_times)]).item()
     dist.destroy_process_group()
     return {"rate": samples / outcome.elapsed / size} if rank == 0 else None
 
 
-def _run_task(words: list[str], worker: Any) -> Any:
+def _task(words: list[str], worker: Any) -> tuple[Any, Any]:
     from mlbench.experiment.config import compose
-    from mlbench.tasks import registry
 
     experiment = compose(words)
     worker.data_root = experiment.data_root.absolute()
-    return registry.load(experiment.task.name).run(experiment.task, worker)
+    return experiment.task, worker
 
 
 def report(rounds: list[dict[str, Any]], options: argparse.Namespace) -> None:

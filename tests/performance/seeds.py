@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     records = []
     for seed in range(options.first, options.first + options.seeds):
-        words = [*options.words, f"seed={seed}", "rerun=true", f"output_root={options.output}"]
+        words = [*options.words, f"seed={seed}", "force=true", f"output_root={options.output}"]
         done = subprocess.run(
             [sys.executable, "-m", "mlbench.run", *words], cwd=ROOT, capture_output=True, text=True
         )
@@ -47,12 +47,12 @@ def table(records: Sequence[Record]) -> str:
     """Return the runs and their summary as Markdown."""
     first = records[0]
     node, reached = first.nodes[0], [r for r in records if r.time_to_accuracy is not None]
-    threads = node["threads_per_worker"]
+    threads = node.threads_per_worker
     lines = [
-        f"### {first.experiment['task']['name']}, {first.experiment['scale']}, goal {first.goal}",
+        f"### {first.experiment.task.name}, {first.experiment.scale}, goal {first.goal}",
         "",
-        f"{first.workers} workers with {threads} thread(s) each on {node['cpu_model']}, "
-        f"{node['usable_cpus']} CPUs; mlbench {first.mlbench}, torch {first.software['packages']['torch']}, "
+        f"{first.workers} workers with {threads} thread(s) each on {node.cpu_model}, "
+        f"{node.usable_cpus} CPUs; mlbench {first.mlbench}, torch {first.software.packages['torch']}, "
         f"{first.started_at[:10]}, n = {len(records)}, {len(reached)} reached the goal.",
         "",
         "| seed | status | epochs | time to accuracy, s | best | start-up, s |",

@@ -1,15 +1,15 @@
-"""What the timed loop and the tasks' models cost: our updates against plain PyTorch ones on the same batches.
+"""What the timed loop and the tasks' models cost: our steps against plain PyTorch ones on the same batches.
 
     python tests/performance/steps.py --rounds 10 --scale mini
     python tests/performance/steps.py --rounds 5 --scale official gnmt transformer
 
-- ours: what the task hands to the loop, through the loop's own `train_update` with the real clock
+- ours: what the task hands to the loop, through the loop's own `train_step` with the real clock
 - plain: tests/performance/plain, which builds the same model of torch's own layers and measures nothing
 
-A round runs the same updates both ways, in turn first; the ratio is paired within a round. With --cpu-time
+A round runs the same steps both ways, in turn first; the ratio is paired within a round. With --cpu-time
 seconds are those that the process computed, for a machine that does other work, too. Official data are not
 needed: the models and recipes are the official ones, the batches are stand-ins of the same format and
-shape, fewer an update, and the table says what was cut. Prints a part of docs/performance.md.
+shape, fewer a step, and the table says what was cut. Prints a part of docs/performance.md.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from time import process_time
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import torch
 from plain import Plain, build
 
@@ -35,36 +36,35 @@ from mlbench.experiment.config import choices, compose
 from mlbench.experiment.provenance import node
 from mlbench.tasks import registry
 from mlbench.training import loop
-from mlbench.training.loop import Outcome, Parts
-from mlbench.training.sync import ddp
+from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
-BLOCK_S = 1.0  # s that the updates of one side and round take together, about
-MOST_UPDATES = 2_000  # of a round
+BLOCK_S = 1.0  # s that the steps of one side and round take together, about
+MOST_STEPS = 2_000  # of a round
 Clock = Callable[[], float]  # s
 WARM_UP = 2  # rounds that are not counted
 TRAINED = [name for name in choices("task") if compose([f"task={name}"]).target is not None]
 
-# What differs from the official configuration, so that an update takes seconds on two cores (2026-11-21).
+# What differs from the official configuration, so that a step takes seconds on two cores (2026-11-21).
 CUTS: dict[str, dict[str, Any]] = {
     "logreg": {"dataset": "epsilon_like"},
     "resnet20": {"dataset": "digits"},
     "resnet50": {"dataset": "shapes", "batch_size": 8},
     "awdlstm": {"dataset": "agreement", "batch_size": 8},
-    "gnmt": {"dataset": "phrasebook", "update_size": 16, "units": 1},
-    "transformer": {"dataset": "phrasebook", "update_size": 640, "units": 1},
+    "gnmt": {"dataset": "cipher", "global_batch_size": 16, "chunks": 1},
+    "transformer": {"dataset": "cipher", "global_batch_size": 640, "chunks": 1},
 }
 VOCABULARY = {"awdlstm": 33_278, "gnmt": 32_320, "transformer": 33_712}  # words of the official data sets
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds an update of both sides in every round, and what an update was."""
+    """Seconds a step of both sides in every round, and what a step was."""
 
     ours: list[float]
     plain: list[float]
-    updates: int  # of a round
-    batch: float  # samples of an update, mean
+    steps: int  # of a round
+    batch: float  # samples of a step, mean
     unit: str
 
 
@@ -97,26 +97,29 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(name: str, scale: str, root: Path, *, rounds: int, clock: Clock = monotonic) -> Measured:
-    """Return both sides' seconds an update in each round."""
-    kept: dict[str, Any] = {}
-
-    def use(parts: Parts, worker: Worker) -> None:
-        sides = {"ours": Ours(parts, worker).train, "plain": by_plain(build(config, parts.model), parts)}
-        few = list(islice(endless(parts), 3))
-        once = max([timed(side, few, clock) / len(few) for side in sides.values() for _ in range(2)][1::2])
-        updates = list(islice(endless(parts), max(1, min(MOST_UPDATES, round(BLOCK_S / once)))))
-        seconds: dict[str, list[float]] = {side: [] for side in sides}
-        for number in range(WARM_UP + rounds):
-            for side in sorted(sides, reverse=number % 2 == 1):
-                seconds[side].append(timed(sides[side], updates, clock) / len(updates))
-        kept.update({side: each[WARM_UP:] for side, each in seconds.items()})
-        kept["updates"] = len(updates)
-        kept["batch"] = sum(parts.samples(batch) for update in updates for batch in update) / len(updates)
-
+    """Return both sides' seconds a step in each round."""
     config, worker = configuration(name, scale), Worker(seed=1, data_root=root)
     with stand_in(name) if scale == "official" else nullcontext():
-        outcome = with_parts(config, worker, use)
-    return Measured(unit=outcome.unit, **kept)
+        setup = registry.build(config, worker)
+    data = setup.load()
+    sides = {
+        "ours": Ours(setup, worker).train_steps,
+        "plain": by_plain(build(config, setup.model), setup),
+    }
+    few = list(islice(endless(setup, data), 3))
+    once = max([timed(side, few, clock) / len(few) for side in sides.values() for _ in range(2)][1::2])
+    steps = list(islice(endless(setup, data), max(1, min(MOST_STEPS, round(BLOCK_S / once)))))
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for number in range(WARM_UP + rounds):
+        for side in sorted(sides, reverse=number % 2 == 1):
+            seconds[side].append(timed(sides[side], steps, clock) / len(steps))
+    setup.close()
+    return Measured(
+        **{side: each[WARM_UP:] for side, each in seconds.items()},
+        steps=len(steps),
+        batch=sum(setup.samples(batch) for step in steps for batch in step) / len(steps),
+        unit=setup.sample_unit,
+    )
 
 
 def configuration(name: str, scale: str) -> Any:
@@ -125,56 +128,41 @@ def configuration(name: str, scale: str) -> Any:
     return config if scale == "mini" else config.model_copy(update=CUTS[name])
 
 
-def with_parts(config: Any, worker: Worker, use: Callable[[Parts, Worker], None]) -> Outcome:
-    """Run the task of `config` up to the loop, and give what it hands over to `use` instead."""
+class Ours(loop.Run):
+    """The loop's own steps, fed with batches that lie ready."""
 
-    def stub(parts: Parts, worker: Worker) -> Outcome:
-        parts.load()
-        use(parts, worker)
-        return Outcome("completed")
-
-    with mock.patch.object(loop, "train", stub):
-        return registry.load(config.name).run(config, worker)
-
-
-class Ours(loop._Run):
-    """The loop's own updates, fed with batches that lie ready."""
-
-    def __init__(self, parts: Parts, worker: Worker) -> None:
-        super().__init__(parts, worker, ddp.wrap(parts.model, worker.sync, worker.tracker))
-
-    def train(self, updates: Sequence[Any]) -> None:
-        """Do what `epoch` does between two validations, and the clock's sums that follow."""
+    def train_steps(self, steps: Sequence[Any]) -> None:
+        """Do what an epoch does between two validations, and the clock's sums that follow."""
         self.model.train()
-        self.tracker.resume()
-        for done, micro_batches in enumerate(updates, start=1):
-            self.tracker.mark("data_wait")
-            self.train_update(micro_batches, done / len(updates))
-        self.tracker.take()
+        self.timer.start()
+        for micro_batches in steps:
+            self.timer.end_phase("data_wait")
+            self.train_step(micro_batches)
+        self.timer.pop()
 
 
-def by_plain(plain: Plain, parts: Parts) -> Callable[[Sequence[Any]], None]:
-    """Return the plain way through the updates, at the rate that our side has reached."""
+def by_plain(plain: Plain, setup: TrainingSetup) -> Callable[[Sequence[Any]], None]:
+    """Return the plain way through the steps, at the lr that our side has reached."""
 
-    def train(updates: Sequence[Any]) -> None:
+    def train(steps: Sequence[Any]) -> None:
         plain.model.train()
         for group in plain.optimizer.param_groups:
-            group["lr"] = parts.optimizer.param_groups[0]["lr"]
-        for micro_batches in updates:
-            plain.update(micro_batches)
+            group["lr"] = setup.optimizer.param_groups[0]["lr"]
+        for micro_batches in steps:
+            plain.step(micro_batches)
 
     return train
 
 
-def endless(parts: Parts) -> Iterator[Any]:
-    """Yield updates, epoch after epoch."""
-    return chain.from_iterable(parts.updates(epoch) for epoch in count())
+def endless(setup: TrainingSetup, data: Any) -> Iterator[Any]:
+    """Yield steps, epoch after epoch."""
+    return chain.from_iterable(setup.steps(data, epoch) for epoch in count())
 
 
-def timed(side: Callable[[Sequence[Any]], None], updates: Sequence[Any], clock: Clock) -> float:
-    """Return the seconds that `side` takes for the updates."""
+def timed(side: Callable[[Sequence[Any]], None], steps: Sequence[Any], clock: Clock) -> float:
+    """Return the seconds that `side` takes for the steps."""
     begin = clock()
-    side(updates)
+    side(steps)
     return clock() - begin
 
 
@@ -203,7 +191,8 @@ def _long_sentences(found: Any, pieces: int) -> Any:
         source_offsets=found.train.source_offsets[::2],
         target_offsets=found.train.target_offsets[::2],
     )
-    return replace(found, train=train, pieces=[*found.pieces, *[""] * (pieces - len(found.pieces))])
+    padding = pa.array([""] * (pieces - len(found.pieces)), found.pieces.type)
+    return replace(found, train=train, pieces=pa.chunked_array([*found.pieces.chunks, padding]))
 
 
 SHAPED: dict[str, Callable[[Any], Any]] = {
@@ -224,7 +213,7 @@ def row(name: str, scale: str, found: Measured) -> str:
     ours, plain = (f"{1e3 * median(side):.4g}" for side in (found.ours, found.plain))
     batch = f"{found.batch:.0f} {found.unit}"
     return (
-        f"| {name} | {scale} | {batch} | {found.updates} | {median(ratios):.3f} | {told} | {ours} | {plain} |"
+        f"| {name} | {scale} | {batch} | {found.steps} | {median(ratios):.3f} | {told} | {ours} | {plain} |"
     )
 
 
@@ -237,7 +226,7 @@ def heading(options: argparse.Namespace, arguments: Sequence[str]) -> str:
             f"{torch.__version__}, {iso(wall())[:10]}, {options.rounds} rounds: "
             f"`{' '.join(['python tests/performance/steps.py', *arguments])}`",
             "",
-            "| task | scale | update | updates a round | ours / plain | 95 % interval "
+            "| task | scale | step | steps a round | ours / plain | 95 % interval "
             "| ours, p50 ms | plain, p50 ms |",
             "|---|---|---|--:|--:|---|--:|--:|",
         ]

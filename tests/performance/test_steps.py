@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from mlbench.tasks import registry
 from mlbench.training.worker import Worker
 
 sys.path.append(str(Path(__file__).parent))
@@ -29,7 +30,7 @@ OFFICIAL_PARAMETERS = {  # as the READMEs of the tasks state them
     "gnmt": 160_671_297,
     "transformer": 210_808_832,
 }
-UPDATES = 3
+STEPS = 3
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +50,9 @@ def copy(source: nn.Module, target: nn.Module) -> None:
 
 
 def copy_gnmt(ours: Any, theirs: Any) -> None:
-    for name, weight in ours.encoder.forwards.named_parameters():
+    for name, weight in ours.encoder.forward_lstm.named_parameters():
         theirs.both_ways.get_parameter(name).data.copy_(weight)
-    for name, weight in ours.encoder.backwards.named_parameters():
+    for name, weight in ours.encoder.backward_lstm.named_parameters():
         theirs.both_ways.get_parameter(f"{name}_reverse").data.copy_(weight)
     asked = ours.decoder.attention
     theirs.direction.data.copy_(asked.direction)
@@ -79,14 +80,14 @@ def copy_transformer(ours: Any, theirs: Any) -> None:
     copy(ours.decoder_norm, theirs.decoder.norm)
     for side in ("encoder", "decoder"):
         for mine, other in zip(getattr(ours, side), getattr(theirs, side).layers, strict=True):
-            copy_attention(other.self_attn, [mine.itself.inputs.weight], mine.itself.output)
+            copy_attention(other.self_attn, [mine.self_attn.inputs.weight], mine.self_attn.output)
             if side == "decoder":
-                across = mine.across
+                across = mine.cross_attn
                 copy_attention(
                     other.multihead_attn, [across.query.weight, across.memory.weight], across.output
                 )
-            copy(mine.inner[0], other.linear1)
-            copy(mine.inner[3], other.linear2)
+            copy(mine.ffn[0], other.linear1)
+            copy(mine.ffn[3], other.linear2)
             for number, norm in enumerate(mine.norms, start=1):
                 copy(norm, getattr(other, f"norm{number}"))
 
@@ -115,54 +116,45 @@ def without_dropout(name: str) -> Any:
 
 @pytest.mark.parametrize("name", steps.TRAINED)
 def test_both_sides_train_alike(name: str, data_root: Path) -> None:
-    seen: dict[str, Any] = {}
-
-    def use(parts: Any, worker: Worker) -> None:
-        ours = steps.Ours(parts, worker)
-        theirs = plain.build(config, parts.model)
-        COPIES[name](parts.model, theirs.model)
-        theirs.model.train()
-        losses: list[tuple[float, float]] = []
-        for micro_batches in islice(parts.updates(0), UPDATES):
-            before = ours.loss_sum.item()
-            ours.train([micro_batches])
-            for group in theirs.optimizer.param_groups:
-                group["lr"] = parts.optimizer.param_groups[0]["lr"]
-            losses.append((ours.loss_sum.item() - before, theirs.update(micro_batches).item()))
-        again = plain.build(config, parts.model)
-        COPIES[name](parts.model, again.model)
-        seen["weights"] = list(zip(again.model.parameters(), theirs.model.parameters(), strict=True))
-        seen["losses"], seen["updates"] = losses, ours.update
-
-    config = without_dropout(name)
-    steps.with_parts(config, Worker(seed=1, data_root=data_root), use)
-    assert seen["updates"] == UPDATES
-    for ours, theirs in seen["losses"]:
-        assert ours == pytest.approx(theirs, rel=1e-4)
-    for ours, theirs in seen["weights"]:
-        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=2e-4)
+    config, worker = without_dropout(name), Worker(seed=1, data_root=data_root)
+    setup = registry.build(config, worker)
+    ours = steps.Ours(setup, worker)
+    theirs = plain.build(config, setup.model)
+    COPIES[name](setup.model, theirs.model)
+    theirs.model.train()
+    for micro_batches in islice(setup.steps(setup.load(), 0), STEPS):
+        before = ours.loss_sum.item()
+        ours.train_steps([micro_batches])
+        for group in theirs.optimizer.param_groups:
+            group["lr"] = setup.optimizer.param_groups[0]["lr"]
+        loss = ours.loss_sum.item() - before
+        assert loss == pytest.approx(theirs.step(micro_batches).item(), rel=1e-4)
+    setup.close()
+    assert ours.step == STEPS
+    again = plain.build(config, setup.model)
+    COPIES[name](setup.model, again.model)
+    for mine, other in zip(again.model.parameters(), theirs.model.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-2, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", steps.TRAINED)
 def test_the_official_models_have_equally_many_parameters(name: str, data_root: Path) -> None:
-    def use(parts: Any, worker: Worker) -> None:
-        with torch.device("meta"):
-            theirs = plain.build(config, parts.model).model
-        counts.extend(sum(weight.numel() for weight in model.parameters()) for model in (parts.model, theirs))
-
-    counts: list[int] = []
     config = steps.configuration(name, "official")
     with steps.stand_in(name):
-        steps.with_parts(config, Worker(seed=1, data_root=data_root), use)
+        setup = registry.build(config, Worker(seed=1, data_root=data_root))
+    setup.close()
+    with torch.device("meta"):
+        theirs = plain.build(config, setup.model).model
+    counts = [sum(weight.numel() for weight in model.parameters()) for model in (setup.model, theirs)]
     assert counts == [OFFICIAL_PARAMETERS[name]] * 2
 
 
 def test_a_measurement_is_a_row_with_a_paired_ratio(data_root: Path, capsys: pytest.CaptureFixture) -> None:
     assert steps.main(["--rounds", "2", "--data", str(data_root), "logreg"]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| logreg")]
-    name, scale, update, updates, ratio, ends, ours, theirs = (cell.strip() for cell in row[1:-1].split("|"))
-    assert (name, scale, update) == ("logreg", "mini", "128 rows")
-    assert int(updates) > 10 and float(ratio) > 0 and float(ours) > 0 and float(theirs) > 0
+    name, scale, step, count, ratio, ends, ours, theirs = (cell.strip() for cell in row[1:-1].split("|"))
+    assert (name, scale, step) == ("logreg", "mini", "128 rows")
+    assert int(count) > 10 and float(ratio) > 0 and float(ours) > 0 and float(theirs) > 0
     low, high = map(float, ends.split(" to "))
     assert low <= float(ratio) <= high
 
@@ -170,6 +162,6 @@ def test_a_measurement_is_a_row_with_a_paired_ratio(data_root: Path, capsys: pyt
 def test_what_an_official_row_cut_down_is_told() -> None:
     (told,) = steps.cuts(["gnmt"])
     assert told == (
-        "- gnmt: dataset phrasebook instead of wmt16_en_de, update_size 16 instead of 2048, "
-        "units 1 instead of 16"
+        "- gnmt: dataset cipher instead of wmt16_en_de, global_batch_size 16 instead of 2048, "
+        "chunks 1 instead of 16"
     )

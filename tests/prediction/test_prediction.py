@@ -15,16 +15,26 @@ from worlds import NODE, World, as_record
 from mlbench import predict
 from mlbench.experiment.config import Hardware
 from mlbench.experiment.errors import UserError
-from mlbench.prediction import advice, explain, fitting, model, network, published
+from mlbench.prediction import explain, model
 from mlbench.prediction import runs as measured
-from mlbench.prediction.forecast import Estimate, Forecast, Target, forecast
-from mlbench.prediction.holdout import compare, drift, held_out, leave_one_out
+from mlbench.prediction.forecast import (
+    Forecast,
+    Interval,
+    Target,
+    advise,
+    compare,
+    extrapolation_error,
+    forecast,
+    held_out,
+    leave_one_out,
+    parse_deadline,
+)
+from mlbench.prediction.model import Network
 from mlbench.prediction.runs import Measurements
 
 COUNTS = (1, 2, 4, 8, 16)
 FAR = [32, 64, 256, 1024]
 T4 = predict._hardware("gcp_n1_t4")
-POSITIVE = st.floats(1e-3, 1e3)
 
 
 def times(found: list[Forecast]) -> list[float]:
@@ -35,39 +45,20 @@ def truth(world: World, counts: list[int]) -> list[float]:
     return [world.run(k).total_s for k in counts]
 
 
-# --- one phase
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(POSITIVE, POSITIVE, POSITIVE), min_size=2, max_size=6),
-    st.lists(POSITIVE, min_size=6, max_size=6),
-)
-def test_the_fit_is_the_best_non_negative_one(rows: list[tuple[float, ...]], weights: list[float]) -> None:
-    table = np.array(rows)
-    terms, values, reference = table[:, :2], table[:, 2], np.array(weights[: len(rows)])
-
-    def lost(theta: np.ndarray) -> float:
-        return float(np.sum(np.square((terms @ theta - values) / reference)))
-
-    found = fitting.non_negative(terms, values[None], reference)[0]
-    scaled = LinearRegression(positive=True, fit_intercept=False)
-    scaled.fit(terms / reference[:, None], values / reference)
-    assert (found >= 0).all()
-    assert lost(found) <= lost(np.asarray(scaled.coef_)) + 1e-6 * lost(np.zeros(2))
+# --- one part
 
 
 def test_a_term_that_the_runs_cannot_tell_is_left_out() -> None:
     terms = np.array([[1.0, 128.0], [1.0, 128.0], [1.0, 128.0]])
-    found = fitting.component(terms, np.array([2.0, 2.0, 2.0]))
+    found = model.part(terms, np.array([2.0, 2.0, 2.0]))
     assert found.theta == pytest.approx([2.0, 0.0])
-    assert found.freedom == 2
+    assert found.dof == 2
 
 
-def test_a_phase_that_takes_no_time_has_no_noise() -> None:
-    found = fitting.component(np.ones((3, 2)), np.zeros(3))
-    assert (found.misfit, found.freedom) == (0.0, 0)
+def test_a_part_that_takes_no_time_has_no_noise() -> None:
+    found = model.part(np.ones((3, 2)), np.zeros(3))
     assert found.theta == pytest.approx([0.0, 0.0])
+    assert (found.dof, list(found.residuals)) == (0, [0.0, 0.0, 0.0])
 
 
 # --- worlds
@@ -81,11 +72,11 @@ def test_a_world_without_noise_is_recovered(tree: bool, grows: bool) -> None:
     fit = model.fit(world.measure(COUNTS))
     name = "tree" if tree else "ring"
     assert fit.weights[name] > 0.99
-    assert fit.forms[name].theta == pytest.approx([world.alpha, world.volume], rel=1e-6)
+    assert fit.allreduce[name].theta == pytest.approx([world.alpha, world.volume], rel=1e-6)
     assert fit.epochs.theta == pytest.approx(world.epochs, rel=1e-6)
     assert fit.outside.theta == pytest.approx(world.outside, rel=1e-6)
     if not grows:  # else every worker has the same samples, and only the sum can be told
-        assert fit.phases["compute"].theta == pytest.approx([world.fixed, world.a_sample], rel=1e-6)
+        assert fit.step["compute"].theta == pytest.approx([world.fixed, world.a_sample], rel=1e-6)
     assert times(forecast(fit, [1, *FAR])) == pytest.approx(truth(world, [1, *FAR]), rel=0.02)
 
 
@@ -94,21 +85,21 @@ def test_what_is_hidden_behind_backward_is_not_waited_for() -> None:
     (one,) = forecast(model.fit(world.measure(COUNTS)), [8])
     assert one.time_s.value == pytest.approx(world.run(8).total_s, rel=1e-4)
     exposed = 0.4 * world.all_reduce(8)
-    assert one.communication_share == pytest.approx(exposed / one.update_s, rel=1e-3)
+    assert one.communication_share == pytest.approx(exposed / one.step_s, rel=1e-3)
 
 
 def test_no_more_hides_than_compute_was_seen_to_hide() -> None:
     fit = model.fit(World(hidden=0.6, volume=0.02, alpha=1e-3).measure(COUNTS))
     far = forecast(fit, [1024])[0]
     whole = 2 * 1023 * 1e-3 + 2 * 1023 / 1024 * 0.02
-    assert far.communication_share * far.update_s > 0.9 * whole  # compute is too short to hide it
+    assert far.communication_share * far.step_s > 0.9 * whole  # compute is too short to hide it
 
 
 @pytest.mark.parametrize(
     "world", [World(), World(tree=True), World(grows=True, batch=32, epochs=(6.0, 1e-3))]
 )
 def test_about_95_percent_of_further_runs_lie_in_the_interval(world: World) -> None:
-    tries, inside, ratios = 100, 0, 0
+    tries, inside, ratios = 25, 0, 0
     for seed in range(tries):
         fit = model.fit(world.measure((1, 2, 4), repeats=3, noise=0.04, luck=0.08, seed=seed))
         (one,) = forecast(fit, [16])
@@ -116,10 +107,10 @@ def test_about_95_percent_of_further_runs_lie_in_the_interval(world: World) -> N
         further = world.run(16, noise=0.04, luck=0.08, rng=rng).total_s
         assert one.time_s.low is not None and one.time_s.high is not None
         inside += one.time_s.low <= further <= one.time_s.high
-        assert one.speed_up.low is not None and one.speed_up.high is not None
-        ratios += one.speed_up.low <= world.run(1).total_s / world.run(16).total_s <= one.speed_up.high
-    assert inside / tries >= 0.87  # 0.95 less nearly four standard errors of 100 tries
-    assert ratios / tries >= 0.87
+        assert one.speedup.low is not None and one.speedup.high is not None
+        ratios += one.speedup.low <= world.run(1).total_s / world.run(16).total_s <= one.speedup.high
+    assert inside / tries >= 0.8  # 0.95 less more than three standard errors of 25 tries
+    assert ratios / tries >= 0.8
 
 
 def test_an_interval_is_not_just_wide() -> None:
@@ -146,7 +137,7 @@ def test_more_noise_and_fewer_runs_make_wider_intervals() -> None:
 def test_runs_that_tell_nothing_of_noise_get_no_interval() -> None:
     fit = model.fit(World(grows=True, batch=32).measure((1, 2)))
     (one,) = forecast(fit, [8])
-    assert one.time_s.low is None and one.speed_up.low is None
+    assert one.time_s.low is None and one.speedup.low is None
     assert any(sentence.startswith("No intervals") for sentence in explain.basis(fit))
 
 
@@ -154,7 +145,7 @@ def test_runs_that_scatter_too_much_are_called_so() -> None:
     said = [
         explain.basis(model.fit(World().measure(COUNTS, repeats=3, noise=n, luck=0.05))) for n in (0.05, 0.8)
     ]
-    assert [any("tells next to nothing" in sentence for sentence in one) for one in said] == [False, True]
+    assert [any("little follows" in sentence for sentence in one) for one in said] == [False, True]
 
 
 # --- limits
@@ -172,9 +163,9 @@ def test_limits(compute: float, fixed: float, alpha: float, volume: float) -> No
     fit = model.fit(world.measure(COUNTS))
     counts = [1, 2, 4, 8, 16, 64, 1024]
     found = forecast(fit, counts)
-    assert found[0].speed_up.value == pytest.approx(1.0)
+    assert found[0].speedup.value == pytest.approx(1.0)
     assert found[0].communication_share == 0.0
-    perfect = network.Network("perfect", latency_s=0.0, s_per_byte=0.0, measured=True)
+    perfect = Network("perfect", latency_s=0.0, s_per_byte=0.0, measured=True)
     free = forecast(fit, counts, Target(network=perfect))
     assert all(one.communication_share == pytest.approx(0.0, abs=1e-9) for one in free)
     assert all(a >= b * (1 - 1e-9) for a, b in zip(times(free), times(free)[1:], strict=False))
@@ -191,12 +182,12 @@ def test_another_network_is_what_it_states() -> None:
     world = World()
     fit = model.fit(world.measure(COUNTS))
     same_rate = 0.06 / 4e6  # s a byte, as in the world
-    measured_network = network.Network("run", world.alpha, same_rate, measured=True)
+    measured_network = Network("run", world.alpha, same_rate, measured=True)
     assert times(forecast(fit, FAR, Target(network=measured_network))) == pytest.approx(
         truth(world, FAR), rel=0.01
     )
     # Stated: 8 Gbit/s were stated for the measured ones too, so doubling the rate halves the volume.
-    double = network.stated("16gbit,20000us")
+    double = Network.stated("16gbit,20000us")
     assert times(forecast(fit, FAR, Target(network=double))) == pytest.approx(
         truth(replace(world, volume=0.03), FAR), rel=0.01
     )
@@ -204,23 +195,23 @@ def test_another_network_is_what_it_states() -> None:
 
 def test_a_stated_network_is_never_faster_than_its_line_rate() -> None:
     world = replace(World(), volume=1e-5, alpha=0.0)  # 4 MB in 10 us: more than 8 Gbit/s can carry
-    (one,) = forecast(model.fit(world.measure(COUNTS)), [8], Target(network=network.stated("8gbit,0us")))
-    assert one.communication_share * one.update_s == pytest.approx(2 * 7 / 8 * 4e6 * 8 / 8e9)
+    (one,) = forecast(model.fit(world.measure(COUNTS)), [8], Target(network=Network.stated("8gbit,0us")))
+    assert one.communication_share * one.step_s == pytest.approx(2 * 7 / 8 * 4e6 * 8 / 8e9)
 
 
 def test_the_line_of_an_allreduce_run_is_a_network() -> None:
     line = {"kind": "fit", "collective": "all_reduce", "dtype": "float32", "workers": 4}
     line |= {"alpha_s": 6e-3, "beta_s_per_byte": 1.5e-9}
-    found = network.of_table("run", [line])
+    found = Network.of_table("run", [line])
     assert (found.latency_s, found.s_per_byte, found.measured) == (
         pytest.approx(1e-3),
         pytest.approx(1e-9),
         True,
     )
     with pytest.raises(UserError, match="measured no bandwidth"):
-        network.of_table("run", [])
+        Network.of_table("run", [])
     with pytest.raises(UserError, match="measured no bandwidth"):
-        network.of_table("run", [{"kind": "decoding", "images_per_s_per_process": 800.0}])
+        Network.of_table("run", [{"kind": "decoding", "images_per_s_per_process": 800.0}])
 
 
 def test_other_hardware_is_scaled_by_stated_peaks_and_has_its_own_price() -> None:
@@ -251,7 +242,7 @@ def test_unknown_gradients_forbid_another_network_alone() -> None:
     fit = model.fit(replace(World().measure(COUNTS), gradient_bytes=None))
     assert times(forecast(fit, [16])) == pytest.approx(truth(World(), [16]), rel=0.01)
     with pytest.raises(UserError, match="how many bytes"):
-        forecast(fit, [16], Target(network=network.stated("10gbit,10us")))
+        forecast(fit, [16], Target(network=Network.stated("10gbit,10us")))
 
 
 def test_more_workers_than_samples_are_refused() -> None:
@@ -264,7 +255,7 @@ def test_more_workers_than_samples_are_refused() -> None:
 
 
 def test_leave_one_out_equals_an_independent_computation() -> None:
-    world = World(grows=True, batch=32, feeding=0.0, optimizer=0.0)
+    world = World(grows=True, batch=32, data_wait=0.0, optimizer=0.0)
     runs = world.measure((1, 4, 16), noise=0.05, seed=3)
     one, four, sixteen = runs.runs
     found = {left.workers: left for left in leave_one_out(runs)}
@@ -277,21 +268,21 @@ def test_leave_one_out_equals_an_independent_computation() -> None:
             reference = np.array(terms) @ theta
         return theta
 
-    def updates(k: int) -> float:
+    def steps(k: int) -> float:
         return world.epoch_samples / (32 * k)
 
     # Without 4: one count tells of communication, so it is half all bandwidth and half all latency.
-    compute = line([[1, 0], [1, 0]], [r.compute_s / r.updates for r in (one, sixteen)])[0]
+    compute = line([[1, 0], [1, 0]], [r.compute_s / r.steps for r in (one, sixteen)])[0]
     outside = line([[1, 1], [1, 1 / 16]], [r.outside_s / r.epochs for r in (one, sixteen)])
-    spent = sixteen.communication_s / sixteen.updates
+    spent = sixteen.communication_s / sixteen.steps
     exposed = (spent * (2 * 3 / 4) / (2 * 15 / 16) + spent * math.log2(4) / math.log2(16)) / 2
-    expected = 6.0 * (updates(4) * (compute + exposed) + outside @ [1, 1 / 4])
+    expected = 6.0 * (steps(4) * (compute + exposed) + outside @ [1, 1 / 4])
     assert found[4].predicted_s == pytest.approx(expected, rel=1e-6)
     assert found[4].time_error == pytest.approx(expected / four.total_s - 1)
     # Without 1: nothing is sent there.
-    compute = line([[1, 0], [1, 0]], [r.compute_s / r.updates for r in (four, sixteen)])[0]
+    compute = line([[1, 0], [1, 0]], [r.compute_s / r.steps for r in (four, sixteen)])[0]
     outside = line([[1, 1 / 4], [1, 1 / 16]], [r.outside_s / r.epochs for r in (four, sixteen)])
-    expected = 6.0 * (updates(1) * compute + outside @ [1, 1])
+    expected = 6.0 * (steps(1) * compute + outside @ [1, 1])
     assert found[1].predicted_s == pytest.approx(expected, rel=1e-6)
 
 
@@ -323,11 +314,11 @@ def test_intervals_widen_beyond_what_was_measured_by_what_the_model_was_off_ther
             replace(r, communication_s=3 * r.communication_s) if r.workers == 4 else r for r in right.runs
         ),
     )
-    assert drift(right.only([1, 2])) == 0.0
+    assert extrapolation_error(right.only([1, 2])) == 0.0
     off = compare(model.fit(bent.only([1, 2])), bent.only([4])).epoch_error
     assert off < -0.2
-    assert drift(bent) == pytest.approx(-math.log1p(off))  # 4 is one doubling beyond 2
-    assert drift(bent) > 2 * drift(right)
+    assert extrapolation_error(bent) == pytest.approx(-math.log1p(off))  # 4 is one doubling beyond 2
+    assert extrapolation_error(bent) > 2 * extrapolation_error(right)
 
 
 # --- what is fitted
@@ -342,7 +333,7 @@ def test_runs_with_a_caveat_are_never_fitted_and_are_named() -> None:
         as_record(slow, seed=12, caveats=["the cost is not this hardware's"]),
         as_record(slow, seed=13, status="failed"),
         as_record(slow, seed=14, phases={}),
-        as_record(slow, seed=15, restarts=[{"0": "killed"}]),
+        as_record(slow, seed=15, restarts=[{"failures": {0: "killed"}}]),
     ]
     found = measured.from_records([*good, *bad], title="study")
     assert found.counts == [1, 2]
@@ -385,7 +376,7 @@ def test_two_experiments_are_not_one_study() -> None:
 def test_missed_goals_give_no_epochs_but_their_seconds_count() -> None:
     world = World()
     runs = world.measure((1, 2, 4))
-    missed = replace(world.run(4), reached=False, epochs=30.0, updates=5 * world.run(4).updates)
+    missed = replace(world.run(4), reached=False, epochs=30.0, steps=5 * world.run(4).steps)
     missed = replace(missed, compute_s=5 * missed.compute_s, samples=5 * missed.samples)
     both = replace(runs, runs=(*runs.runs, missed))
     assert model.fit(both).epochs.theta[0] == pytest.approx(6.0)
@@ -412,72 +403,88 @@ def test_a_short_last_batch_is_no_other_rule() -> None:
 # --- advice
 
 
-def row(workers: int, hours: float, usd: float, *, sure: float = 1.5) -> Forecast:
+def row(workers: int, hours: float, usd: float, *, ratio: float | None = None, sure: float = 1.5) -> Forecast:
+    """Return a forecast; `ratio` is the upper end of its time over that of the next smaller count."""
     return Forecast(
         workers=workers,
         measured_s=None,
         extrapolated=True,
-        time_s=Estimate(3600 * hours, 3600 * hours / sure, 3600 * hours * sure),
-        speed_up=Estimate(1.0),
-        cost_usd=Estimate(usd, usd / sure, usd * sure),
+        time_s=Interval(3600 * hours, 3600 * hours / sure, 3600 * hours * sure),
+        time_ratio=None if ratio is None else Interval(ratio - 0.2, ratio - 0.4, ratio),
+        speedup=Interval(1.0),
+        cost_usd=Interval(usd, usd / sure, usd * sure),
         epochs=1.0,
-        update_s=1.0,
+        step_s=1.0,
         communication_share=0.0,
     )
 
 
-ROWS = [row(1, 10, 10), row(2, 6, 12), row(4, 4, 16), row(8, 3.9, 31.2), row(16, 4.5, 72)]
+ROWS = [
+    row(1, 10, 10),
+    row(2, 6, 12, ratio=0.7),
+    row(4, 4, 16, ratio=0.8),
+    row(8, 3.9, 31.2, ratio=1.1),
+    row(16, 3.0, 72, ratio=0.9),
+]
 
 
 def chosen(**asked: float | None) -> dict[str, int | None]:
-    return {
-        one.question: one.workers for one in advice.advise(ROWS, **{"deadline": None, "budget": None} | asked)
-    }
+    return {one.question: one.workers for one in advise(ROWS, **{"deadline": None, "budget": None} | asked)}
 
 
 def test_advice_for_each_question() -> None:
-    assert chosen() == {"least time": 8, "least cost": 1}
+    assert chosen() == {"least time": 4, "least cost": 1}  # 8 are not shown to be faster than 4
     assert chosen(deadline=7 * 3600.0)["deadline"] == 2
-    assert chosen(deadline=3600.0)["deadline"] is None
+    assert chosen(deadline=3.5 * 3600.0)["deadline"] is None
     assert chosen(budget=20.0)["budget"] == 4
     assert chosen(budget=5.0)["budget"] is None
 
 
+def test_no_advice_where_the_runs_do_not_show_that_two_workers_are_faster() -> None:
+    (only,) = advise([row(1, 10, 10), row(2, 6, 12, ratio=1.0)], deadline=None, budget=None)
+    assert only.workers is None and "no advice, 2 are not shown to be faster than 1 worker" in only.sentence
+    slower = replace(row(2, 12, 24, ratio=1.4), time_ratio=Interval(1.2, 1.1, 1.4))
+    (first, *_) = advise([row(1, 10, 10), slower], deadline=None, budget=None)
+    assert first.workers == 1 and "2 are slower than 1 worker" in first.sentence
+    unknown = replace(row(2, 6, 12, ratio=0.8), time_ratio=Interval(0.6))
+    assert advise([row(1, 10, 10), unknown], deadline=None, budget=None)[0].workers is None
+
+
 def test_advice_in_words() -> None:
-    said = {one.question: one.sentence for one in advice.advise(ROWS, deadline=7 * 3600.0, budget=5.0)}
+    said = {one.question: one.sentence for one in advise(ROWS, deadline=7 * 3600.0, budget=5.0)}
     assert said["least time"].startswith(
-        "Least time: 8 workers, 3 h 54 min (2 h 36 min to 5 h 51 min), 31.20 USD"
+        "Least time: 4 workers, 4 h 00 min (2 h 40 min to 6 h 00 min), 16.00 USD"
     )
-    assert "within 5 % of it: 4 workers" in said["least time"]
+    assert "; 8 are not shown to be faster than 4 workers" in said["least time"]
     assert "with the whole interval, 4 workers" in said["deadline"]
-    assert "no worker count is predicted to keep it; closest is 1 worker" in said["budget"]
+    assert "no advised worker count is predicted to keep it; closest is 1 worker" in said["budget"]
 
 
 def test_the_fewest_workers_meet_a_deadline_where_there_is_no_price() -> None:
     unpriced = [replace(one, cost_usd=None) for one in ROWS]
-    assert advice.advise(unpriced, deadline=5 * 3600.0, budget=None)[-1].workers == 4
+    assert advise(unpriced, deadline=5 * 3600.0, budget=None)[-1].workers == 4
     with pytest.raises(UserError, match="needs a price"):
-        advice.advise(unpriced, deadline=None, budget=5.0)
+        advise(unpriced, deadline=None, budget=5.0)
 
 
 @pytest.mark.parametrize(
     ("word", "wanted"), [("8h", 28_800), ("90min", 5400), ("1.5d", 129_600), ("20s", 20)]
 )
 def test_deadlines(word: str, wanted: float) -> None:
-    assert advice.seconds(word) == wanted
+    assert parse_deadline(word) == wanted
 
 
 @pytest.mark.parametrize("word", ["8", "h", "-3h", "8 hours"])
 def test_what_is_no_deadline(word: str) -> None:
     with pytest.raises(UserError, match="not a duration"):
-        advice.seconds(word)
+        parse_deadline(word)
 
 
 # --- the published runs
 
 
 def runs_of(task: str, profile: Hardware = T4) -> Measurements:
-    return published.measurements(task, backend="nccl", profile=profile)
+    return measured.published_runs(task, backend="nccl", profile=profile)
 
 
 @pytest.mark.parametrize("task", ["gnmt", "transformer", "resnet20"])
@@ -486,7 +493,7 @@ def test_published_runs_keep_their_totals(task: str) -> None:
 
     totals = {
         row.workers: row.value
-        for row in load(task, study=published.STUDY)
+        for row in load(task, study="mlbench-2021-runs")
         if row.metric == "train_time" and row.label == "all-reduce" and row.backend in ("nccl", "all")
     }
     for run in runs_of(task).runs:

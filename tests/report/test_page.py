@@ -54,7 +54,9 @@ def browser() -> Iterator[chromium.Page]:
 
 def ready(browser: chromium.Page) -> None:
     """Wait until every figure is drawn."""
-    drawn = "[...document.querySelectorAll('.live')].filter(e => e.querySelector('.main-svg .point')).length"
+    drawn = (
+        "[...document.querySelectorAll('.live')].filter(e => e.querySelector('svg .role-mark path')).length"
+    )
     browser.until(lambda: browser.ask(drawn) == len(NAMES))
 
 
@@ -67,10 +69,10 @@ def test_the_browser_draws_every_figure_without_an_error_or_a_request(
     assert browser.requests() == [path.as_uri()]
     captions = browser.ask("[...document.querySelectorAll('figcaption strong')].map(e => e.innerText)")
     assert len(captions) == len(NAMES)
-    # What is drawn is the data: one mark for each run, by plotly's own paths.
-    times = "[...document.querySelectorAll('#figure-0-time_to_accuracy .scatterlayer .point')].length"
+    # What is drawn is the data: one mark for each run, by Vega's own paths.
+    times = "document.querySelectorAll('#figure-0-time_to_accuracy .mark-symbol.role-mark path').length"
     assert browser.ask(times) == 3 + 9 + 1  # medians, runs that reached the goal, one that missed it
-    bars = "document.querySelectorAll('#figure-0-phases .barlayer .point').length"
+    bars = "document.querySelectorAll('#figure-0-phases .mark-rect.role-mark path').length"
     assert browser.ask(bars) >= 3 * 6  # three points, six phases at least
 
 
@@ -121,6 +123,10 @@ def test_on_a_phone_the_tables_scroll_and_the_page_does_not(browser: chromium.Pa
     assert browser.ask("document.documentElement.scrollWidth") <= 360
     assert browser.ask("document.querySelector('table.points').parentNode.scrollWidth") > 360
     assert browser.errors() == []
+
+
+def test_the_page_is_small(html: str) -> None:
+    assert len(html.encode()) < 1.5e6  # bytes; 0.9 MB of them are Vega
 
 
 def test_the_page_asks_nothing_of_any_network(html: str) -> None:

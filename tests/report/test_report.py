@@ -1,6 +1,7 @@
 """The report's files, rows, charts and sentences, from made-up studies."""
 
 import csv
+import json
 import math
 import re
 from itertools import pairwise
@@ -14,12 +15,13 @@ from conftest import ROOT
 from PIL import Image, ImageStat
 from records import nothing_measured
 
+from mlbench.analysis.chart import Chart
 from mlbench.analysis.points import points
 from mlbench.analysis.speedup import speedups
+from mlbench.experiment.config import Experiment
 from mlbench.experiment.phases import PHASES
-from mlbench.experiment.record import Record
-from mlbench.report import grouping, interactive, page, provenance_section, tables, writer
-from mlbench.report.chart import Chart
+from mlbench.experiment.record import Node, Record
+from mlbench.report import grouping, page, provenance_section, render, tables, writer
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.charts.phases import APART, OUTSIDE
 from mlbench.report.summary import answer
@@ -73,7 +75,7 @@ def test_the_tables_on_disk_hold_the_aggregates(records: list[Record], tmp_path:
 
 
 def test_metrics_for_a_tracking_store_are_finite_and_step_by_workers(records: list[Record]) -> None:
-    found = list(writer.metrics(records))
+    found = list(writer.metrics(grouping.groups(records)))
     assert all(math.isfinite(value) for _, value, _ in found)
     assert {workers for _, _, workers in found} == {1, 2, 4}  # the oversubscribed point is not compared
     speedup_two = next(value for name, value, workers in found if (name, workers) == ("speedup", 2))
@@ -86,32 +88,37 @@ def test_metrics_of_several_families_and_tasks_have_names_of_their_own() -> None
         run.model_copy(update={"key": f"m{run.key}", "run_id": f"m{run.run_id}", "experiment": other(run)})
         for run in studies.study(T4, repeats=2)
     ]
-    names = {name for name, _, _ in writer.metrics([*studies.study(T4, repeats=2), *mpi])}
+    names = {name for name, _, _ in writer.metrics(grouping.groups([*studies.study(T4, repeats=2), *mpi]))}
     assert {"gloo/speedup", "mpi/speedup"} <= names and "speedup" not in names
 
 
-def other(run: Record) -> dict[str, Any]:
-    return run.experiment | {"backend": run.experiment["backend"] | {"name": "mpi"}}
+def node(cpu_model: str) -> Node:
+    return Node(hostname="a", usable_cpus=2, cpu_model=cpu_model)
+
+
+def other(run: Record) -> Experiment:
+    backend = run.experiment.backend.model_copy(update={"name": "mpi"})
+    return run.experiment.model_copy(update={"backend": backend})
 
 
 def test_missed_runs_stand_at_the_top_of_the_times(records: list[Record]) -> None:
     chart = drawn(records, "time_to_accuracy")
     missed = next(trace for trace in chart.traces if trace.label == "missed the goal")
     singles = next(trace for trace in chart.traces if trace.label == "single runs")
-    assert missed.cross and list(missed.texts) == [records[15].run_id]
+    assert missed.excluded and list(missed.texts) == [records[15].run_id]
     assert min(missed.y) > max(singles.y)
     assert len(singles.x) == len(records) - 1
-    assert any(records[15].run_id in sentence and "1 of 6 runs" in sentence for sentence in chart.words)
+    assert any(records[15].run_id in sentence and "1 of 6 runs" in sentence for sentence in chart.notes)
 
 
 def test_oversubscribed_points_are_drawn_apart_and_never_joined(records: list[Record]) -> None:
     chart = drawn(records, "speedup")
     lines = [trace for trace in chart.traces if trace.kind == "line"]
     apart = next(trace for trace in chart.traces if "no speed-up" in trace.label)
-    assert apart.kind == "marks" and apart.cross and list(apart.x) == [8]
+    assert apart.kind == "marks" and apart.excluded and list(apart.x) == [8]
     assert {trace.label for trace in lines} == {"total", "compute only"}
     assert all(max(trace.x) < 8 / 1.5 for trace in lines)
-    assert any("k = 8 has no speed-up" in sentence for sentence in chart.words)
+    assert any("k = 8 has no speed-up" in sentence for sentence in chart.notes)
     assert all("on demand" not in t.label or len(t.x) == 3 for t in drawn(records, "cost").traces)
 
 
@@ -136,8 +143,7 @@ def test_below_the_bars_of_a_family_its_name_stands_once_and_families_stand_apar
     assert [text for _, text in chart.x.ticks] == ["1", "2\ngloo", "4", "1", "\nnccl", "2"]
 
 
-def test_words_have_room_below_a_picture_and_in_place_of_one(tmp_path: Path) -> None:
-    """matplotlib warns where they leave none to the picture, and a warning fails a test."""
+def test_notes_have_room_below_a_picture_and_in_place_of_one(tmp_path: Path) -> None:
     made = [
         studies.run(1, seed, "division=open", f"task.batch_size={size}", time=9, status="goal_not_reached")
         for size in range(8, 17)
@@ -146,17 +152,36 @@ def test_words_have_room_below_a_picture_and_in_place_of_one(tmp_path: Path) -> 
     few, many = tmp_path / "few", tmp_path / "many"
     for folder, some in ((few, made[:2]), (many, made)):
         folder.mkdir()
-        writer.draw(some, folder, names=["time_to_accuracy", "cost"])
+        writer.draw(some, folder, names=["time_to_accuracy"])
     with Image.open(few / "time_to_accuracy.png") as one, Image.open(many / "time_to_accuracy.png") as other:
         assert one.height < other.height
 
 
+def test_a_report_computes_the_statistics_of_each_point_once(
+    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    original = grouping.points
+    monkeypatch.setattr(grouping, "points", lambda found: calls.append(1) or original(found))
+    writer.write(records, tmp_path, study=STUDY, references=[])
+    assert len(calls) == 1
+
+
+def test_the_cost_is_shown_with_and_without_start_up() -> None:
+    chart = drawn([studies.run(k, s, T4, time=90 / k) for k in (1, 2) for s in range(3)], "cost")
+    whole, bare = (
+        next(trace for trace in chart.traces if trace.label == f"on demand, {what}")
+        for what in ("with start-up", "training alone")
+    )
+    assert list(whole.y) == pytest.approx([y * (1 + 12.7 / x) for x, y in zip(bare.x, bare.y, strict=True)])
+
+
 def test_the_optimum_is_marked_at_its_cost(records: list[Record]) -> None:
     chart = drawn(records, "cost")
-    ring = next(trace for trace in chart.traces if trace.kind == "ring")
-    costs = next(trace for trace in chart.traces if trace.label == "on demand")
+    ring = next(trace for trace in chart.traces if trace.kind == "highlight")
+    costs = next(trace for trace in chart.traces if trace.label == "on demand, with start-up")
     assert (ring.x[0], ring.y[0]) in zip(costs.x, costs.y, strict=True)
-    assert any("trade" in sentence for sentence in chart.words)
+    assert any("trade" in sentence for sentence in chart.notes)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +199,7 @@ def test_the_optimum_is_marked_at_its_cost(records: list[Record]) -> None:
 def test_a_figure_that_has_nothing_to_show_says_why(made: list[Record], name: str, said: str) -> None:
     chart = drawn(made, name)
     assert chart.empty
-    assert any(said in sentence for sentence in chart.words), chart.words
+    assert any(said in sentence for sentence in chart.notes), chart.notes
 
 
 @pytest.mark.parametrize(
@@ -242,18 +267,35 @@ def test_the_answer_without_a_point_that_reached_the_goal() -> None:
 
 
 def test_families_are_told_apart_by_what_differs() -> None:
-    small = {"experiment": {"task": studies.run(1, 0, time=9).experiment["task"] | {"batch_size": 7}}}
+    small = {"experiment": {"task": studies.run(1, 0, time=9).experiment.plain()["task"] | {"batch_size": 7}}}
     records = studies.study(T4, repeats=2)
     records += [studies.run(1, 5, T4, time=9, key="b7", run_id="b7", **small)]
     (group,) = grouping.groups(records)
     assert sorted(family.label for family in group.families) == ["batch_size 32", "batch_size 7"]
 
 
-def test_interactive_figures_are_plain_json_and_escape_what_plotly_would_read(records: list[Record]) -> None:
-    evil = [records[0].model_copy(update={"run_id": "<a href='x'>y</a>"})]
-    for chart in charts(grouping.groups(evil)[0]):
-        text = str(interactive.plotly(chart))
-        assert "<a" not in text and "nan" not in text and "inf'" not in text
+def test_every_chart_is_plain_json_with_one_colour_a_family(records: list[Record]) -> None:
+    for chart in charts(grouping.groups(records)[0]):
+        text = json.dumps(render.specification(chart), allow_nan=False)
+        assert "usermeta" not in text
+        colours = set(re.findall(r"#[0-9A-Fa-f]{6}", text)) - {render.GREY}
+        assert chart.name == "phases" or colours <= set(render.COLOURS)
+
+
+def test_labels_below_a_picture_do_not_overlap(records: list[Record]) -> None:
+    """Read from the drawn SVG: the texts of an axis end before the next begins."""
+    for chart in (drawn(records, name) for name in ("speedup", "phases", "time_to_accuracy")):
+        texts = re.findall(r'<g class="mark-text role-axis-label".*?</g>', render.svg(chart), flags=re.DOTALL)
+        places = [
+            [
+                (float(x), len(text))
+                for x, text in re.findall(r"translate\(([-\d.]+),.*?>([^<]+)</text>", axis)
+            ]
+            for axis in texts
+        ]
+        horizontal = max(places, key=lambda axis: len({x for x, _ in axis}))
+        for (x, letters), (following, more) in pairwise(sorted(horizontal)):
+            assert x + 3.5 * letters < following - 3.5 * more
 
 
 def test_all_runs_are_listed_with_what_became_of_them(records: list[Record]) -> None:
@@ -284,6 +326,7 @@ def test_provenance_tells_once_what_the_runs_share(records: list[Record]) -> Non
 def test_a_study_of_task_0_shows_its_messages(tmp_path: Path) -> None:
     def table(workers: int) -> list[dict[str, Any]]:
         row = {"kind": "times", "collective": "all_reduce", "dtype": "float32", "wrong_elements": 0}
+        row |= {"backend": "gloo", "device": "cpu", "workers": workers}
         sizes = [(size, 1e-3 * workers + size / 1e9) for size in (10, 10_000, 10_000_000)]
         good = [
             row | {"bytes": size, "p50_s": time, "busbw_bytes_per_s": size / time} for size, time in sizes
@@ -293,14 +336,14 @@ def test_a_study_of_task_0_shows_its_messages(tmp_path: Path) -> None:
     free = {"goal": None, "status": "completed"}
     records = [nothing_measured("task=allreduce", f"workers={k}", key=f"{k}", run_id=f"{k}", table=table(k),
                                 workers=k, **free) for k in (2, 4)]  # fmt: skip
-    chart = drawn(records, "message_times")
+    chart = drawn(records, "all_reduce_time")
     assert [list(trace.x) for trace in chart.traces] == [[10, 10_000, 10_000_000]] * 2
     assert chart.traces[1].y[0] == pytest.approx(4e-3 + 1e-8)
     times, rates, _ = answer(grouping.groups(records)[0])
     assert "2.0 ms with 2 workers" in times and "4.0 ms with 4 workers" in times
     assert "833 MB/s with 2 workers" in rates
     writer.write(records, tmp_path, study=STUDY, references=[])
-    assert (tmp_path / "message_bandwidth.png").exists()
+    assert (tmp_path / "all_reduce_bandwidth.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -317,15 +360,14 @@ def test_a_table_that_is_not_of_messages_makes_no_task_0(row: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"data_manifest": "e" * 16}, "data"),
-        ({"nodes": [{"cpu_model": "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"}]}, "machine"),
+        ({"data_hash": "e" * 16}, "data"),
+        ({"nodes": [node("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz")]}, "machine"),
     ],
 )
 def test_a_point_whose_runs_differ_in_data_or_machine_is_told_apart(
     change: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
-    node = {"cpu_model": "AMD EPYC 7B12 64-Core Processor"}
-    records = studies.study(repeats=2, nodes=[node], data_manifest="d" * 16)
+    records = studies.study(repeats=2, nodes=[node("AMD EPYC 7B12 64-Core Processor")], data_hash="d" * 16)
     records[-1] = records[-1].model_copy(update=change)
     (group,) = grouping.groups(records)
     labels = [family.label for family in group.families]
@@ -348,14 +390,14 @@ def test_other_data_stands_in_charts_answers_and_metrics_of_its_own() -> None:
         "epsilon_like", files, "epsilon_like task.validation=split",
     ]  # fmt: skip
     assert all("9 runs at 3 points" in answer(group)[2] for group in found)
-    metrics = list(writer.metrics(records))
+    metrics = list(writer.metrics(grouping.groups(records)))
     assert len({(name, workers) for name, _, workers in metrics}) == len(metrics)
     assert {row["other_data"] for row in writer.rows(records)} == {group.other_data for group in found}
 
 
 def test_all_that_a_run_measures_between_its_batches_is_drawn_and_in_the_tables() -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "mlbench").rglob("*.py"))
-    assert set(re.findall(r'\.outside\("(\w+)"\)', sources)) == set(OUTSIDE)
+    assert set(re.findall(r'\.outside_steps\("(\w+)"\)', sources)) == set(OUTSIDE)
     (row,) = writer.rows([studies.run(1, 0, time=9)])
     assert {name for name in row if name.endswith("_s_per_epoch")} == {
         f"{part}_s_per_epoch" for part in (*PHASES, *OUTSIDE)

@@ -144,7 +144,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(
 ) -> None:
     _, again = extended
     plan = study.load(again.folder)
-    assert plan is not None and len(plan.points) == 2 and len(plan.asked) == 2
+    assert plan is not None and len(plan.points) == 2 and len(plan.invocations) == 2
     finished = [run for run in again.records() if run.status == "completed"]
     wanted = {(point.key, seed) for point in plan.points for seed in point.seeds}
     assert Counter((run.key, run.seed) for run in finished) == dict.fromkeys(wanted, 1)
@@ -248,6 +248,6 @@ def test_an_interrupted_sweep_ends_its_run_and_goes_on_with_the_same_seed(place:
     until(lambda: any(event["key"] == "validation" for event in events.read(folder / events.NAME)))
     sweep.process.send_signal(signal.SIGINT)
     code, said = sweep.finish()
-    assert code == 130 and "the same command goes on" in said and "Traceback" not in said
+    assert code == 130 and "run the same command again" in said and "Traceback" not in said
     assert not run.is_running(), (folder / events.NAME).read_text()[-500:]
     assert record.load(folder / "record.json").status == "interrupted"

@@ -17,20 +17,20 @@ from rich.console import Console
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
-from mlbench.tasks.allreduce import collectives, rates, report
+from mlbench.tasks.allreduce import bandwidth, collectives, report
 from mlbench.training.worker import Worker
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
-TINY = ["task=allreduce", "division=open", "task.largest=9", "task.repeats=3"]
+TINY = ["task=allreduce", "division=open", "task.max_elements=9", "task.repeats=3"]
 
 
 def measure(worker: Worker, words: list[str]) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
     """Run the task and return its status, its table and the signs of life that it gave."""
     signs: list[dict[str, Any]] = []
-    worker.progress = signs.append
-    worker.tracker.due = lambda: True
+    worker.heartbeat = signs.append
+    worker.timer.heartbeat_due = lambda: True
     experiment = compose(words)
-    outcome = registry.load("allreduce").run(experiment.task, worker)
+    outcome = registry.run(experiment.task, worker)
     assert outcome.elapsed > 0 and not outcome.validations
     return outcome.status, outcome.table, signs
 
@@ -57,9 +57,9 @@ def test_every_collective_and_dtype_is_timed_and_every_element_is_right(workers:
             assert row["min_s"] <= row["mean_s"] <= row["max_s"]
             assert row["wrong_elements"] == 0 and row["reason"] is None
             assert row["busbw_bytes_per_s"] == pytest.approx(
-                row["bytes"] / row["p50_s"] * rates.factor(name, workers)
+                row["bytes"] / row["p50_s"] * bandwidth.bus_factor(name, workers)
             )
-    assert all(set(row) == set(rates.COLUMNS) for row in table)
+    assert all(set(row) == set(bandwidth.COLUMNS) for row in table)
     doing = list(dict.fromkeys(sign["doing"] for sign in signs))
     assert len(doing) == 15 and doing[0] == "timing all_reduce float32 (1 of 15)"
     assert doing[-1] == "timing all_to_all bfloat16 (15 of 15)"
@@ -68,9 +68,9 @@ def test_every_collective_and_dtype_is_timed_and_every_element_is_right(workers:
 
 def faulty(worker: Worker, words: list[str]) -> Any:
     """Let rank 1 spoil an element of every second broadcast, and refuse to scatter bfloat16 sums."""
-    original = collectives.Exchange.of
+    original = collectives.CollectiveCase.of
 
-    def spoiled(collective: str, dtype: torch.dtype, *args: Any, **kwargs: Any) -> collectives.Exchange:
+    def spoiled(collective: str, dtype: torch.dtype, *args: Any, **kwargs: Any) -> collectives.CollectiveCase:
         exchange = original(collective, dtype, *args, **kwargs)
         calls = 0
 
@@ -85,7 +85,7 @@ def faulty(worker: Worker, words: list[str]) -> Any:
 
         return replace(exchange, operation=operation) if worker.rank == 1 else exchange
 
-    collectives.Exchange.of = spoiled  # type: ignore[assignment]
+    collectives.CollectiveCase.of = spoiled  # type: ignore[assignment]
     return measure(worker, words)
 
 
@@ -132,7 +132,7 @@ def contents(worker: Worker) -> dict[str, tuple[list[float], list[float], list[f
     base = collectives.values(20, worker)
     told = {}
     for name in NAMES:
-        exchange = collectives.Exchange.of(name, torch.float32, 20, base=base, worker=worker)
+        exchange = collectives.CollectiveCase.of(name, torch.float32, 20, base=base, worker=worker)
         exchange.fill()
         sent = exchange.sent.tolist()
         exchange.operation()
@@ -161,7 +161,7 @@ def test_what_is_expected_is_what_the_collectives_are_defined_to_give() -> None:
 def test_one_worker_has_nobody_to_talk_to() -> None:
     experiment = compose(["task=allreduce"])
     with pytest.raises(UserError, match="at least 2 workers"):
-        registry.load("allreduce").run(experiment.task, Worker())
+        registry.run(experiment.task, Worker())
 
 
 def test_there_is_nothing_to_prepare(tmp_path: Path) -> None:
@@ -171,11 +171,11 @@ def test_there_is_nothing_to_prepare(tmp_path: Path) -> None:
 
 def test_official_sizes_are_those_of_the_original_and_mini_stops_at_a_million() -> None:
     official = compose(["task=allreduce", "scale=official"]).task
-    asked = rates.sizes(official.sizes, official.largest)  # type: ignore[attr-defined]
+    asked = bandwidth.sizes(official.sizes, official.max_elements)  # type: ignore[attr-defined]
     assert len(asked) == 77 and asked[:6] == [1, 2, 3, 4, 5, 6] and asked[-1] == 100_000_000
     assert asked == sorted({int(10 ** (8 * i / 79) + 1e-9) for i in range(80)})
     mini = compose(["task=allreduce"]).task
-    short = rates.sizes(mini.sizes, mini.largest)  # type: ignore[attr-defined]
+    short = bandwidth.sizes(mini.sizes, mini.max_elements)  # type: ignore[attr-defined]
     assert short == [size for size in asked if size <= 1_000_000]
 
 
@@ -187,25 +187,25 @@ def test_official_sizes_are_those_of_the_original_and_mini_stops_at_a_million() 
 )
 def test_the_fit_gives_alpha_and_beta_back(alpha: float, beta: float, sizes: list[int]) -> None:
     sizes = [1, *sizes, 4 * 10**8]
-    found_alpha, found_beta, residual = rates.fit(sizes, [alpha + beta * size for size in sizes])
+    found_alpha, found_beta, residual = bandwidth.fit(sizes, [alpha + beta * size for size in sizes])
     assert found_alpha == pytest.approx(alpha, rel=1e-5)
     assert found_beta == pytest.approx(beta, rel=1e-5)
     assert residual < 1e-6
 
 
 def test_the_fit_minimises_relative_errors_and_never_gives_negative_times() -> None:
-    alpha, beta, residual = rates.fit([10, 10], [1.0, 2.0])  # two times for one size
+    alpha, beta, residual = bandwidth.fit([10, 10], [1.0, 2.0])  # two times for one size
     errors = [(alpha + 10 * beta) / t - 1 for t in (1.0, 2.0)]
     assert alpha + 10 * beta == pytest.approx(1.2)  # minimises (x - 1)^2 + (x / 2 - 1)^2
     assert residual == pytest.approx(math.sqrt(sum(e * e for e in errors) / 2))
-    falling = rates.fit([1, 100], [2.0, 1.0])
+    falling = bandwidth.fit([1, 100], [2.0, 1.0])
     assert falling[0] == pytest.approx(1.2) and falling[1] == 0
-    steep = rates.fit([100, 200], [1.0, 4.0])  # a line through both meets 0 bytes below 0 s
+    steep = bandwidth.fit([100, 200], [1.0, 4.0])  # a line through both meets 0 bytes below 0 s
     assert steep[0] == 0 and 0.01 < steep[1] < 0.02
 
 
 def test_long_messages_are_named_by_their_magnitude() -> None:
-    told = [rates.magnitude(size) for size in (999_999, 1_000_000, 9_999_999, 400_000_000)]
+    told = [bandwidth.magnitude(size) for size in (999_999, 1_000_000, 9_999_999, 400_000_000)]
     assert told == ["", *(f", messages from {megabytes} MB" for megabytes in (1, 1, 100))]
 
 
@@ -220,7 +220,7 @@ def test_long_messages_are_named_by_their_magnitude() -> None:
     ],
 )
 def test_bus_bandwidth_factors_are_those_of_nccl_tests(name: str, two: float, eight: float) -> None:
-    assert (rates.factor(name, 2), rates.factor(name, 8)) == (two, eight)
+    assert (bandwidth.bus_factor(name, 2), bandwidth.bus_factor(name, 8)) == (two, eight)
 
 
 def synthetic(backend: str, *, busbw: float = 1e9) -> list[dict[str, Any]]:
@@ -228,47 +228,52 @@ def synthetic(backend: str, *, busbw: float = 1e9) -> list[dict[str, Any]]:
     pair = {"backend": backend, "device": "cpu", "workers": 2, "dtype": "float32"}
     pair |= {"collective": "all_reduce"}
     rows = [
-        rates.times([1e-4 + size / busbw] * 3, wrong=0, **pair, size=size, elements=size, bytes=size)
+        bandwidth.times([1e-4 + size / busbw] * 3, wrong=0, **pair, size=size, elements=size, bytes=size)
         for size in (4, 1000, 10**6, 4 * 10**8)
     ]
-    return [*rows, rates.fitted(rows, **pair)]
+    return [*rows, bandwidth.fitted(rows, **pair)]
 
 
-def test_the_terminal_shows_the_fit_and_why_something_is_missing() -> None:
+def test_the_terminal_has_the_columns_of_nccl_tests_the_fit_and_why_something_is_missing() -> None:
     table = synthetic("gloo")
-    table.append({**rates.row("skipped", **{k: table[0][k] for k in ("backend", "device", "workers")}),
+    table.append({**bandwidth.row("skipped", **{k: table[0][k] for k in ("backend", "device", "workers")}),
                   "collective": "broadcast", "dtype": "bfloat16", "reason": "no kernel"})  # fmt: skip
     console = Console(width=200, record=True, file=StringIO())
     console.print(report.terminal(table, network_gbit_per_s=16.0))
     text = console.export_text()
-    assert "100 us" in text and "1 GB/s" in text and "50.0 %" in text
+    (heading,) = [line.split() for line in text.splitlines() if "redop" in line]
+    assert heading == ["collective", "size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"]
+    rows = [line.split() for line in text.splitlines() if line.startswith("  all_reduce")]
+    assert len(rows) == 4 and all(row[-1] == "0" for row in rows)
+    assert rows[-1][1:7] == ["400", "MB", "400,000,000", "float32", "sum", "400"]
+    assert "latency 100 us, bandwidth 1 GB/s" in text and "50.0 % of the line rate" in text
     assert "skipped: gloo cpu broadcast bfloat16: no kernel" in text
 
 
-def test_the_figure_has_a_line_a_backend_and_pair(tmp_path: Path) -> None:
-    drawn = report.figure(synthetic("gloo") + synthetic("nccl", busbw=1e10), network_gbit_per_s=100.0)
-    left, right = drawn.axes
-    assert len(left.lines) == 2 and len(right.lines) == 3  # the third is the line rate
-    assert right.lines[0].get_xydata()[-1] == pytest.approx([4e8, 1e9], rel=1e-3)  # type: ignore[index]
-    drawn.savefig(tmp_path / "allreduce.png")
-    assert (tmp_path / "allreduce.png").read_bytes().startswith(b"\x89PNG")
+def test_the_charts_have_a_line_a_backend_and_the_line_rate() -> None:
+    tables = {"": synthetic("gloo") + synthetic("nccl", busbw=1e10)}
+    times, rates = report.charts(tables, about="two workers", network_gbit_per_s=100.0)
+    assert [trace.label for trace in times.traces] == ["gloo x2, float32", "nccl x2, float32"]
+    gloo, _, line_rate = rates.traces
+    assert gloo.x[-1] == 4e8 and gloo.y[-1] == pytest.approx(1e9, rel=1e-3)
+    assert line_rate.kind == "reference_line" and set(line_rate.y) == {12.5e9}
 
 
-def test_the_figure_has_a_row_a_collective_and_the_median_of_repeated_runs() -> None:
+def test_there_are_charts_of_each_collective_with_the_median_of_repeated_runs() -> None:
     runs = [synthetic("gloo", busbw=busbw) for busbw in (1e9, 8e9, 2e9)]
     other = [{**row, "collective": "broadcast"} for row in synthetic("gloo")]
-    drawn = report.figure([row for run in [*runs, other] for row in run])
-    assert [axes.get_ylabel() for axes in drawn.axes[::2]] == ["all_reduce", "broadcast"]
-    (line,) = drawn.axes[1].lines
-    sizes, rates = line.get_xydata().T  # type: ignore[union-attr]
-    assert list(sizes) == [4, 1000, 10**6, 4 * 10**8]
-    assert rates[-1] == pytest.approx(2e9, rel=1e-3)
+    charts = report.charts({"2 workers": [row for run in [*runs, other] for row in run]}, about="")
+    names = ["all_reduce_time", "all_reduce_bandwidth", "broadcast_time", "broadcast_bandwidth"]
+    assert [chart.name for chart in charts] == names
+    (trace,) = charts[1].traces
+    assert list(trace.x) == [4, 1000, 10**6, 4 * 10**8]
+    assert trace.y[-1] == pytest.approx(2e9, rel=1e-3)
 
 
 def measure_cuda(worker: Worker, words: list[str]) -> Any:
-    from mlbench.training.timer import Tracker
+    from mlbench.training.timer import PhaseTimer
 
-    worker.device, worker.tracker = torch.device("cuda", 0), Tracker("cuda")
+    worker.device, worker.timer = torch.device("cuda", 0), PhaseTimer("cuda")
     return measure(worker, words)
 
 

@@ -20,7 +20,7 @@ from mlbench.datasets import arrow, download
 from mlbench.datasets.download import Archive
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.awdlstm import data, grammar
+from mlbench.tasks.awdlstm import data, language
 
 TINY: dict[str, Any] = {
     "topics": 2,
@@ -58,28 +58,23 @@ def texts(folder: Path) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def language() -> grammar.Source:
-    return grammar.agreement(**data.AGREEMENT["parameters"]["grammar"])
+def agreement() -> language.Language:
+    return language.agreement(**data.AGREEMENT["parameters"]["grammar"])
 
 
-@pytest.fixture(scope="module")
-def exact(language) -> grammar.Perplexities:
-    return grammar.perplexities(language)
+def test_every_state_has_a_distribution_of_words(agreement):
+    assert agreement.probability.shape == (50, 300) == (50, len(set(agreement.words)))
+    assert agreement.probability.sum(1) == pytest.approx(np.ones(50), abs=1e-12)
+    assert (agreement.probability.sum(0) > 0).all()  # every word can occur
 
 
-def test_every_state_has_a_distribution_of_words(language):
-    assert language.chance.shape == (50, 300) == (50, len(set(language.words)))
-    assert language.chance.sum(1) == pytest.approx(np.ones(50), abs=1e-12)
-    assert (language.chance.sum(0) > 0).all()  # no word is never said
-
-
-def test_the_entropies_are_those_of_all_strings_counted_one_by_one():
-    """An independent way: probabilities of whole strings, from the chain's occupation after long time."""
-    source = grammar.agreement(**TINY)
-    states, words = source.chance.shape
+def test_the_optimum_is_the_entropy_rate_of_all_strings_counted_one_by_one():
+    """An independent way: probabilities of whole strings, from the chain's occupation after a long time."""
+    tiny = language.agreement(**TINY)
+    states, words = tiny.probability.shape
     one_word = np.zeros((words, states, states))
     for state, word in product(range(states), range(words)):
-        one_word[word, state, source.follow[state, word]] = source.chance[state, word]
+        one_word[word, state, tiny.next_state[state, word]] = tiny.probability[state, word]
     move = one_word.sum(0)
     average = np.mean([np.linalg.matrix_power(move, n)[0] for n in range(5_000, 5_060)], axis=0)
 
@@ -88,28 +83,19 @@ def test_the_entropies_are_those_of_all_strings_counted_one_by_one():
         for _ in range(length):
             longer = {(*s, w): b @ one_word[w] for s, b in paths.items() for w in range(words)}
             paths = {string: belief for string, belief in longer.items() if belief.sum() > 0}
-        chances = [belief.sum() for belief in paths.values()]
-        return -sum(p * math.log(p) for p in chances)
+        return -sum(p * math.log(p) for p in (belief.sum() for belief in paths.values()))
 
-    block = [entropy(length) for length in range(8)]
-    found = grammar.perplexities(source)
-    steps = np.exp(np.diff(block))  # the next word's perplexity after 0, 1, 2 ... words
-    assert found.unigram == pytest.approx(steps[0], rel=1e-3)
-    assert found.bigram == pytest.approx(steps[1], rel=1e-3)
-    assert found.trigram == pytest.approx(steps[2], rel=1e-3)
-    assert found.optimum < steps[6] < found.optimum * 1.02  # from above, as the past grows
+    conditional = math.exp(entropy(7) - entropy(6))  # of the seventh word given the six before it
+    assert language.optimum(tiny) < conditional < language.optimum(tiny) * 1.02  # from above
 
 
-def test_a_long_text_has_the_entropy_and_the_word_frequencies_of_the_chain(language, exact):
-    text = grammar.sample(language, 400_000, seed=5)
-    assert grammar.text_perplexity(language, text) == pytest.approx(exact.optimum, rel=0.01)
-    frequency = np.bincount(text, minlength=300) / len(text)
-    unigram = math.exp(-(frequency * np.log(frequency)).sum())
-    assert unigram == pytest.approx(exact.unigram, rel=0.01)
+def test_a_long_text_has_the_perplexity_of_the_chain(agreement):
+    text = language.sample(agreement, 400_000, seed=5)
+    assert language.perplexity(agreement, text) == pytest.approx(language.optimum(agreement), rel=0.01)
 
 
-def test_verbs_agree_with_their_subject_and_objects_with_the_topic(language):
-    text = [language.words[word] for word in grammar.sample(language, 20_000, seed=6)]
+def test_verbs_agree_with_their_subject_and_objects_with_the_topic(agreement):
+    text = [agreement.words[word] for word in language.sample(agreement, 20_000, seed=6)]
     topic = number = None
     apart = 0
     for place, word in enumerate(text):
@@ -125,15 +111,35 @@ def test_verbs_agree_with_their_subject_and_objects_with_the_topic(language):
     assert apart > 10  # words between a subject and its verb
 
 
-def test_the_mini_goals_are_factors_of_the_optimum_and_beat_every_short_memory(exact):
-    goals = compose(["task=awdlstm", "scale=mini"]).task.goals
+def test_the_mini_goals_are_factors_of_the_optimum_and_beat_every_short_memory(agreement):
+    goals, optimum = compose(["task=awdlstm", "scale=mini"]).task.goals, language.optimum(agreement)
     assert goals is not None
-    assert goals.official == pytest.approx(1.1 * exact.optimum, abs=0.005)
-    assert goals.light == pytest.approx(1.2 * exact.optimum, abs=0.005)
-    assert exact.optimum < goals.official < goals.light < exact.trigram < exact.bigram < exact.unigram
+    assert goals.official == pytest.approx(1.1 * optimum, abs=0.005)
+    assert goals.light == pytest.approx(1.2 * optimum, abs=0.005)
+    text = language.sample(agreement, 500_000, seed=7).tolist()
+    assert goals.light < two_words_of_memory(text[:450_000], text[450_000:]) < 28
 
 
-def test_the_manifest_tells_the_parameters_and_the_references(data_root, language, exact):
+def two_words_of_memory(train: list[int], test: list[int]) -> float:
+    """Return the perplexity of a trigram model that backs off to bigrams (Witten and Bell 1991)."""
+    counts = [Counter(zip(*(train[i:] for i in range(n)), strict=False)) for n in (1, 2, 3)]
+    followers = [Counter(gram[:-1] for gram in count) for count in counts]
+    totals = [Counter[tuple[int, ...]]() for _ in counts]
+    for total, count in zip(totals, counts, strict=True):
+        for gram, times in count.items():
+            total[gram[:-1]] += times
+
+    def probability(*gram: int) -> float:
+        n, context = len(gram), gram[:-1]
+        shorter = probability(*gram[1:]) if n > 1 else 1 / 300
+        different, total = followers[n - 1][context], totals[n - 1][context]
+        return (counts[n - 1][gram] + different * shorter) / (total + different) if total else shorter
+
+    trigrams = zip(test, test[1:], test[2:], strict=False)
+    return math.exp(-np.mean([math.log(probability(*gram)) for gram in trigrams]))
+
+
+def test_the_manifest_tells_the_parameters_and_the_references(data_root, agreement):
     folder = data.prepare_dataset(wanting(), data_root)
     manifest = arrow.read_manifest(folder)
     assert manifest["parameters"] == data.AGREEMENT["parameters"]
@@ -141,10 +147,10 @@ def test_the_manifest_tells_the_parameters_and_the_references(data_root, languag
     valid = arrow.column(arrow.read_split(folder, "valid"), "token")
     state, nats = 0, []
     for word in valid:
-        nats.append(-math.log(language.chance[state, word]))
-        state = language.follow[state, word]
+        nats.append(-math.log(agreement.probability[state, word]))
+        state = agreement.next_state[state, word]
     assert found.pop("optimum_on_valid") == pytest.approx(math.exp(np.mean(nats[1:])), rel=1e-9)
-    assert found == pytest.approx(exact._asdict(), rel=1e-9)
+    assert found == pytest.approx({"optimum": 15.1103166})
     assert len(valid) == 40_000 and manifest["splits"]["train"]["rows"] == 400_000
     assert texts(folder)["train"][:400] != texts(folder)["valid"][:400]
 

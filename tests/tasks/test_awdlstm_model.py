@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from mlbench.experiment.config import compose
-from mlbench.tasks.awdlstm import Config, Dropouts, build, flops_per_token
+from mlbench.tasks.awdlstm import Config, Dropouts
 from mlbench.tasks.awdlstm.model import AwdLstm, Output, WeightDropLSTM, detached, keep, loss
+from mlbench.tasks.awdlstm.torch import flops_per_token, language_model
 
 WORDS, EMBEDDING, HIDDEN = 17, 6, 10
 NONE = Dropouts(output=0, hidden=0, input=0, embedding=0, recurrent=0)
@@ -51,7 +52,7 @@ def torch_layers(model: AwdLstm) -> list[nn.LSTM]:
 def test_the_official_model_has_as_many_parameters_as_its_closed_form(recipe):
     config = official(f"task.recipe={recipe}")
     with torch.device("meta"):
-        model = build(config, 33_278)
+        model = language_model(config, 33_278)
     words = 33_278 * (400 + 1)  # tied input and output words, and a bias each
     layers = sum(4 * out * (inputs + out + 2) for inputs, out in [(400, 1150), (1150, 1150), (1150, 400)])
     found = sum(parameter.numel() for parameter in model.parameters())
@@ -62,7 +63,7 @@ def test_training_flops_equal_the_closed_form():
     config = official()
     recurrent = sum(4 * out * out for out in (1150, 1150, 400))
     weights = 4 * (1150 * 400 + 1150 * 1150 + 400 * 1150) + recurrent + 400 * 33_278
-    without = 2 * recurrent / 70  # nothing flows into the state that a piece begins with
+    without = 2 * recurrent / 70  # nothing flows into the state that a chunk begins with
     assert flops_per_token(config, 33_278) == pytest.approx(6 * weights - without, rel=1e-12)
 
 
@@ -126,8 +127,12 @@ def test_recurrent_weights_are_dropped_for_the_whole_piece_and_learn_through_the
 
 
 def test_every_piece_drops_other_weights_and_evaluation_none():
-    layer, x, masks = WeightDropLSTM(EMBEDDING, HIDDEN, drop=0.5), torch.randn(7, 3, EMBEDDING), generator()
-    first, second = layer(x, None, masks)[0], layer(x, None, masks)[0]
+    layer, x, dropout_rng = (
+        WeightDropLSTM(EMBEDDING, HIDDEN, drop=0.5),
+        torch.randn(7, 3, EMBEDDING),
+        generator(),
+    )
+    first, second = layer(x, None, dropout_rng)[0], layer(x, None, dropout_rng)[0]
     assert not torch.equal(first, second)
     theirs, _ = masked(layer, 0.0, seed=0)
     torch.testing.assert_close(layer.eval()(x, None, None)[0], theirs(x)[0])
@@ -144,7 +149,7 @@ def test_locked_dropout_drops_the_same_units_of_a_column_at_every_token():
 
 def test_embedding_dropout_drops_a_word_at_all_its_places():
     model, seen = small(embedding=0.4), {}
-    model.locked = lambda x, drop, masks: seen.setdefault("x", x)  # what comes out of the words
+    model.locked = lambda x, drop, dropout_rng: seen.setdefault("x", x)  # what comes out of the words
     text = tokens(40, 6)
     model(text, None, generator(9))
     rows = keep(model.words, (WORDS, 1), 0.4, generator(9))
@@ -186,7 +191,7 @@ def test_the_loss_is_cross_entropy_with_both_regularisations():
             if row:
                 change = (raw[row, column] - raw[row - 1, column]).double()
                 expected += 3 * change.square().mean().item() / 20
-    found = loss(Output(logits, raw, dropped, []), targets, activation=2, slowness=3)
+    found = loss(Output(logits, raw, dropped, []), targets, ar=2, tar=3)
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -195,7 +200,7 @@ def test_the_losses_of_equal_parts_average_to_that_of_the_whole():
 
     def part(columns: slice) -> torch.Tensor:
         half = Output(output.logits[:, columns], output.raw[:, columns], output.dropped[:, columns], [])
-        return loss(half, targets[:, columns], activation=2, slowness=1)
+        return loss(half, targets[:, columns], ar=2, tar=1)
 
     both = (part(slice(2)) + part(slice(2, 4))) / 2
     assert both.item() == pytest.approx(part(slice(4)).item(), rel=1e-6)
@@ -217,5 +222,5 @@ def test_cudnn_finds_the_weights_in_one_piece_and_agrees_with_the_cpu(embedding,
         warnings.simplefilter("error")  # cuDNN's warning about weights that are scattered in memory
         torch.testing.assert_close(model(text.cuda()).logits.cpu(), expected, atol=1e-4, rtol=1e-4)
         output = model.train()(text.cuda(), None, generator(device="cuda"))
-        loss(output, text.cuda(), activation=2, slowness=1).backward()
+        loss(output, text.cuda(), ar=2, tar=1).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

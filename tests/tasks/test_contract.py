@@ -1,182 +1,49 @@
-"""THE CONTRACT of a task, for every task there is; a new task is found by its YAML."""
+"""mlbench's own tasks keep the contract that ships for those of others."""
 
-import math
-import shutil
-from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from ranks import mini_worker, run_ranks
 
-from mlbench.experiment.config import TrainingConfig, choices, compose
+from mlbench.contract.ranks import mini_worker
+from mlbench.contract.test_task import *  # noqa: F403
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
 from mlbench.studies import spec
 from mlbench.tasks import registry
-from mlbench.training import loop
-from mlbench.training.loop import Outcome, Parts
 from mlbench.training.worker import Worker
 
-TASKS = choices("task")
-TRAINED = [name for name in TASKS if compose([f"task={name}"]).target is not None]
-
-
-def stub(parts: Parts, worker: Worker) -> Outcome:
-    """Two updates in evaluation mode (no dropout, no batch statistics), one validation."""
-    parts.load()
-    parts.model.eval()
-    losses, seen = [], []
-    for update, micro_batches in zip(range(2), parts.updates(0), strict=False):
-        parts.before_update(update)
-        total = 0.0
-        for batch in micro_batches:
-            seen += [tensor.clone() for tensor in _tensors(batch)]
-            loss = parts.loss(parts.forward(parts.model, batch), batch)
-            loss.backward()
-            total += loss.item()
-        losses.append(total)
-    with torch.no_grad():
-        metrics = parts.validate(parts.model)
-    return Outcome("completed", validations=[{"losses": losses, "seen": seen, "metrics": metrics}])
-
-
-def _tensors(batch: Any) -> list[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        return [batch]
-    if hasattr(batch, "__dict__"):
-        batch = list(vars(batch).values())
-    parts = batch.values() if isinstance(batch, dict) else batch
-    return [t for part in parts if not isinstance(part, (int, float, str)) for t in _tensors(part)]
-
-
-def observe(worker: Worker, names: list[str], root: Path, half: bool) -> dict[str, Any]:
-    """Run every task with the stub; `half` halves the batch a worker."""
-    loop.train = stub
-    seen = {}
-    for name in names:
-        words = [f"task={name}", "goal=none", "division=open"]
-        task = compose(words).task
-        if half and "batch_size" in type(task).model_fields and isinstance(task, TrainingConfig):
-            task = compose([*words, f"task.batch_size={task.batch_size // 2}"]).task
-        seen[name] = registry.load(name).run(task, mini_worker(worker, root)).validations[0]
-    return seen
-
-
-@pytest.fixture(scope="module")
-def alone(data_root: Path) -> dict[str, Any]:
-    return run_ranks(observe, 1, TRAINED, data_root, False)[0]
-
-
-@pytest.fixture(scope="module")
-def pair(data_root: Path) -> list[dict[str, Any]]:
-    return run_ranks(observe, 2, TRAINED, data_root, True)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_prepare_makes_the_data_once(name: str, data_root: Path) -> None:
-    def progress(step: str, done: int, total: int | None, unit: str) -> None:
-        """Take what mlbench.data gives a person to see."""
-
-    task = compose([f"task={name}"]).task
-    folder = registry.load(name).prepare(task, data_root, progress=progress)
-    before = {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
-    assert registry.load(name).prepare(task, data_root) == folder
-    assert {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*")} == before
-
-
-def first_batches(worker: Worker, root: Path, spoil: bool) -> dict[str, list[torch.Tensor] | None]:
-    """Return what every task trains on first, None where it fails.
-
-    With `spoil` the prepared files turn to zeros just before the loop would let the task load them. Moves
-    to the device copy, as those to a GPU do.
-    """
-    seen: dict[str, list[torch.Tensor] | None] = {}
-
-    def stub(parts: Parts, worker: Worker) -> Outcome:
-        for file in root.glob(f"{task.name}/*/*.arrow") if spoil else ():
-            with file.open("r+b") as raw:
-                raw.write(bytes(file.stat().st_size))
-        seen[task.name] = None
-        parts.load()
-        seen[task.name] = [tensor.clone() for tensor in _tensors(next(iter(parts.updates(0)))[0])]
-        return Outcome("completed")
-
-    move = torch.Tensor.to
-    torch.Tensor.to = lambda self, *given, **named: move(self, *given, **named).clone()
-    loop.train = stub
-    for name in TRAINED:
-        task = compose([f"task={name}"]).task
-        with suppress(Exception) if spoil else nullcontext():
-            registry.load(name).run(task, mini_worker(worker, root / name))
-    return seen
-
-
-def test_no_content_of_the_data_is_read_before_the_clock_runs(data_root: Path, tmp_path: Path) -> None:
-    """All of epsilon, CIFAR, WikiText and WMT were copied, and sorted, in what counted as start-up."""
-    for name in TRAINED:
-        folder = registry.load(name).prepare(compose([f"task={name}"]).task, data_root)
-        shutil.copytree(folder, tmp_path / name / folder.name)
-    (right,) = run_ranks(first_batches, 1, tmp_path, False)
-    (spoilt,) = run_ranks(first_batches, 1, tmp_path, True)
-    assert right.keys() == spoilt.keys() == set(TRAINED)
-    for name in TRAINED:
-        found = spoilt[name]
-        assert found is None or not any(map(torch.equal, right[name], found)), name
-
-
-class Enough(Exception):
-    """The first update was made."""
-
-
-SCALING = [words for grid, _ in spec.named("scaling", place={}).grids for words in grid.points]
+SCALING = [words for grid, _ in spec.named("scaling", output_settings={}).grids for words in grid.points]
 
 
 @pytest.mark.parametrize("words", SCALING, ids=" ".join)
 def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
-    words: tuple[str, ...], data_root: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], data_root: Path
 ) -> None:
-    """The mini Transformer's updates cannot be shared out to 32 workers, which the study asked for."""
-
-    def stub(parts: Parts, worker: Worker) -> Outcome:
-        parts.load()
-        assert parts.samples(next(iter(parts.updates(0)))[0]) > 0
-        raise Enough
-
-    monkeypatch.setattr(loop, "train", stub)
+    """The mini Transformer's steps cannot be shared out to 32 workers, which the study asked for."""
     experiment = compose(words)
     worker = Worker(rank=experiment.workers - 1, world_size=experiment.workers)
-    with pytest.raises(Enough):
-        registry.load(experiment.task.name).run(experiment.task, mini_worker(worker, data_root))
+    setup = registry.build(experiment.task, mini_worker(worker, data_root))
+    batch = next(iter(setup.steps(setup.load(), 0)))[0]
+    setup.close()
+    assert setup.samples(batch) > 0
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_two_updates_give_a_finite_loss_and_validation_the_goals_metric(name: str, alone: dict) -> None:
-    assert len(alone[name]["losses"]) == 2 and all(map(math.isfinite, alone[name]["losses"]))
-    assert math.isfinite(alone[name]["metrics"][compose([f"task={name}"]).task.metric])
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_one_and_two_workers_with_equal_global_batch_agree(name: str, alone: dict, pair: list) -> None:
-    both = [sum(losses) / 2 for losses in zip(*(rank[name]["losses"] for rank in pair), strict=True)]
-    assert both == pytest.approx(alone[name]["losses"], rel=1e-4)
-    for rank in pair:
-        assert rank[name]["metrics"] == pytest.approx(alone[name]["metrics"], rel=1e-6)
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_ranks_train_on_different_data(name: str, pair: list) -> None:
-    first, second = (rank[name]["seen"][0] for rank in pair)
-    assert first.shape != second.shape or not torch.equal(first, second)
-
-
-def test_the_same_seed_gives_the_same_loss(data_root: Path, alone: dict) -> None:
-    (again,) = run_ranks(observe, 1, TRAINED, data_root, False)
-    for name in TRAINED:
-        assert again[name]["losses"] == alone[name]["losses"]
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_every_task_explains_itself(name: str) -> None:
-    page = (Path(registry.__file__).parent / name / "README.md").read_text()
-    for word in ("licence", "goal", "MLBench"):
-        assert word.lower() in page.lower()
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["task=allreduce", "workers=1"], "at least 2 workers"),
+        (["task=resnet50", "workers=8193", "scale=official"], "8193 workers share a global batch"),
+        (["task=resnet50", "division=open", "task.micro_batch=5"], "task.micro_batch=5 does not divide"),
+        (["task=transformer", "division=open", "task.chunks=32"], "32 padded tokens do not hold 8 sentences"),
+        (["task=gnmt", "division=open", "task.global_batch_size=32000"], "are less than one step of 32,000"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_any_worker_starts(
+    data_root: Path, words: list[str], sentence: str
+) -> None:
+    experiment = compose([*words, f"data_root={data_root}"])
+    folder = None
+    if experiment.scale == "mini":
+        folder = registry.load(experiment.task.name).prepare(experiment.task, data_root)
+    with pytest.raises(UserError, match=sentence):
+        registry.check(experiment.task, workers=experiment.workers, folder=folder)

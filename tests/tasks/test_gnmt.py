@@ -6,9 +6,7 @@ import torch
 from mlbench.experiment.config import compose
 from mlbench.tasks import registry
 from mlbench.tasks.gnmt.model import Gnmt
-from mlbench.tasks.translation.training import pair_flops
-from mlbench.training import loop
-from mlbench.training.loop import Outcome, Parts
+from mlbench.tasks.translation.torch import pair_flops
 from mlbench.training.worker import Worker
 
 VOCABULARY = 32_320  # of the original's data set
@@ -43,31 +41,28 @@ def test_flops_are_those_of_the_closed_form(source, target):
         assert expected / (source + target) == pytest.approx(382e6, rel=0.01)
 
 
-def test_the_recipe_counts_both_sides_and_has_the_originals_rates(monkeypatch, data_root):
+def test_the_recipe_counts_both_sides_and_has_the_originals_rates(data_root):
     """Rates of 8 epochs of 10 updates: 200 updates of warm-up never end, so they are cut to 4."""
-    seen: list[Any] = []
-
-    def stub(parts: Parts, worker: Worker) -> Outcome:
-        parts.load()
-        batch = next(iter(parts.updates(0)))[0]
-        seen.append((parts.samples(batch), batch.source_tokens + batch.target_tokens))
-        total = parts.epochs * len(parts.updates(0))
-        rates = []
-        for update in range(total):
-            parts.before_update(update)
-            rates.append(parts.optimizer.param_groups[0]["lr"])
-        seen.append((total, rates, parts.validate_at, parts.optimizer.param_groups[0]))
-        return Outcome("completed")
-
-    monkeypatch.setattr(loop, "train", stub)
-    words = ["task.epochs=8", "task.rate=2e-3", "task.warmup=4", "task.update_size=1500", "task.units=15"]
+    words = [
+        "task.epochs=8",
+        "task.lr=2e-3",
+        "task.warmup_steps=4",
+        "task.global_batch_size=1500",
+        "task.chunks=15",
+    ]
     config: Any = compose(["task=gnmt", "division=open", *words, "task.batch_size=100"]).task
-    outcome = registry.load("gnmt").run(config, Worker(data_root=data_root))
-    (counted, tokens), (total, rates, validate_at, group) = seen
-    assert counted == tokens and outcome.unit == "tokens"
+    setup = registry.build(config, Worker(data_root=data_root))
+    steps = setup.steps(setup.load(), 0)
+    batch = next(iter(steps))[0]
+    total, rates, group = setup.epochs * len(steps), [], setup.optimizer.param_groups[0]
+    for step in range(total):
+        setup.before_step(step)
+        rates.append(group["lr"])
+    assert setup.samples(batch) == batch.source_tokens + batch.target_tokens
+    assert setup.sample_unit == "tokens"
     assert total == 80
     assert rates[:5] == pytest.approx([2e-5, 2e-5 * 100**0.25, 2e-4, 2e-4 * 100**0.25, 2e-3])
     assert [place for place in range(5, 80) if rates[place] < rates[place - 1]] == [32, 36, 40, 44]
     assert rates[-1] == pytest.approx(2e-3 / 16)
-    assert validate_at == (0.3, 0.6, 0.9, 1.0)
+    assert setup.validate_at == (0.3, 0.6, 0.9, 1.0)
     assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.999), 1e-8, 0)

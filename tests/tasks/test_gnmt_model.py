@@ -43,9 +43,9 @@ def test_weights_start_as_spread_as_the_originals_tenth_at_its_width():
 def test_the_first_layer_in_both_directions_is_torchs_packed_one():
     encoder = Encoder(8, layers=1, dropout=0.0)
     both = nn.LSTM(8, 8, bidirectional=True)
-    for name, weight in encoder.forwards.named_parameters():
+    for name, weight in encoder.forward_lstm.named_parameters():
         getattr(both, name).data.copy_(weight)
-    for name, weight in encoder.backwards.named_parameters():
+    for name, weight in encoder.backward_lstm.named_parameters():
         getattr(both, f"{name}_reverse").data.copy_(weight)
     x = torch.randn(7, 3, 8)
     packed = nn.utils.rnn.pack_padded_sequence(x, LENGTHS, enforce_sorted=False)
@@ -62,7 +62,7 @@ def test_the_model_is_what_its_description_says_sentence_by_sentence():
     found = ours(source, LENGTHS, target)
     for row, length in enumerate(LENGTHS.tolist()):
         x = ours.embedding(source[row, :length])
-        there, back = encoder.forwards(x)[0], encoder.backwards(x.flip(0))[0].flip(0)
+        there, back = encoder.forward_lstm(x)[0], encoder.backward_lstm(x.flip(0))[0].flip(0)
         second = encoder.layers[0](torch.cat([there, back], 1))[0]
         third = encoder.layers[1](second)[0] + second
         memory = encoder.layers[2](third)[0] + third
@@ -104,7 +104,7 @@ def test_steps_of_the_search_are_the_training_pass():
     targets = [sentences(6, seed=seed) for seed in (3, 4)]
     with torch.no_grad():
         memory = ours.encode(source, LENGTHS)
-        state = ours.begin(memory, 2)
+        state = ours.init_state(memory, 2)
         for place in range(6):
             words = torch.stack([target[:, place] for target in targets], 1)
             logits, state, weights = ours.step(words, state, memory)

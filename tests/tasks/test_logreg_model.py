@@ -1,17 +1,17 @@
+import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from ranks import mini_worker
+from ranks import mini_worker, run_ranks
 from sklearn.linear_model import LogisticRegression
 
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
 from mlbench.tasks.logreg import data
-from mlbench.tasks.logreg.model import correct, linear, loss
+from mlbench.tasks.logreg.model import correct, cross_entropy, linear
 from mlbench.training import loop
 from mlbench.training.worker import Worker
 
@@ -30,6 +30,11 @@ def rows():
 def objective(features, labels, w):
     signs = 2 * labels - 1
     return np.logaddexp(0, -signs * (features @ w)).mean() + L2 / 2 * w @ w
+
+
+def loss(logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, l2: float) -> torch.Tensor:
+    """Return the objective: mean cross-entropy + l2/2 * ||w||^2."""
+    return cross_entropy(logits, labels) + l2 / 2 * weight.square().sum()
 
 
 def test_the_map_is_linear_without_bias():
@@ -103,21 +108,15 @@ def test_correct_counts_rows_by_the_sign_of_the_logit(dtype):
 
 
 def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
-    data_root: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    data_root: Path, request: pytest.FixtureRequest
 ) -> None:
-    trained: dict[str, Any] = {}
-    train = loop.train
-
-    def remember(parts: loop.Parts, worker: Worker) -> loop.Outcome:
-        trained["model"] = parts.model
-        return train(parts, worker)
-
-    monkeypatch.setattr(loop, "train", remember)
     task = compose(["task=logreg", "goal=none"]).task
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more only wait for each other on rows this short
     request.addfinalizer(lambda: torch.set_num_threads(threads))
-    registry.load("logreg").run(task, mini_worker(Worker(), data_root))
+    worker = mini_worker(Worker(), data_root)
+    setup = registry.build(task, worker)
+    loop.train(setup, worker)
     rows, _ = data.open_dataset(data_root / task.dataset)
     features, labels = rows.features.double().numpy(), rows.labels.numpy()
     l2 = vars(task)["l2"]
@@ -127,7 +126,7 @@ def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
         return float(np.logaddexp(0, -(2 * labels - 1) * (features @ w)).mean() + l2 / 2 * w @ w)
 
     best = objective(fitted.fit(features, labels).coef_[0])
-    ours = objective(trained["model"].weight.detach().double().numpy()[0])
+    ours = objective(setup.model.get_parameter("weight").detach().double().numpy()[0])
     assert best <= ours <= best + 1e-3
 
 
@@ -146,8 +145,22 @@ def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_
         return select(rows, dim, chosen)
 
     monkeypatch.setattr(torch.Tensor, "index_select", remember)
-    registry.load("logreg").run(compose(words).task, mini_worker(Worker(), data_root))
+    registry.run(compose(words).task, mini_worker(Worker(), data_root))
     held, trained = touched[0], torch.cat(touched[1:])
     assert len(held) == 4_000 and len(trained) == 16_000
     assert torch.equal(torch.cat([held, trained]).sort().values, torch.arange(20_000))
     assert torch.equal(held, data.held_out(20_000)[1]), "the same rows for every seed"
+
+
+def validated(worker: Worker, root: Path, files: list[str]) -> dict[str, float]:
+    words = ["task=logreg", "goal=none", "division=open", "task.epochs=1", "task.batch_size=2", *files]
+    return registry.run(compose(words).task, mini_worker(worker, root)).validations[-1]["metrics"]
+
+
+def test_a_worker_without_a_test_row_adds_nothing(tmp_path: Path) -> None:
+    """Three workers share two test rows; the mean over no row is not a number."""
+    (tmp_path / "train").write_text("".join(f"{row % 2} 1:{row % 5} 2:{row % 3}\n" for row in range(24)))
+    (tmp_path / "test").write_text("0 1:1 2:1\n1 1:3 2:2\n")
+    files = [f"task.{split}_file={tmp_path / split}" for split in ("train", "test")]
+    shared = run_ranks(validated, 3, tmp_path, files)
+    assert shared[0] == shared[1] == shared[2] and math.isfinite(shared[0]["loss"])

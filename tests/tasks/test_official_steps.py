@@ -14,6 +14,7 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import test_awdlstm_data
 import test_logreg_data
@@ -27,10 +28,10 @@ from mlbench.datasets import download
 from mlbench.experiment import config
 from mlbench.tasks import registry
 from mlbench.tasks.allreduce import collectives
+from mlbench.tasks.translation import cipher, wmt
 from mlbench.tasks.translation import data as translation
-from mlbench.tasks.translation import language, wmt
 from mlbench.training import loop
-from mlbench.training.loop import Outcome, Parts
+from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 pytestmark = pytest.mark.slow
@@ -60,15 +61,12 @@ def epsilon(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
 
 def cifar10(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
     """Five batches of 52 images and one of 20."""
-    names = [f"data_batch_{number}" for number in range(1, 6)] + ["test_batch"]
-    members = {}
-    for seed, name in enumerate(names):
-        pixels, labels = test_resnet20_data.batch(20 if name == "test_batch" else 52, seed)
-        content = {b"batch_label": b"", b"labels": labels, b"data": pixels, b"filenames": [b""] * len(labels)}
-        members[name] = test_resnet20_data.python2_pickle(content)
+    names = (*test_resnet20_data.data.CIFAR10_FILES["train"], *test_resnet20_data.data.CIFAR10_FILES["test"])
+    rows = dict.fromkeys(names, 52) | {"test_batch.bin": 20}
+    members = {name: test_resnet20_data.batch(rows[name], seed).tobytes() for seed, name in enumerate(names)}
     packed = test_resnet20_data.tar(members)
-    mirror.files = {"cifar-10-python.tar.gz": packed}
-    test_resnet20_data.small_cifar10(patch, packed, members, (mirror.url,))
+    mirror.files = {"cifar-10-binary.tar.gz": packed}
+    test_resnet20_data.small_cifar10(patch, packed, (mirror.url,))
 
 
 def imagenet(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
@@ -101,7 +99,7 @@ def wikitext2(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
 
 def newstest(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
     """WMT's archives, with short sentences."""
-    short = [pair for pair in language.corpus(3_000, seed=8) if max(map(len, map(str.split, pair))) <= 7]
+    short = [pair for pair in cipher.corpus(3_000, seed=8) if max(map(len, map(str.split, pair))) <= 7]
     parts = ((wmt.EUROPARL, short[:150]), (wmt.COMMONCRAWL, short[150:200]))
     news = ((wmt.NEWS_11, short[200:]), (wmt.NEWS_12, short[200:]))
     own = {
@@ -116,8 +114,8 @@ CASES: dict[str, Case] = {
     "resnet20": Case(cifar10, 272_474, 10),
     "resnet50": Case(imagenet, 25_557_032, 1_000, {"batch_size": 4}),
     "awdlstm": Case(wikitext2, 33_556_078, 33_278, {"batch_size": 2}),
-    "gnmt": Case(newstest, 160_671_297, 32_320, {"update_size": 8, "units": 1}),
-    "transformer": Case(newstest, 210_808_832, 33_712, {"update_size": 128, "units": 1}),
+    "gnmt": Case(newstest, 160_671_297, 32_320, {"global_batch_size": 8, "chunks": 1}),
+    "transformer": Case(newstest, 210_808_832, 33_712, {"global_batch_size": 128, "chunks": 1}),
 }
 
 
@@ -125,22 +123,23 @@ def closed(name: str) -> config.Experiment:
     """Return the official experiment as `python -m mlbench.run` composes it, which has no deviation."""
     words = [f"task={name}", "scale=official", "division=closed"]
     experiment = config.compose(words)
-    assert experiment.official and not config.declared_deviations(words)
+    assert experiment.official and not experiment.deviations
     return experiment
 
 
 @dataclass
 class First:
-    """The first updates of a run, over as many epochs as small data need; remembers what it gave."""
+    """The first steps of a run, over as many epochs as small data need; remembers what it gave."""
 
-    parts: Parts
+    setup: TrainingSetup
+    data: Any
     given: list[Any] = field(default_factory=list)
 
     def __len__(self) -> int:
         return STEPS
 
     def __iter__(self) -> Any:
-        epochs = (self.parts.updates(epoch) for epoch in count())
+        epochs = (self.setup.steps(self.data, epoch) for epoch in count())
         for update in islice(chain.from_iterable(epochs), STEPS):
             self.given.append(update[0])
             yield update
@@ -150,34 +149,33 @@ def first_steps(worker: Worker, name: str, root: Path) -> dict[str, Any]:
     """Run the task through the loop for so many updates, each followed by an empty validation."""
     experiment = closed(name)
     worker.data_root, worker.seed, worker.goal = root, 1, experiment.target
-    train, seen = loop.train, {}
+    goal = experiment.target
+    assert goal is not None
+    missed = goal.target + (1 if goal.direction == "min" else -1)
+    firsts: list[First] = []
 
-    def shortened(parts: Parts, worker: Worker) -> Outcome:
-        first, goal = First(parts), experiment.target
-        assert goal is not None
-        missed = goal.target + (1 if goal.direction == "min" else -1)
-        seen["parameters"] = sum(weight.numel() for weight in parts.model.parameters())
-        short = replace(
-            parts,
-            epochs=1,
-            updates=lambda _: first,
-            validate=lambda _: {goal.metric: missed},
-            after_validation=lambda _: None,
-            validate_at=tuple((number + 0.5) / STEPS for number in range(STEPS)),
-        )
-        outcome = train(short, worker)
-        seen["sizes"] = [_tokens_a_sentence(batch) if name == "gnmt" else 1.0 for batch in first.given]
-        return outcome
+    def steps(data: Any, _: int) -> First:
+        firsts.append(First(setup, data))
+        return firsts[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "train", shortened)
         if name in ("gnmt", "transformer"):
             _pad_vocabulary(patch, CASES[name].classes)
-        short = experiment.task.model_copy(update=CASES[name].cut)
-        outcome = registry.load(name).run(short, worker)
+        setup = registry.build(experiment.task.model_copy(update=CASES[name].cut), worker)
+    seen: dict[str, Any] = {"parameters": sum(weight.numel() for weight in setup.model.parameters())}
+    short = replace(
+        setup,
+        epochs=1,
+        steps=steps,
+        validate=lambda *_: {goal.metric: missed},
+        after_validation=lambda _: None,
+        validate_at=tuple((number + 0.5) / STEPS for number in range(STEPS)),
+    )
+    outcome = loop.train(short, worker)
+    seen["sizes"] = [_tokens_a_sentence(batch) if name == "gnmt" else 1.0 for batch in firsts[0].given]
     losses = [validation["train_loss"] for validation in outcome.validations]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return seen | {"status": outcome.status, "updates": outcome.updates, "losses": losses, "peak": peak}
+    return seen | {"status": outcome.status, "steps": outcome.steps, "losses": losses, "peak": peak}
 
 
 def _tokens_a_sentence(batch: Any) -> float:
@@ -190,7 +188,8 @@ def _pad_vocabulary(patch: pytest.MonkeyPatch, pieces: int) -> None:
 
     def padded(folder: Path) -> translation.Dataset:
         found = opened(folder)
-        return replace(found, pieces=[*found.pieces, *[""] * (pieces - len(found.pieces))])
+        padding = pa.array([""] * (pieces - len(found.pieces)), found.pieces.type)
+        return replace(found, pieces=pa.chunked_array([*found.pieces.chunks, padding]))
 
     patch.setattr(translation, "open_dataset", padded)
 
@@ -204,7 +203,7 @@ def test_the_first_steps_of_the_official_run(name: str, tmp_path: Path) -> None:
         task = closed(name).task
         registry.load(name).prepare(task, tmp_path)
     (found,) = run_ranks(first_steps, 1, name, tmp_path)
-    assert (found["status"], found["updates"]) == ("goal_not_reached", STEPS)
+    assert (found["status"], found["steps"]) == ("goal_not_reached", STEPS)
     assert found["parameters"] == case.parameters
     assert found["peak"] < MOST_BYTES
     losses = [loss / size for loss, size in zip(found["losses"], found["sizes"], strict=True)]
@@ -219,7 +218,7 @@ class Enough(Exception):
 def first_exchanges(worker: Worker) -> list[int]:
     """Run the all-reduce task up to its 20th size; return the elements that were exchanged."""
     task: Any = config.compose(["task=allreduce", "scale=official", "division=closed", "workers=2"]).task
-    exchange, elements = collectives.Exchange.seconds, []
+    exchange, elements = collectives.CollectiveCase.seconds, []
 
     def counted(self: Any, repeats: int, worker: Worker) -> list[float]:
         if repeats == task.repeats:
@@ -229,9 +228,9 @@ def first_exchanges(worker: Worker) -> list[int]:
         return exchange(self, repeats, worker)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collectives.Exchange, "seconds", counted)
+        patch.setattr(collectives.CollectiveCase, "seconds", counted)
         with pytest.raises(Enough):
-            registry.load("allreduce").run(task, worker)
+            registry.run(task, worker)
     return elements
 
 

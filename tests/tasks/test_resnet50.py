@@ -12,23 +12,27 @@ from test_resnet50_data import write_images
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry, resnet50
-from mlbench.tasks.resnet50 import data
+from mlbench.tasks.resnet50 import batches, data
 from mlbench.training import loop, precision
-from mlbench.training.loop import Outcome, Parts
-from mlbench.training.timer import Tracker
+from mlbench.training.setup import TrainingSetup
+from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
-TINY = ["task=resnet50", "division=open", "goal=none", "task.blocks=[1,1,1,1]", "task.width=4",
-        "task.crop=32", "task.resize=36", "task.epochs=2", "task.warmup=1"]  # fmt: skip
+TINY = ["task=resnet50", "division=open", "goal=none", "task.stage_blocks=[1,1,1,1]", "task.width=4",
+        "task.crop=32", "task.resize=36", "task.epochs=2", "task.warmup_epochs=1"]  # fmt: skip
 
 
 def train_on(worker: Worker, root: Path, words: list[str]) -> Any:
     """Train on a small ImageNet of 18 training and 9 validation images; return what came out."""
+    return loop.train(set_up(worker, root, words), worker)
+
+
+def set_up(worker: Worker, root: Path, words: list[str]) -> TrainingSetup:
     worker.data_root, worker.seed = root, 1
     with pytest.MonkeyPatch.context() as small:
         small.setattr(data, "IMAGENET_IMAGES", {"train": 18, "val": 9})
         small.setattr(data, "IMAGENET_CLASSES", 3)
-        return registry.load("resnet50").run(compose(words).task, worker)  # type: ignore[arg-type]
+        return registry.build(compose(words).task, worker)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +47,8 @@ def test_class_folders_go_from_prepare_to_a_trained_model_on_two_workers(imagene
     words = [*TINY, "scale=official", "task.batch_size=4", "task.micro_batch=2"]
     first, second = run_ranks(train_on, 2, imagenet, words)
     assert first.status == "completed" and first.unit == "images"
-    assert first.updates == 4  # 18 images fill two global batches of 8 an epoch
-    assert sum(segment.samples for segment in first.segments) == 16
+    assert first.steps == 4  # 18 images fill two global batches of 8 an epoch
+    assert sum(segment.samples for segment in first.phase_times) == 16
     assert first.flops_per_sample > 0
     for mine, other in zip(first.validations, second.validations, strict=True):
         assert mine["metrics"] == other["metrics"]
@@ -59,14 +63,14 @@ def test_class_folders_go_from_prepare_to_a_trained_model_on_two_workers(imagene
 def test_a_global_batch_grows_with_the_workers_to_its_limit() -> None:
     config = compose(["task=resnet50", "scale=official"]).task
     assert isinstance(config, resnet50.Config)
-    found = {k: resnet50.batches(config, k)[0] * k for k in (1, 2, 8, 32, 64, 1024)}
+    found = {k: batches(config, k)[0] * k for k in (1, 2, 8, 32, 64, 1024)}
     assert found == {1: 256, 2: 512, 8: 2048, 32: 8192, 64: 8192, 1024: 8192}
     with pytest.raises(UserError, match="share a global batch"):
-        resnet50.batches(config, 8193)
+        batches(config, 8193)
     odd = compose(["task=resnet50", "scale=official", "division=open", "task.micro_batch=100"]).task
     assert isinstance(odd, resnet50.Config)
     with pytest.raises(UserError, match="does not divide the 256 images"):
-        resnet50.batches(odd, 1)
+        batches(odd, 1)
 
 
 def test_labels_are_read_when_the_clock_runs_and_not_before(
@@ -82,24 +86,19 @@ def test_labels_are_read_when_the_clock_runs_and_not_before(
     def read() -> list[str]:
         return sorted(name for split in (opened[0].train, opened[0].val) for name in vars(split))
 
-    def stub(parts: Parts, worker: Worker) -> Outcome:
-        before = read()
-        parts.load()
-        seen.append([name for name in read() if name not in before])
-        return Outcome("completed")
-
-    seen: list[list[str]] = []
     monkeypatch.setattr(data, "open_dataset", remember)
-    monkeypatch.setattr(loop, "train", stub)
-    train_on(Worker(), imagenet, [*TINY, "scale=official", "task.batch_size=8"])
-    assert seen == [["labels", "labels"]]
+    setup = set_up(Worker(), imagenet, [*TINY, "scale=official", "task.batch_size=8"])
+    before = read()
+    setup.load()
+    setup.close()
+    assert [name for name in read() if name not in before] == ["labels", "labels"]
 
 
 class Overflowing(precision.LossScaler):
     """Its first two updates overflow."""
 
     def scale(self, outputs: Any) -> Any:
-        return super().scale(outputs) * (math.inf if self.skipped_updates() < 2 else 1.0)
+        return super().scale(outputs) * (math.inf if self.skipped_steps() < 2 else 1.0)
 
 
 def test_updates_that_overflowed_are_counted_in_every_validation(
@@ -109,8 +108,8 @@ def test_updates_that_overflowed_are_counted_in_every_validation(
     scaler = Overflowing(torch.device("cpu"), first=2.0, window=1000, largest=None)
     monkeypatch.setattr(precision, "on_device", lambda *_, **__: precision.Precision(None, scaler))
     outcome = train_on(Worker(), imagenet, [*TINY, "scale=official", "task.batch_size=8"])
-    assert outcome.updates == 4 and outcome.status == "completed"
-    assert [validation["metrics"]["skipped_updates"] for validation in outcome.validations] == [2.0, 2.0]
+    assert outcome.steps == 4 and outcome.status == "completed"
+    assert [validation["metrics"]["skipped_steps"] for validation in outcome.validations] == [2.0, 2.0]
 
 
 def test_more_workers_than_the_images_feed_are_refused(imagenet: Path) -> None:
@@ -122,9 +121,9 @@ def test_more_workers_than_the_images_feed_are_refused(imagenet: Path) -> None:
 def test_the_full_model_trains_its_first_steps_on_official_data(imagenet: Path) -> None:
     """All of the official model and its 224 x 224 crops, in batches that a small machine holds."""
     words = ["task=resnet50", "scale=official", "division=open", "goal=none"]
-    words += ["task.batch_size=2", "task.epochs=2", "task.warmup=1"]
+    words += ["task.batch_size=2", "task.epochs=2", "task.warmup_epochs=1"]
     outcome = train_on(Worker(), imagenet, words)
-    assert outcome.updates == 18 and outcome.status == "completed"
+    assert outcome.steps == 18 and outcome.status == "completed"
     losses = [validation["train_loss"] for validation in outcome.validations]
     assert all(0 < loss < 20 for loss in losses)
     # 4.09 G multiply-adds, two FLOPs each, three times, but for the first layer's input gradient
@@ -135,8 +134,14 @@ def test_the_full_model_trains_its_first_steps_on_official_data(imagenet: Path) 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_it_trains_on_a_gpu_in_every_precision(imagenet: Path, precision: str) -> None:
-    worker = Worker(device=torch.device("cuda", 0), tracker=Tracker("cuda"))
-    words = [*TINY, "scale=official", "task.batch_size=8", f"task.precision={precision}", "task.loaders=2"]
+    worker = Worker(device=torch.device("cuda", 0), timer=PhaseTimer("cuda"))
+    words = [
+        *TINY,
+        "scale=official",
+        "task.batch_size=8",
+        f"task.precision={precision}",
+        "task.dataloader_workers=2",
+    ]
     outcome = train_on(worker, imagenet, words)
-    assert outcome.updates == 4 and outcome.status == "completed"
+    assert outcome.steps == 4 and outcome.status == "completed"
     assert all(validation["train_loss"] > 0 for validation in outcome.validations)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import struct
 import zlib
@@ -123,6 +124,19 @@ def test_damaged_images_are_all_named_and_nothing_is_left_half(imagenet: Path) -
     assert "n02105855_1.JPEG: [Errno 21] Is a directory" in sentence
 
 
+def test_an_image_of_one_pixel_and_a_name_of_any_bytes_are_taken(imagenet: Path) -> None:
+    train = imagenet / "downloads/imagenet/train"
+    Image.new("RGB", (1, 1), "red").save(train / "n01440764/n01440764_1.JPEG", "JPEG")
+    image = train / "n01443537/n01443537_0.JPEG"
+    odd = os.path.join(os.fsencode(image.parent), b"\xff\xfe.JPEG")
+    os.rename(image, odd)
+    folder = data.prepare_dataset(IMAGENET, imagenet)
+    assert data.open_dataset(folder).train.widths.min() == 1
+    Path(os.fsdecode(odd)).write_text("no image")
+    shutil.rmtree(folder)
+    assert "\\udcff\\udcfe.JPEG: not an image" in refused(imagenet)
+
+
 def png(width: int, height: int) -> bytes:
     """Return a PNG file that states this size and holds no pixels."""
     chunks = (
@@ -198,12 +212,12 @@ def test_a_users_own_folders_are_a_data_set_each(tmp_path: Path) -> None:
 @pytest.fixture
 def decoder(imagenet: Path) -> decode.Decoder:
     found = data.open_dataset(data.prepare_dataset(IMAGENET, imagenet))
-    return decode.Decoder(found, crop=28, resize=32, smallest=0.08)
+    return decode.Decoder(found, crop=28, resize=32, min_crop_area=0.08)
 
 
-def decoded(decoder: decode.Decoder, job: decode.Job) -> np.ndarray:
-    pixels = np.empty((len(job.rows), decoder.crop, decoder.crop, 3), np.uint8)
-    decoder.decode(job, pixels)
+def decoded(decoder: decode.Decoder, task: decode.DecodeTask) -> np.ndarray:
+    pixels = np.empty((len(task.rows), decoder.crop, decoder.crop, 3), np.uint8)
+    decoder.decode(task, pixels)
     return pixels
 
 
@@ -214,7 +228,7 @@ def opened(decoder: decode.Decoder, split: str, row: int) -> Image.Image:
 def test_validation_pixels_are_torchvisions(decoder: decode.Decoder) -> None:
     transforms = torchvision_ops.load().transforms
     reference = transforms.Compose([transforms.Resize(32), transforms.CenterCrop(28)])
-    found = decoded(decoder, decode.Job("val", list(range(6))))
+    found = decoded(decoder, decode.DecodeTask("val", list(range(6))))
     for row in range(6):
         assert np.array_equal(found[row], reference(opened(decoder, "val", row))), row
 
@@ -222,10 +236,10 @@ def test_validation_pixels_are_torchvisions(decoder: decode.Decoder) -> None:
 def test_training_pixels_are_torchvisions_for_the_same_crop(decoder: decode.Decoder) -> None:
     functional = torchvision_ops.load().transforms.functional
     rows = np.arange(9)
-    found = decoded(decoder, decode.Job("train", rows.tolist(), key=77))
+    found = decoded(decoder, decode.DecodeTask("train", rows.tolist(), key=77))
     train = decoder.splits["train"]
     numbers = crops.uniform(77, rows, crops.DRAWS)
-    boxes, mirrored = crops.draw(numbers, train.heights, train.widths, smallest=0.08)
+    boxes, mirrored = crops.draw(numbers, train.heights, train.widths, min_crop_area=0.08)
     assert mirrored.any() and not mirrored.all()
     for row, (left, top, right, bottom) in enumerate(boxes.tolist()):
         image = opened(decoder, "train", row)
@@ -246,18 +260,18 @@ def test_uniform_numbers_are_splitmix64() -> None:
     key=st.integers(0, 2**63 - 1),
     height=st.integers(1, 3000),
     width=st.integers(1, 3000),
-    smallest=st.floats(0.01, 1),
+    min_crop_area=st.floats(0.01, 1),
 )
-def test_a_crop_is_the_first_that_fits(key: int, height: int, width: int, smallest: float) -> None:
+def test_a_crop_is_the_first_that_fits(key: int, height: int, width: int, min_crop_area: float) -> None:
     """Against the rule written down once more, for one image."""
     numbers = crops.uniform(key, np.array([3]), crops.DRAWS)
     sides = np.array([height]), np.array([width])
-    (box,), _ = crops.draw(numbers, *sides, smallest=smallest)
+    (box,), _ = crops.draw(numbers, *sides, min_crop_area=min_crop_area)
     left, top, right, bottom = box.tolist()
     assert 0 <= left < right <= width and 0 <= top < bottom <= height
     areas, ratios, tops, lefts = numbers[0, :-1].reshape(4, 10)
     for area, ratio, down, across in zip(areas, ratios, tops, lefts, strict=True):
-        pixels = (smallest + (1 - smallest) * area) * (height * width)
+        pixels = (min_crop_area + (1 - min_crop_area) * area) * (height * width)
         shape = np.exp(np.log(3 / 4) + (np.log(4 / 3) - np.log(3 / 4)) * ratio)
         w, h = round(float(np.sqrt(pixels * shape))), round(float(np.sqrt(pixels / shape)))
         if 0 < w <= width and 0 < h <= height:
@@ -272,7 +286,7 @@ def test_a_crop_is_the_first_that_fits(key: int, height: int, width: int, smalle
 def test_crops_cover_areas_ratios_and_places_evenly() -> None:
     rows = np.arange(20_000)
     sides = np.full(20_000, 400), np.full(20_000, 500)
-    boxes, mirrored = crops.draw(crops.uniform(9, rows, crops.DRAWS), *sides, smallest=0.08)
+    boxes, mirrored = crops.draw(crops.uniform(9, rows, crops.DRAWS), *sides, min_crop_area=0.08)
     wide, tall = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     assert mirrored.mean() == pytest.approx(0.5, abs=0.02)
     area = wide * tall / 200_000
@@ -296,11 +310,11 @@ def epoch(decoder: decode.Decoder, processes: int) -> list[Any]:
     loader = decode.Loader(decoder, processes=processes, largest=4)
     given = []
     for number in (0, 1):
-        jobs = decode.training_jobs(9, batch=2, micro=2, epoch=number, worker=worker)
-        updates = decode.Updates(loader, jobs, per_update=2, on_device=copied)
+        tasks = decode.training_tasks(9, batch=2, micro=2, epoch=number, worker=worker)
+        updates = decode.EpochSteps(loader, tasks, per_step=2, on_device=copied)
         assert len(updates) == 2
         given += [pixels for update in updates for pixels in update]
-        given += map(copied, loader.batches(decode.validation_jobs(6, batch=4, worker=worker)))
+        given += map(copied, loader.batches(decode.validation_tasks(6, batch=4, worker=worker)))
     loader.close()
     return given
 
@@ -317,20 +331,20 @@ def test_batches_are_the_same_whatever_the_number_of_processes(decoder: decode.D
 def test_the_same_image_is_cropped_anew_in_every_epoch(decoder: decode.Decoder) -> None:
     worker = Worker(seed=4)
     first, second = (
-        decode.training_jobs(9, batch=9, micro=9, epoch=number, worker=worker)[0] for number in (0, 1)
+        decode.training_tasks(9, batch=9, micro=9, epoch=number, worker=worker)[0] for number in (0, 1)
     )
     assert sorted(first.rows) == sorted(second.rows) == list(range(9)) and first.rows != second.rows
-    pixels = [decoded(decoder, decode.Job("train", [5], job.key)) for job in (first, second)]
+    pixels = [decoded(decoder, decode.DecodeTask("train", [5], task.key)) for task in (first, second)]
     assert (pixels[0] != pixels[1]).any()
 
 
 def test_two_workers_see_what_one_sees(decoder: decode.Decoder) -> None:
-    def job(rank: int, workers: int) -> decode.Job:
+    def task(rank: int, workers: int) -> decode.DecodeTask:
         worker = Worker(seed=4, rank=rank, world_size=workers)
-        return decode.training_jobs(9, batch=8 // workers, micro=8 // workers, epoch=3, worker=worker)[0]
+        return decode.training_tasks(9, batch=8 // workers, micro=8 // workers, epoch=3, worker=worker)[0]
 
-    together = np.concatenate([decoded(decoder, job(rank, 2)) for rank in (0, 1)])
-    assert np.array_equal(together, decoded(decoder, job(0, 1)))
+    together = np.concatenate([decoded(decoder, task(rank, 2)) for rank in (0, 1)])
+    assert np.array_equal(together, decoded(decoder, task(0, 1)))
 
 
 def test_a_loader_process_that_is_killed_is_an_error(decoder: decode.Decoder) -> None:
@@ -340,7 +354,7 @@ def test_a_loader_process_that_is_killed_is_an_error(decoder: decode.Decoder) ->
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     with pytest.raises(RuntimeError, match="exited unexpectedly|killed"):
-        list(loader.batches([decode.Job("val", [0, 1])] * 50))
+        list(loader.batches([decode.DecodeTask("val", [0, 1])] * 50))
     loader.close()
 
 
@@ -394,9 +408,9 @@ def test_a_linear_classifier_on_pixels_learns_next_to_nothing_of_the_shapes(data
 
 def rows_of(worker: Worker, count: int) -> list[list[int]]:
     worker.seed = 6
-    trained = decode.training_jobs(count, batch=3, micro=3, epoch=0, worker=worker)
-    validated = decode.validation_jobs(count, batch=4, worker=worker)
-    return [[row for job in jobs for row in job.rows] for jobs in (trained, validated)]
+    trained = decode.training_tasks(count, batch=3, micro=3, epoch=0, worker=worker)
+    validated = decode.validation_tasks(count, batch=4, worker=worker)
+    return [[row for task in tasks for row in task.rows] for tasks in (trained, validated)]
 
 
 def test_ranks_train_and_validate_on_different_images_and_all_are_validated() -> None:

@@ -6,9 +6,7 @@ import torch
 from mlbench.experiment.config import compose
 from mlbench.tasks import registry
 from mlbench.tasks.transformer.model import Transformer
-from mlbench.tasks.translation.training import pair_flops
-from mlbench.training import loop
-from mlbench.training.loop import Outcome, Parts
+from mlbench.tasks.translation.torch import pair_flops
 from mlbench.training.worker import Worker
 
 VOCABULARY = 33_712  # of the original's data set
@@ -16,7 +14,7 @@ VOCABULARY = 33_712  # of the original's data set
 
 def official() -> tuple[Any, Transformer]:
     config: Any = compose(["task=transformer", "scale=official"]).task
-    names = ("width", "inner", "heads", "layers", "dropout")
+    names = ("d_model", "ffn", "heads", "layers", "dropout")
     with torch.device("meta"):
         model = Transformer(VOCABULARY, **{name: getattr(config, name) for name in names})
     return config, model
@@ -30,8 +28,8 @@ def test_the_official_configuration_makes_the_originals_model():
 @pytest.mark.parametrize(("source", "target"), [(28, 28), (5, 9)])
 def test_flops_are_those_of_the_closed_form(source, target):
     config, model = official()
-    d, inner, layers = config.width, config.inner, config.layers
-    each = 4 * d * d + 2 * d * inner  # multiplications a word of a layer without cross-attention
+    d, ffn, layers = config.d_model, config.ffn, config.layers
+    each = 4 * d * d + 2 * d * ffn  # multiplications a word of a layer without cross-attention
     layer = (source + target) * each + target * 2 * d * d + source * 2 * d * d
     meetings = 2 * d * (source**2 + target**2 + source * target)  # a causal mask halves nothing
     expected = 6 * (layers * (layer + meetings) + target * d * VOCABULARY)
@@ -40,26 +38,17 @@ def test_flops_are_those_of_the_closed_form(source, target):
         assert expected / target == pytest.approx(1.264e9, rel=0.01)
 
 
-def test_the_recipe_counts_target_tokens_and_has_the_originals_rates(monkeypatch, data_root):
-    seen: list[Any] = []
-
-    def stub(parts: Parts, worker: Worker) -> Outcome:
-        parts.load()
-        batch = next(iter(parts.updates(0)))[0]
-        seen.append((parts.samples(batch), batch.target_tokens, int((batch.target_out != 0).sum())))
-        rates = []
-        for update in (0, 1, 500, 1000, 4000):
-            parts.before_update(update)
-            rates.append(parts.optimizer.param_groups[0]["lr"])
-        seen.append((rates, parts.validate_at, parts.optimizer.param_groups[0]))
-        return Outcome("completed")
-
-    monkeypatch.setattr(loop, "train", stub)
-    words = ["division=open", "task.rate=1.976e-3", "task.warmup=1000"]
+def test_the_recipe_counts_target_tokens_and_has_the_originals_rates(data_root):
+    words = ["division=open", "task.lr=1.976e-3", "task.warmup_steps=1000"]
     config: Any = compose(["task=transformer", *words]).task
-    outcome = registry.load("transformer").run(config, Worker(data_root=data_root))
-    counts, (rates, validate_at, group) = seen
-    assert len(set(counts)) == 1 and outcome.unit == "tokens"
+    setup = registry.build(config, Worker(data_root=data_root))
+    batch = next(iter(setup.steps(setup.load(), 0)))[0]
+    rates, group = [], setup.optimizer.param_groups[0]
+    for step in (0, 1, 500, 1000, 4000):
+        setup.before_step(step)
+        rates.append(group["lr"])
+    assert setup.samples(batch) == batch.target_tokens == int((batch.target_out != 0).sum())
+    assert setup.sample_unit == "tokens"
     assert rates == pytest.approx([0, 1.976e-6, 0.988e-3, 1.976e-3, 0.988e-3])
-    assert validate_at == (0.3, 0.6, 0.9, 1.0)
+    assert setup.validate_at == (0.3, 0.6, 0.9, 1.0)
     assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.98), 1e-9, 0)

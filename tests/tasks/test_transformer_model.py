@@ -19,7 +19,7 @@ PRESENT = torch.arange(7) < LENGTHS[:, None]  # [sentences, s]
 
 def model(**sizes):
     torch.manual_seed(1)
-    standard = {"width": 16, "inner": 24, "heads": 4, "layers": 2, "dropout": 0.0}
+    standard = {"d_model": 16, "ffn": 24, "heads": 4, "layers": 2, "dropout": 0.0}
     return Transformer(23, **standard | sizes)
 
 
@@ -30,7 +30,7 @@ def sentences(longest=7, *, seed=2):
 
 def test_the_official_model_has_the_originals_parameters():
     with torch.device("meta"):
-        found = Transformer(33_712, width=1024, inner=4096, heads=16, layers=6, dropout=0.1)
+        found = Transformer(33_712, d_model=1024, ffn=4096, heads=16, layers=6, dropout=0.1)
     assert sum(weight.numel() for weight in found.parameters()) == 210_808_832
 
 
@@ -49,7 +49,7 @@ def test_attention_to_itself_is_torchs(causal):
     expected, _ = torchs_attention(ours)(
         x, x, x, attn_mask=hidden, key_padding_mask=None if causal else ~PRESENT, need_weights=False
     )
-    found, _ = ours(x) if causal else ours(x, present=PRESENT[:, None, None])
+    found, _ = ours(x) if causal else ours(x, keep_mask=PRESENT[:, None, None])
     torch.testing.assert_close(found, expected)
 
 
@@ -61,17 +61,17 @@ def test_attention_to_the_source_is_torchs():
 
 def copy_layer(ours, theirs):
     """Give torch's layer our weights, and zero biases where ours has none."""
-    attentions = [(ours.itself, theirs.self_attn)]
-    if hasattr(ours, "across"):
-        attentions.append((ours.across, theirs.multihead_attn))
+    attentions = [(ours.self_attn, theirs.self_attn)]
+    if hasattr(ours, "cross_attn"):
+        attentions.append((ours.cross_attn, theirs.multihead_attn))
     for mine, other in attentions:
         copy = torchs_attention(mine)
         other.in_proj_weight.data.copy_(copy.in_proj_weight)
         other.out_proj.weight.data.copy_(copy.out_proj.weight)
         other.in_proj_bias.data.zero_()
         other.out_proj.bias.data.zero_()
-    theirs.linear1.load_state_dict(ours.inner[0].state_dict())
-    theirs.linear2.load_state_dict(ours.inner[3].state_dict())
+    theirs.linear1.load_state_dict(ours.ffn[0].state_dict())
+    theirs.linear2.load_state_dict(ours.ffn[3].state_dict())
     for number, norm in enumerate(ours.norms, start=1):
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
@@ -100,7 +100,7 @@ def test_a_decoder_layer_is_torchs():
         tgt_is_causal=True,
         memory_key_padding_mask=~PRESENT,
     )
-    found, _ = ours(x, ours.across.keys(memory), present=PRESENT[:, None, None])
+    found, _ = ours(x, ours.cross_attn.keys(memory), keep_mask=PRESENT[:, None, None])
     torch.testing.assert_close(found, expected)
 
 
@@ -150,7 +150,7 @@ def test_steps_of_the_search_are_the_training_pass():
     targets = [sentences(6, seed=seed) for seed in (3, 4)]
     with torch.no_grad():
         memory = ours.encode(source, LENGTHS)
-        state = ours.begin(memory, 2)
+        state = ours.init_state(memory, 2)
         for place in range(6):
             words = torch.stack([target[:, place] for target in targets], 1)
             logits, state, _ = ours.step(words, state, memory)

@@ -13,17 +13,18 @@ from torch import nn
 
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import batches, data
-from mlbench.tasks.translation.batches import BucketedUpdates, Budget, MicroBatch
+from mlbench.tasks.translation.batches import BatchBudget, BucketedSteps, MicroBatch
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
-from mlbench.training.loop import Parts, train
+from mlbench.training.loop import train
+from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
-GNMT, TRANSFORMER = Budget("sentences", 2048, 128), Budget("tokens", 2**17, 8192)  # as in conf/task
+GNMT, TRANSFORMER = BatchBudget("sentences", 2048, 128), BatchBudget("tokens", 2**17, 8192)  # as in conf/task
 SMALL = [
-    Budget("sentences", 96, 24),
-    Budget("sentences", 96, 96),
-    Budget("tokens", 4096, 1024),
-    Budget("tokens", 4096, 4096),
+    BatchBudget("sentences", 96, 24),
+    BatchBudget("sentences", 96, 96),
+    BatchBudget("tokens", 4096, 1024),
+    BatchBudget("tokens", 4096, 4096),
 ]
 WORKERS = [1, 2, 3, 4, 6, 8]
 
@@ -51,9 +52,9 @@ def like_wmt(count: int) -> data.Pairs:
 PAIRS = like_wmt(1500)
 
 
-def updates(budget: Budget, rank: int, workers: int, *, epoch: int = 0) -> list[list[MicroBatch]]:
+def updates(budget: BatchBudget, rank: int, workers: int, *, epoch: int = 0) -> list[list[MicroBatch]]:
     worker = Worker(rank=rank, world_size=workers, seed=5)
-    return list(BucketedUpdates(PAIRS, budget, longest=75, worker=worker)(epoch))
+    return list(BucketedSteps(PAIRS, budget, max_length=75, worker=worker)(epoch))
 
 
 def rows(batch: MicroBatch) -> list[int]:
@@ -68,15 +69,17 @@ def kept() -> set[int]:
 
 
 @pytest.mark.parametrize("budget", SMALL)
-def test_every_sentence_comes_once_an_epoch_but_for_a_rest(budget: Budget) -> None:
-    plan = BucketedUpdates(PAIRS, budget, longest=75, worker=Worker(seed=5))
+def test_every_sentence_comes_once_an_epoch_but_for_a_rest(budget: BatchBudget) -> None:
+    plan = BucketedSteps(PAIRS, budget, max_length=75, worker=Worker(seed=5))
     seen, rests = Counter(), []
     for epoch in range(6):
         counts = Counter(row for update in plan(epoch) for batch in update for row in rows(batch))
         assert set(counts.values()) == {1} and set(counts) <= kept()
         rests.append(kept() - set(counts))
         seen += counts
-    update = budget.update if budget.kind == "sentences" else int(plan.sentences.max()) * budget.units + 8
+    update = (
+        budget.global_batch if budget.kind == "sentences" else int(plan.sentences.max()) * budget.chunks + 8
+    )
     assert max(map(len, rests)) < update
     # The rest is another one each epoch.
     assert len(kept() - set(seen)) == 0 if budget.kind == "sentences" else len(kept() - set(seen)) < 8
@@ -85,7 +88,7 @@ def test_every_sentence_comes_once_an_epoch_but_for_a_rest(budget: Budget) -> No
 
 @pytest.mark.parametrize("budget", SMALL)
 @pytest.mark.parametrize("workers", WORKERS)
-def test_ranks_share_the_updates_of_one_worker(budget: Budget, workers: int) -> None:
+def test_ranks_share_the_updates_of_one_worker(budget: BatchBudget, workers: int) -> None:
     alone = updates(budget, 0, 1)
     ranks = [updates(budget, rank, workers) for rank in range(workers)]
     for number, whole in enumerate(alone):
@@ -95,18 +98,18 @@ def test_ranks_share_the_updates_of_one_worker(budget: Budget, workers: int) -> 
         assert len(together) == len(set(together))
         assert set(together) == {row for batch in whole for row in rows(batch)}
         batched = [batch for part in parts for batch in part]
-        assert {batch.update_sentences for batch in batched} == {len(together)}
-        assert {batch.update_target_tokens for batch in batched} == {
+        assert {batch.step_sentences for batch in batched} == {len(together)}
+        assert {batch.step_target_tokens for batch in batched} == {
             sum(batch.target_tokens for batch in batched)
         }
     assert {len(rank) for rank in ranks} == {len(alone)}
 
 
-@pytest.mark.parametrize(("kind", "update", "units"), [("sentences", 96, 0), ("tokens", 4096, 2)])
-def test_an_update_does_not_depend_on_the_micro_batch(kind: Any, update: int, units: int) -> None:
+@pytest.mark.parametrize(("kind", "update", "chunks"), [("sentences", 96, 0), ("tokens", 4096, 2)])
+def test_an_update_does_not_depend_on_the_micro_batch(kind: Any, update: int, chunks: int) -> None:
     found = []
     for micro_batch in (update, update // 4, update // 16):
-        steps = updates(Budget(kind, update, micro_batch, units), 0, 1)
+        steps = updates(BatchBudget(kind, update, micro_batch, chunks), 0, 1)
         found.append([{row for batch in step for row in rows(batch)} for step in steps])
         assert all(cost(batch, kind) <= micro_batch for step in steps for batch in step)
     assert found[0] == found[1] == found[2] and len(steps[0]) >= 16
@@ -119,11 +122,11 @@ def cost(batch: MicroBatch, kind: str) -> int:
 
 @pytest.mark.parametrize("budget", SMALL)
 @pytest.mark.parametrize("workers", WORKERS)
-def test_budgets_are_kept(budget: Budget, workers: int) -> None:
+def test_budgets_are_kept(budget: BatchBudget, workers: int) -> None:
     for update in updates(budget, workers - 1, workers):
         assert all(cost(batch, budget.kind) <= budget.micro_batch for batch in update)
         if budget.kind == "sentences":
-            assert update[0].update_sentences == budget.update
+            assert update[0].step_sentences == budget.global_batch
 
 
 def test_epochs_are_shuffled_and_seeds_differ() -> None:
@@ -132,24 +135,24 @@ def test_epochs_are_shuffled_and_seeds_differ() -> None:
     assert [rows(update[0]) for update in first] != [rows(update[0]) for update in second]
     again = updates(budget, 0, 1)
     assert [rows(update[0]) for update in first] == [rows(update[0]) for update in again]
-    other = BucketedUpdates(PAIRS, budget, longest=75, worker=Worker(seed=6))(0)
+    other = BucketedSteps(PAIRS, budget, max_length=75, worker=Worker(seed=6))(0)
     assert [rows(update[0]) for update in first] != [rows(update[0]) for update in other]
     lengths = [batch.source.shape[1] for update in first for batch in update]
     assert lengths != sorted(lengths) and lengths != sorted(lengths, reverse=True)
 
 
 def test_updates_of_sentences_have_neighbours_in_length_and_those_of_tokens_all_lengths() -> None:
-    def spread(budget: Budget) -> float:
+    def spread(budget: BatchBudget) -> float:
         found = [[batch.source.shape[1] for batch in update] for update in updates(budget, 0, 1)]
         return float(np.mean([max(widths) - min(widths) for widths in found]))
 
-    assert spread(Budget("sentences", 96, 24)) < 6 < 15 < spread(Budget("tokens", 4096, 1024))
+    assert spread(BatchBudget("sentences", 96, 24)) < 6 < 15 < spread(BatchBudget("tokens", 4096, 1024))
 
 
 @pytest.mark.parametrize(("budget", "longest"), [(GNMT, 75), (TRANSFORMER, 80)])
-def test_padding_is_little_at_official_scale(budget: Budget, longest: int) -> None:
+def test_padding_is_little_at_official_scale(budget: BatchBudget, longest: int) -> None:
     """At 2 % of WMT's size; more text leaves less padding."""
-    plan = BucketedUpdates(like_wmt(90_000), budget, longest=longest, worker=Worker(seed=1))
+    plan = BucketedSteps(like_wmt(90_000), budget, max_length=longest, worker=Worker(seed=1))
     assert plan.padding < 0.06  # the suite asks for 0.10
     positions = tokens = 0
     for number, update in enumerate(plan(0)):
@@ -163,10 +166,12 @@ def test_padding_is_little_at_official_scale(budget: Budget, longest: int) -> No
 
 
 @pytest.mark.parametrize("budget", [GNMT, TRANSFORMER])
-def test_the_official_updates_are_shared_by_up_to_32_workers(budget: Budget) -> None:
+def test_the_official_updates_are_shared_by_up_to_32_workers(budget: BatchBudget) -> None:
     pairs = like_wmt(60_000)
     for workers, micro_batches in ((1, 16), (2, 8), (4, 4), (8, 2), (16, 1), (32, 1)):
-        plan = BucketedUpdates(pairs, budget, longest=75, worker=Worker(rank=workers - 1, world_size=workers))
+        plan = BucketedSteps(
+            pairs, budget, max_length=75, worker=Worker(rank=workers - 1, world_size=workers)
+        )
         update = next(iter(plan(0)))
         assert len(update) == micro_batches
         assert all(cost(batch, budget.kind) <= budget.micro_batch for batch in update)
@@ -174,7 +179,7 @@ def test_the_official_updates_are_shared_by_up_to_32_workers(budget: Budget) -> 
 
 def test_padding_is_what_an_epoch_has() -> None:
     for budget in SMALL:
-        plan = BucketedUpdates(PAIRS, budget, longest=75, worker=Worker(seed=5))
+        plan = BucketedSteps(PAIRS, budget, max_length=75, worker=Worker(seed=5))
         shapes = [(b.source.numel() + b.target_out.numel(), b) for u in plan(0) for b in u]
         real = sum(batch.source_tokens + batch.target_tokens for _, batch in shapes)
         assert 1 - real / sum(count for count, _ in shapes) == pytest.approx(plan.padding, abs=0.02)
@@ -182,7 +187,7 @@ def test_padding_is_what_an_epoch_has() -> None:
 
 def test_a_micro_batch_says_what_the_decoder_reads_and_what_it_is_to_say() -> None:
     pairs = made(np.array([3, 2] * 4), np.array([1, 4] * 4))
-    plan = BucketedUpdates(pairs, Budget("sentences", 8, 8), longest=9, worker=Worker())
+    plan = BucketedSteps(pairs, BatchBudget("sentences", 8, 8), max_length=9, worker=Worker())
     ((batch,),) = plan(0)
     assert batch.source_lengths.tolist() == [4] * 4 + [3] * 4  # the longest first, as packing wants it
     assert batch.source_tokens == 28 and batch.target_tokens == 4 * 2 + 4 * 5
@@ -198,23 +203,23 @@ def test_a_micro_batch_says_what_the_decoder_reads_and_what_it_is_to_say() -> No
 
 def test_empty_and_overlong_sentences_are_left_out() -> None:
     pairs = made(np.array([0, 1, 9, 10, 3, 9]), np.array([1, 0, 9, 3, 10, 1]))
-    ((batch,),) = BucketedUpdates(pairs, Budget("sentences", 2, 2), longest=9, worker=Worker())(0)
+    ((batch,),) = BucketedSteps(pairs, BatchBudget("sentences", 2, 2), max_length=9, worker=Worker())(0)
     assert sorted(rows(batch)) == [2, 5]
 
 
-def refuse(pairs: data.Pairs, budget: Budget, sentence: str, workers: int = 1) -> None:
+def refuse(pairs: data.Pairs, budget: BatchBudget, sentence: str, workers: int = 1) -> None:
     with pytest.raises(UserError, match=sentence):
-        BucketedUpdates(pairs, budget, longest=75, worker=Worker(world_size=workers))
+        BucketedSteps(pairs, budget, max_length=75, worker=Worker(world_size=workers))
 
 
 def test_what_cannot_be_shared_out_is_said_in_a_sentence() -> None:
-    refuse(PAIRS, GNMT, "sentence pairs are less than one update of 2,048 sentences")
-    refuse(PAIRS, TRANSFORMER, "are less than one update of 131,072 tokens")
+    refuse(PAIRS, GNMT, "sentence pairs are less than one step of 2,048 sentences")
+    refuse(PAIRS, TRANSFORMER, "are less than one step of 131,072 tokens")
     refuse(made(np.zeros(3, int), np.zeros(3, int)), SMALL[0], "0 sentence pairs are less")
-    refuse(PAIRS, Budget("sentences", 96, 24), "97 workers .* some would get no sentence", workers=97)
-    refuse(PAIRS, Budget("tokens", 2048, 256), "256 padded tokens do not hold 8 sentences of")
-    with pytest.raises(UserError, match="cannot be made of 13 equal units"):
-        Budget("sentences", 100, 8)
+    refuse(PAIRS, BatchBudget("sentences", 96, 24), "97 workers .* some would get no sentence", workers=97)
+    refuse(PAIRS, BatchBudget("tokens", 2048, 256), "256 padded tokens do not hold 8 sentences of")
+    with pytest.raises(UserError, match="cannot be made of 13 equal chunks"):
+        BatchBudget("sentences", 100, 8)
 
 
 # Test sentences
@@ -225,7 +230,7 @@ def test_every_test_sentence_is_translated_once_the_longest_first(workers: int) 
     pairs, seen = like_wmt(100), []
     for rank in range(workers):
         worker = Worker(rank=rank, world_size=workers)
-        found = list(batches.test_batches(pairs, sentences=16, longest=150, worker=worker))
+        found = list(batches.test_batches(pairs, sentences=16, max_length=150, worker=worker))
         lengths = [length for batch in found for length in batch.source_lengths.tolist()]
         assert lengths == sorted(lengths, reverse=True)
         for batch in found:
@@ -239,7 +244,7 @@ def test_every_test_sentence_is_translated_once_the_longest_first(workers: int) 
 
 def test_long_and_empty_test_sentences_stay_in() -> None:
     pairs = made(np.array([9, 0, 4]), np.array([1, 1, 1]))
-    (batch,) = batches.test_batches(pairs, sentences=16, longest=5, worker=Worker())
+    (batch,) = batches.test_batches(pairs, sentences=16, max_length=5, worker=Worker())
     assert batch.rows == [0, 2, 1]
     assert batch.source.tolist() == [
         [10, 5, 5, 5, 5, EOS],
@@ -267,15 +272,15 @@ class Bag(nn.Module):
 def trained(worker: Worker, root: Path) -> list[tuple[list[float], int, int]]:
     """Train an epoch under each kind of budget; the loss is a sum over the update's target tokens."""
     mini_worker(worker, root, seed=3)
-    found = data.open_dataset(data.prepare_dataset(phrasebook(), root)).train
+    found = data.open_dataset(data.prepare_dataset(cipher(), root)).train
     some = data.Pairs(found.sources, found.source_offsets[:601], found.targets, found.target_offsets[:601])
     return [
         trained_with(worker, some, budget)
-        for budget in (Budget("sentences", 120, 30), Budget("tokens", 2_400, 600))
+        for budget in (BatchBudget("sentences", 120, 30), BatchBudget("tokens", 2_400, 600))
     ]
 
 
-def trained_with(worker: Worker, pairs: data.Pairs, budget: Budget) -> tuple[list[float], int, int]:
+def trained_with(worker: Worker, pairs: data.Pairs, budget: BatchBudget) -> tuple[list[float], int, int]:
     torch.manual_seed(1)
     model = Bag(800).double()
 
@@ -284,29 +289,30 @@ def trained_with(worker: Worker, pairs: data.Pairs, budget: Budget) -> tuple[lis
         total = nn.functional.cross_entropy(
             output.flatten(0, 1), said.flatten(), ignore_index=PAD, reduction="sum"
         )
-        return worker.world_size * total / batch.update_target_tokens  # the loop takes the ranks' mean
+        return worker.world_size * total / batch.step_target_tokens  # the loop takes the ranks' mean
 
-    parts = Parts(
+    plan = BucketedSteps(pairs, budget, max_length=40, worker=worker)
+    setup = TrainingSetup(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
         epochs=1,
-        updates=BucketedUpdates(pairs, budget, longest=40, worker=worker),
+        steps=lambda _, epoch: plan(epoch),
         forward=lambda module, batch: module(batch),
         loss=loss,
-        validate=lambda _: {"bleu": 0.0},
+        validate=lambda *_: {"bleu": 0.0},
         samples=lambda batch: batch.target_tokens,
     )
-    outcome = train(parts, worker)
-    samples = sum(segment.samples for segment in outcome.segments)
-    return model.out.bias.tolist(), outcome.updates, samples
+    outcome = train(setup, worker)
+    samples = sum(segment.samples for segment in outcome.phase_times)
+    return model.out.bias.tolist(), outcome.steps, samples
 
 
-def phrasebook() -> SimpleNamespace:
-    return SimpleNamespace(dataset="phrasebook", source="en", target="de", train_files=None, test_files=None)
+def cipher() -> SimpleNamespace:
+    return SimpleNamespace(dataset="cipher", source="en", target="de", train_files=None, test_files=None)
 
 
 def test_three_workers_train_what_one_trains(data_root: Path) -> None:
-    """Accumulation, sharing and normalisation together; 4 units do not divide by 3."""
+    """Accumulation, sharing and normalisation together; 4 chunks do not divide by 3."""
     alone = trained(Worker(), data_root)
     ranks = run_ranks(trained, 3, data_root)
     for number, (weights, updates, samples) in enumerate(alone):
@@ -319,11 +325,11 @@ def test_three_workers_train_what_one_trains(data_root: Path) -> None:
 def test_batches_are_made_on_the_gpu() -> None:
     worker = Worker(device=torch.device("cuda"), seed=5)
     for budget in SMALL:
-        plan = BucketedUpdates(PAIRS, budget, longest=75, worker=worker)
+        plan = BucketedSteps(PAIRS, budget, max_length=75, worker=worker)
         found = [batch for update in plan(0) for batch in update]
         assert all(batch.source.is_cuda and batch.target.is_cuda for batch in found)
         assert all(not batch.source_lengths.is_cuda for batch in found)
         counts = Counter(row for batch in found for row in rows(batch))
         assert set(counts.values()) == {1} and set(counts) <= kept()
-    (batch, *_) = batches.test_batches(PAIRS, sentences=16, longest=150, worker=worker)
+    (batch, *_) = batches.test_batches(PAIRS, sentences=16, max_length=150, worker=worker)
     assert batch.source.is_cuda

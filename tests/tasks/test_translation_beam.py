@@ -27,7 +27,7 @@ class Chain:
     def encode(self, source, lengths):
         return source.sum(1), torch.arange(source.shape[1]) < lengths[:, None]
 
-    def begin(self, memory, beams):
+    def init_state(self, memory, beams):
         return (memory[0][:, None].expand(-1, beams) % 997,)
 
     def step(self, words, state, memory):
@@ -37,8 +37,27 @@ class Chain:
         return self.logits[place], (place,), weights if self.attends else None
 
 
+class Fixed:
+    """A model of two words, END and a, with these probabilities of END after each number of words."""
+
+    def __init__(self, *ends: float) -> None:
+        self.ends = ends
+
+    def encode(self, source, lengths):
+        return (torch.zeros(len(source), 1),)
+
+    def init_state(self, memory, beams):
+        return (torch.zeros(len(memory[0]), beams, dtype=torch.int64),)
+
+    def step(self, words, state, memory):
+        end = torch.tensor(self.ends)[state[0]]
+        logits = torch.full((*words.shape, END + 2), -math.inf)
+        logits[..., END], logits[..., END + 1] = end.log(), (1 - end).log()
+        return logits, (state[0] + 1,), None
+
+
 def search(beams, *, length_norm=0.6, coverage=0.0):
-    return Search(beams, length_norm, coverage, begin=BEGIN, end=END, padding=PAD)
+    return Search(beams, length_norm, coverage, bos=BEGIN, eos=END, pad=PAD)
 
 
 SOURCE = torch.tensor([[5, 6, 7], [9, 8, 0], [4, 0, 0], [6, 6, 6], [7, 5, 0]])
@@ -49,16 +68,16 @@ LIMITS = torch.tensor([3, 3, 2, 1, 3])
 def scored(model, row, *, how):
     """Yield (score, words) of every translation within the limit, in plain Python."""
     memory = model.encode(SOURCE[row : row + 1], LENGTHS[row : row + 1])
-    prefixes = [([], 0.0, model.begin(memory, 1), torch.zeros(SOURCE.shape[1]))]
+    prefixes = [([], 0.0, model.init_state(memory, 1), torch.zeros(SOURCE.shape[1]))]
     while prefixes:
         words, total, state, seen = prefixes.pop()
         last = torch.tensor([[words[-1] if words else BEGIN]])
         logits, state, weights = model.step(last, state, memory)
         likely = logits[0, 0].log_softmax(0).tolist()
         seen = seen + weights[0, 0]
-        norm = ((NORM_CONSTANT + len(words) + 1) / (NORM_CONSTANT + 1)) ** how.length_norm
+        norm = ((NORM_CONSTANT + len(words) + 1) / (NORM_CONSTANT + 1)) ** how.length_penalty
         covered = sum(math.log(min(1.0, seen[place])) for place in range(LENGTHS[row]))
-        yield (total + likely[END]) / norm + how.coverage * covered, words
+        yield (total + likely[END]) / norm + how.coverage_penalty * covered, words
         if len(words) < LIMITS[row]:
             others = (word for word in range(len(likely)) if word not in (PAD, BEGIN, END))
             prefixes += [([*words, word], total + likely[word], state, seen) for word in others]
@@ -101,7 +120,7 @@ def test_one_beam_is_greedy():
     found = translate(model, SOURCE, LENGTHS, limits=limits, search=search(1))
     for row in range(5):
         memory = model.encode(SOURCE[row : row + 1], LENGTHS[row : row + 1])
-        state, words = model.begin(memory, 1), []
+        state, words = model.init_state(memory, 1), []
         last = torch.tensor([[BEGIN]])
         while len(words) < limits[row]:
             logits, state, _ = model.step(last, state, memory)
@@ -115,7 +134,7 @@ def test_one_beam_is_greedy():
 def narrow(model, row, beams, limit, *, how):
     """The search again for one sentence, with Python lists."""
     memory = model.encode(SOURCE[row : row + 1], LENGTHS[row : row + 1])
-    hypotheses = [(0.0, [], model.begin(memory, 1))]
+    hypotheses = [(0.0, [], model.init_state(memory, 1))]
     complete = []
     for length in range(limit + 1):
         ahead = []
@@ -127,7 +146,7 @@ def narrow(model, row, beams, limit, *, how):
                 if (length < limit or word == END) and likely[word] > -math.inf:
                     ahead.append((total + likely[word].item(), [*words, word], after))
         ahead.sort(key=lambda item: -item[0])
-        norm = ((NORM_CONSTANT + length + 1) / (NORM_CONSTANT + 1)) ** how.length_norm
+        norm = ((NORM_CONSTANT + length + 1) / (NORM_CONSTANT + 1)) ** how.length_penalty
         complete += [(total / norm, words) for total, words, _ in ahead[:beams] if words[-1] == END]
         if len(complete) >= beams:
             break
@@ -165,7 +184,7 @@ def network(name):
     if name == "gnmt":
         made = Gnmt(19, hidden=12, layers=3, dropout=0.2)
     else:
-        made = Transformer(19, width=12, inner=20, heads=3, layers=2, dropout=0.2)
+        made = Transformer(19, d_model=12, ffn=20, heads=3, layers=2, dropout=0.2)
     for weight in made.parameters():  # or all words are about as likely
         weight.data.mul_(3.0)
     return made.eval()
@@ -204,7 +223,24 @@ def test_the_search_follows_the_training_pass(name):
         target = torch.tensor([[BEGIN, *each, END] for each in some])
         likely = model(source.expand(len(some), 3), lengths.expand(len(some)), target[:, :-1])
         total = likely.log_softmax(2).gather(2, target[:, 1:, None]).sum((1, 2))
-        norm = ((NORM_CONSTANT + length + 1) / (NORM_CONSTANT + 1)) ** how.length_norm
+        norm = ((NORM_CONSTANT + length + 1) / (NORM_CONSTANT + 1)) ** how.length_penalty
         every, scores = every + some, scores + (total / norm).tolist()
     best = every[max(range(len(every)), key=scores.__getitem__)]
     assert found[0].tolist() == ended(best, 3)
+
+
+@pytest.mark.parametrize(
+    ("beams", "ends", "words"),
+    [(1, (0.55, 0.999), 0), (2, (0.55, 0.6, 0.999), 1)],
+    ids=["greedy", "two beams"],
+)
+def test_a_sentence_is_done_with_as_many_complete_hypotheses_as_beams(beams, ends, words):
+    """One word more would win by its length penalty, and is no longer looked at."""
+    how = search(beams, length_norm=8.0)
+    model, limit = Fixed(*ends, *[0.5] * 9), torch.tensor([9])
+    (found,) = translate(model, SOURCE[:1], LENGTHS[:1], limits=limit, search=how)
+    assert found.tolist()[: words + 1] == [END + 1] * words + [END]
+    chances = [math.log(ends[n]) + sum(math.log(1 - end) for end in ends[:n]) for n in range(len(ends))]
+    norms = [((NORM_CONSTANT + n + 1) / (NORM_CONSTANT + 1)) ** 8.0 for n in range(len(ends))]
+    scores = [chance / norm for chance, norm in zip(chances, norms, strict=True)]
+    assert scores[words + 1] > scores[words]

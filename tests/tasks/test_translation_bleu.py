@@ -8,14 +8,14 @@ import sacrebleu
 from ranks import run_ranks
 from sacrebleu.tokenizers.tokenizer_intl import TokenizerV14International
 
-from mlbench.tasks.translation import bleu, language
+from mlbench.tasks.translation import bleu, cipher
 from mlbench.training.worker import Worker
 
 
 def translations(sentences: int) -> tuple[list[str], list[str]]:
     """References with words lost, doubled, exchanged and in capitals."""
     random = Random(sentences)
-    references = [german for _, german in language.corpus(sentences, seed=11)]
+    references = [german for _, german in cipher.corpus(sentences, seed=11)]
     found = []
     for reference in references:
         words = reference.split()
@@ -74,6 +74,23 @@ def test_the_tokenised_score_is_the_originals_of_the_whole_corpus(
 ) -> None:
     scored = bleu.corpus_bleu(found, references, Worker())
     assert scored.tokenised == pytest.approx(original(found, references))
+    whole = sacrebleu.corpus_bleu(found, [references], lowercase=True, tokenize="intl")
+    assert scored.score == whole.score
+
+
+def test_without_a_common_sequence_of_four_words_the_score_is_smoothed_as_the_signature_says() -> None:
+    """2 of 4 words and 1 of 3 pairs match; the others count 1/2 of 2 and 1/4 of 1 (Chen and Cherry 2014)."""
+    found, references = ["a b x y"], ["a b c d"]
+    expected = 100 * (2 / 4 * 1 / 3 * (1 / 2) / 2 * (1 / 4) / 1) ** 0.25
+    assert bleu.corpus_bleu(found, references, Worker()).score == pytest.approx(expected)
+
+
+def large_sum(worker: Worker) -> list[float]:
+    return worker.sum([2.0**25 + worker.rank, 1e-3]).tolist()
+
+
+def test_sums_over_workers_are_exact_for_counts_that_float32_does_not_hold() -> None:
+    assert run_ranks(large_sum, 2) == [[2.0**26 + 1, 2e-3]] * 2
 
 
 def test_the_signature_says_how_it_was_scored() -> None:

@@ -68,7 +68,7 @@ def test_many_chunks_on_many_processes_come_out_in_order(monkeypatch: pytest.Mon
     assert [chunk.read for chunk in chunks] == [20] * 11 + [10]
     assert [line for chunk in chunks for line in chunk.sources] == alone.sources
     assert [line for chunk in chunks for line in chunk.targets] == alone.targets
-    letters = moses.Letters()
+    letters = moses.CharCounts()
     for chunk in chunks:
         letters.merge(chunk.letters)
     assert letters == alone.letters

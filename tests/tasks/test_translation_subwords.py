@@ -9,16 +9,16 @@ import pytest
 from tokenizers import Tokenizer
 
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.translation import language, subwords
-from mlbench.tasks.translation.subwords import SPECIALS, SUFFIX, UNK, Letters, Size
+from mlbench.tasks.translation import cipher, subwords
+from mlbench.tasks.translation.subwords import SPECIALS, SUFFIX, UNK, CharCounts, VocabSize
 
-LINES = [side.replace(".", " .").replace(",", " ,") for pair in language.corpus(300, seed=1) for side in pair]
+LINES = [side.replace(".", " .").replace(",", " ,") for pair in cipher.corpus(300, seed=1) for side in pair]
 
 
-def learnt(folder: Path, lines: list[str], size: Size) -> Tokenizer:
+def learnt(folder: Path, lines: list[str], size: VocabSize) -> Tokenizer:
     file = folder / "text"
     file.write_text("".join(line + "\n" for line in lines))
-    letters = Letters()
+    letters = CharCounts()
     letters.add(lines)
     return subwords.learn([file], letters, size)
 
@@ -42,7 +42,7 @@ def merged(symbols: list[str], pair: tuple[str, str]) -> list[str]:
 
 def test_each_merge_is_of_a_most_frequent_pair(tmp_path: Path) -> None:
     """Sennrich et al. 2016, section 3.2, step by step; ties may go either way."""
-    made = learnt(tmp_path, LINES, Size(merges=60))
+    made = learnt(tmp_path, LINES, VocabSize(merges=60))
     words = {word: spelt(word) for line in LINES for word in line.split()}
     counts = Counter(word for line in LINES for word in line.split())
     for pair in merges_of(made):
@@ -57,39 +57,39 @@ def test_each_merge_is_of_a_most_frequent_pair(tmp_path: Path) -> None:
 
 
 def test_merges_and_pieces_are_counted_as_asked(tmp_path: Path) -> None:
-    made = learnt(tmp_path, LINES, Size(merges=100))
+    made = learnt(tmp_path, LINES, VocabSize(merges=100))
     text = "".join(LINES).replace(" ", "")
     finals = {word[-1] for line in LINES for word in line.split()}
     assert len(merges_of(made)) == 100
     assert made.get_vocab_size() == 100 + len(SPECIALS) + len(set(text)) + len(finals)
     assert subwords.pieces(made)[:4] == list(SPECIALS)
-    assert learnt(tmp_path, LINES, Size(pieces=333)).get_vocab_size() == 333
+    assert learnt(tmp_path, LINES, VocabSize(pieces=333)).get_vocab_size() == 333
 
 
 def test_the_vocabulary_does_not_depend_on_the_order_of_lines(tmp_path: Path) -> None:
-    made = learnt(tmp_path, LINES, Size(merges=300)).to_str()
+    made = learnt(tmp_path, LINES, VocabSize(merges=300)).to_str()
     for seed in range(3):
         lines = list(LINES)
         Random(seed).shuffle(lines)
-        assert learnt(tmp_path, lines, Size(merges=300)).to_str() == made
+        assert learnt(tmp_path, lines, VocabSize(merges=300)).to_str() == made
 
 
 def test_learning_stops_where_no_pair_is_seen_twice(tmp_path: Path) -> None:
-    made = learnt(tmp_path, ["abc abd"], Size(merges=1000))
+    made = learnt(tmp_path, ["abc abd"], VocabSize(merges=1000))
     assert merges_of(made) == [("a", "b")]
 
 
 def test_rare_letters_become_unknown(tmp_path: Path) -> None:
     lines = ["abcd"] * 5000 + ["яab"]
-    made = learnt(tmp_path, lines, Size(merges=10, coverage=0.9999))
+    made = learnt(tmp_path, lines, VocabSize(merges=10, coverage=0.9999))
     assert made.encode("яb").ids[0] == UNK and UNK not in made.encode("ab").ids
-    whole = learnt(tmp_path, lines, Size(merges=10))
+    whole = learnt(tmp_path, lines, VocabSize(merges=10))
     assert UNK not in whole.encode("яb").ids
     assert made.encode("語ab").ids[0] == UNK and whole.encode("語ab").ids[0] == UNK
 
 
 def test_equally_rare_letters_share_their_fate() -> None:
-    letters = Letters()
+    letters = CharCounts()
     letters.add(["aaaaaaab", "c"])
     assert letters.alphabet(0.7) == ["a"]
     assert letters.alphabet(0.8) == ["a", "b", "c"] == letters.alphabet(1.0)
@@ -97,13 +97,13 @@ def test_equally_rare_letters_share_their_fate() -> None:
 
 def test_text_that_looks_like_a_special_token_is_text(tmp_path: Path) -> None:
     lines = ["an <s> and </s> or <unk>"] * 3
-    made = learnt(tmp_path, lines, Size(merges=0))
+    made = learnt(tmp_path, lines, VocabSize(merges=0))
     values, offsets = subwords.encode(made, lines)
     assert min(values) >= len(SPECIALS) and offsets.tolist() == [0, 19, 38, 57]
 
 
 def test_encoding_keeps_lines_apart_and_joining_undoes_it(tmp_path: Path) -> None:
-    made = learnt(tmp_path, LINES, Size(merges=200))
+    made = learnt(tmp_path, LINES, VocabSize(merges=200))
     pieces = subwords.pieces(made)
     lines = [*LINES[:50], "", "a"]
     values, offsets = subwords.encode(made, lines)
@@ -114,4 +114,4 @@ def test_encoding_keeps_lines_apart_and_joining_undoes_it(tmp_path: Path) -> Non
 
 def test_no_text_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no training sentence left"):
-        learnt(tmp_path, [], Size(merges=10))
+        learnt(tmp_path, [], VocabSize(merges=10))

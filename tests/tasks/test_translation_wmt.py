@@ -14,10 +14,10 @@ from mirror import Mirror, serve
 
 from mlbench.datasets import arrow, download
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.translation import batches, data, language, wmt
+from mlbench.tasks.translation import batches, cipher, data, wmt
 from mlbench.training.worker import Worker
 
-SAID = language.corpus(260, seed=7)
+SAID = cipher.corpus(260, seed=7)
 TRAIN, TEST = SAID[:240], SAID[240:]
 
 
@@ -107,11 +107,11 @@ def test_archives_become_batches(mirror: Mirror, tmp_path: Path) -> None:
         wanting("wmt16_en_de"), tmp_path, progress=lambda step, *_: steps.append(step)
     )
     found = data.open_dataset(folder)
-    assert found.references == [pair[1] for pair in TESTED] and len(found.test) == 21
+    assert found.references.to_pylist() == [pair[1] for pair in TESTED] and len(found.test) == 21
     assert len(found.train) == 240  # empty, Cyrillic, too long and broken lines are dropped
     for number, (_, german) in enumerate(TRAIN):
         begin, end = found.train.target_offsets[number : number + 2]
-        assert found.detokenise(found.train.targets[begin:end]) == german
+        assert found.load_test().detokenise(found.train.targets[begin:end]) == german
     manifest = arrow.verify(folder)
     assert manifest["pairs_read"] == 244
     assert [each["file"] for each in manifest["inputs"]] == [
@@ -126,8 +126,8 @@ def test_archives_become_batches(mirror: Mirror, tmp_path: Path) -> None:
     assert list(dict.fromkeys(steps))[4:] == [
         "unpack", "tokenise and clean", "learn sub-words", "write train", "write test", "write vocabulary",
     ]  # fmt: skip
-    budget = batches.Budget("sentences", 64, 16)
-    updates = batches.BucketedUpdates(found.train, budget, longest=75, worker=Worker(seed=1))
+    budget = batches.BatchBudget("sentences", 64, 16)
+    updates = batches.BucketedSteps(found.train, budget, max_length=75, worker=Worker(seed=1))
     assert [[len(batch) for batch in update] for update in updates(0)] == [[16] * 4] * 3
 
 
@@ -186,7 +186,7 @@ def test_damaged_archives_fail_with_a_sentence(
     with pytest.raises(UserError, match=sentence):
         data.prepare_dataset(wanting("wmt16_en_de"), tmp_path)
     assert not (tmp_path / "wmt16_en_de").exists()
-    assert not list(tmp_path.glob(".wmt16_en_de.draft*"))
+    assert not list(tmp_path.glob(".wmt16_en_de.writer*"))
 
 
 def test_an_archive_that_is_not_the_published_one_is_refused(mirror: Mirror, tmp_path: Path) -> None:

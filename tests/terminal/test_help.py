@@ -1,17 +1,83 @@
+"""What --help teaches, for all six commands."""
+
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 from conftest import ROOT
 
+from mlbench import cluster, data, predict, results, run, sweep
 from mlbench.experiment import config
+from mlbench.studies.spec import OPTIONS
 from mlbench.terminal import help
+
+COMMANDS = (run, sweep, data, results, predict, cluster)
+VERBS = [(module, verb) for module in COMMANDS for verb in module.COMMAND.verbs]
+
+
+def shown(capsys, module, *words):
+    assert module.main([*words, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("module", "verb"), VERBS, ids=[f"{m.COMMAND.name} {v}" for m, v in VERBS])
+def test_every_sub_command_has_a_help_of_80_columns_in_ascii_with_its_settings(module, verb, capsys):
+    text = shown(capsys, module, *filter(None, [verb]))
+    assert text.isascii() and max(map(len, text.splitlines())) < 80
+    spec = module.COMMAND.verbs[verb]
+    for name, (default, _) in spec.settings.items():
+        assert f"\n  {name}={default}" in text
+    for option in spec.options:
+        assert f"\n  {option}" in text
+    assert text.startswith(f"usage: {module.COMMAND.program}")
+
+
+@pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.COMMAND.name)
+def test_the_whole_command_lists_its_sub_commands_and_fits_80_columns(module, capsys):
+    text = shown(capsys, module)
+    assert text.isascii() and max(map(len, text.splitlines())) < 80
+    for name, verb in module.COMMAND.verbs.items():
+        assert not name or f"\n  {name} " in text
+        assert verb.examples or module is cluster
+
+
+@pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.COMMAND.name)
+def test_every_command_has_a_version(module, capsys):
+    assert module.main(["--version"]) == 0
+    assert re.fullmatch(r"mlbench \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("module", (sweep, data, results, predict, cluster), ids=lambda m: m.COMMAND.name)
+def test_nothing_written_prints_the_help_and_is_a_mistake(module, capsys):
+    assert module.main([]) == 2
+    assert capsys.readouterr().out == shown(capsys, module)
+
+
+def examples(module):
+    for name, verb in module.COMMAND.verbs.items():
+        for line, _ in verb.examples:
+            yield name, shlex.split(line.replace("\\\n", " "))
+
+
+@pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.COMMAND.name)
+def test_every_example_is_a_command_line_that_is_understood(module):
+    from mlbench.terminal import args
+
+    for verb, words in examples(module):
+        assert words[:3] == ["python", "-m", f"mlbench.{module.COMMAND.name}"]
+        read = args.parse(module.COMMAND, words[3:])
+        assert read.verb == verb
+        if module in (run, data):
+            args.check_overrides(read.words)
+            config.compose(read.words)
 
 
 def test_every_group_and_choice_is_listed_with_the_default_marked():
-    lines = help.text().splitlines()
     assert help.GROUPS.keys() == set(config.GROUPS)
+    text = dict(help.sections())["groups (group=choice, * is the default)"]
+    lines = text.splitlines()
     for group in config.GROUPS:
         start = next(i for i, line in enumerate(lines) if line.startswith(f"  {group}: "))
         listed = {}
@@ -25,71 +91,61 @@ def test_every_group_and_choice_is_listed_with_the_default_marked():
 
 
 def test_every_value_is_listed_with_its_default_and_meaning():
-    text = help.text()
-    values = config.Experiment.model_fields.keys() - set(config.GROUPS)
-    told = {name: (default, comment) for name, default, comment in help.scalars()}
-    assert told.keys() == values
-    default = config.compose([]).plain()
-    for name, (given, comment) in told.items():
-        assert f"\n  {name}={given}" in text
-        assert comment, f"{name} has no comment in conf/config.yaml"
-        assert given in (str(default[name]), str(default[name]).lower(), "null"), name
-        assert comment.split()[0] in text
+    text = dict(help.sections())["values (name=value, with their defaults)"]
+    default = config.compose([])
+    values = {name: (given, comment) for name, given, comment in help.scalars()}
+    assert values.keys() == config.Experiment.model_fields.keys() - {*config.GROUPS, "deviations"}
+    for name, (given, comment) in values.items():
+        assert f"  {name}={given}" in text
+        assert comment and comment.split()[0] in text, f"{name} has no comment in conf/config.yaml"
+        assert given in (str(getattr(default, name)), str(getattr(default, name)).lower(), "null"), name
 
 
-def test_it_teaches_the_words_the_examples_and_the_exit_codes():
-    text = help.text()
-    for word in ("usage: python -m mlbench.run", "Examples", "Results", "Exit codes", "130: interrupted"):
-        assert word in text
-    for word in ("scale", "division", "goal", "recipe"):
-        assert f"\n  {word} " in text
-    assert text.count("\n  python -m mlbench.run") == 3
+def test_the_settings_of_sweep_are_those_that_a_study_reads():
+    assert set(sweep.SETTINGS) == {*OPTIONS, "study"}
 
 
-def test_see_also_names_every_other_command():
-    sources = [*(ROOT / "mlbench").glob("*.py"), *(ROOT / "mlbench").glob("*/__main__.py")]
-    started = [path for path in sources if 'if __name__ == "__main__":' in path.read_text()]
-    commands = {path.parent.name if path.stem == "__main__" else path.stem for path in started}
-    see_also = help.text().partition("\nSee also\n")[2]
-    named = re.findall(r"python -m mlbench\.(\w+) --help", " ".join(see_also.split()))
-    assert sorted(named) == sorted(commands - {"run"})
-
-
-def test_the_examples_are_valid_commands():
-    text = help.text().replace("\\\n", " ")
-    commands = [line.split() for line in text.splitlines() if line.startswith("  python -m mlbench.run")]
-    assert len(commands) == 3
-    for words in commands:
-        config.compose(words[3:])
-
-
-def test_it_fits_a_terminal_of_80_columns_and_any_encoding():
-    assert max(map(len, help.text().splitlines())) < 80
-    assert help.text().isascii()
+def test_run_names_every_other_command(capsys):
+    see_also = " ".join(shown(capsys, run).partition("\nsee also:\n")[2].split())
+    named = re.findall(r"python -m mlbench\.(\w+) --help", see_also)
+    assert set(named) == {module.COMMAND.name for module in COMMANDS} - {"run"}
+    assert {path.stem for path in (ROOT / "mlbench").glob("*.py")} - {"__init__", "__main__"} == {
+        module.COMMAND.name for module in COMMANDS
+    }
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "text"),
     [
         ("# Task 1: a net (He et al. 2015). More of it.\nname: x\n", "Task 1: a net (He et al. 2015)."),
         ("# A sentence of\n# two lines.\nname: x\n", "A sentence of two lines."),
         ("# A comment.\nname: x\ndescription: A node, 4 CPUs\n", "A node, 4 CPUs"),
+        ('{"name": "x", "description": "quoted"}\n', "quoted"),
         ("name: x\n", ""),
     ],
 )
-def test_a_choice_is_described_by_its_own_file(tmp_path, source, said):
+def test_a_choice_is_described_by_its_own_file(tmp_path, source, text):
     path = tmp_path / "x.yaml"
     path.write_text(source)
-    assert help.description(path) == said
+    assert help.description(path) == text
 
 
-def test_recipes_are_those_of_the_task_file():
-    assert help.recipes(config.CONF / "task" / "resnet20.yaml") == ["mlbench2020", "mlbench2018"]
-    assert "Recipes: mlbench2020, mlbench2018." in " ".join(help.text().split())
+@pytest.mark.parametrize(
+    "source",
+    [
+        "recipes:\n  a: {}\n  b: {x: 1}\n",
+        "recipes:\n    'a': {}\n    \"b\": {}\n",
+        "recipes: {a: {}, b: {}}\n",
+    ],
+)
+def test_recipes_are_found_however_the_yaml_is_written(tmp_path, source):
+    path = tmp_path / "x.yaml"
+    path.write_text("name: x\n" + source)
+    assert help.recipes(path) == ["a", "b"]
 
 
-@pytest.mark.parametrize("word", ["--help", "-h"])
-def test_the_command_answers_without_torch_and_ray(word):
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_run_answers_without_torch_and_ray(word):
     program = (
         "import sys; from mlbench import run; code = run.main(sys.argv[1:]); "
         "heavy = {'torch', 'ray', 'mlflow', 'hydra', 'pyarrow'} & sys.modules.keys(); "
@@ -97,4 +153,3 @@ def test_the_command_answers_without_torch_and_ray(word):
     )
     ended = subprocess.run([sys.executable, "-c", program, word], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == help.text()

@@ -1,30 +1,35 @@
 import io
 import os
-import pty
 import re
-import subprocess
-import sys
 import threading
 
 import pytest
 from records import record
 from rich.console import Console
-from scripted import BEGUN, Clock, Connection, experiment, failure, sign, validation
+from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
 
-from mlbench.terminal import live_view as display
+from mlbench.terminal import live_view, sweep_view
+from mlbench.terminal.live_view import RunView
+from mlbench.terminal.sweep_view import PointProgress, SweepView
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(autouse=True)
 def no_ticking(monkeypatch):
-    monkeypatch.setattr(display, "REDRAW_S", 3600)  # s; the tests tick themselves
+    monkeypatch.setattr(live_view, "REDRAW_S", 3600)  # s; the tests draw themselves
 
 
-def begun(clock, *words, terminal, encoding="utf-8"):
+def console(*, terminal, encoding="utf-8", width=80):
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=file, force_terminal=terminal, width=80, _environ={"TERM": "xterm"})
-    return display.Progress(experiment(*words), 7, begun=BEGUN, console=console, now=clock), file
+    return Console(
+        file=file, force_terminal=terminal, width=width, height=24, _environ={"TERM": "xterm"}
+    ), file
+
+
+def started(clock, *words, **how):
+    where, file = console(**how)
+    return RunView(experiment(*words), 7, command_started=BEGUN, console=where, now=clock), file
 
 
 def written(file):
@@ -32,33 +37,32 @@ def written(file):
     return file.buffer.getvalue().decode(file.encoding)
 
 
-def a_run(progress, clock):
+def a_run(view, clock):
     """Two epochs with a worker that dies in the second, and a goal reached in it."""
-    progress.say("starting Ray (local)")
+    view.say("starting Ray (local)")
     clock.wait(6)
-    progress.connected(Connection(threads=2))
+    view.connected(Connection(threads=2))
     clock.wait(4)
     for second in range(1, 13):
         clock.wait(1)
-        progress.sign(sign(second / 12, 2 * second))
-        progress.tick()
-    progress.event(validation(1, 81.2, update=24, elapsed=12.5))
-    progress.event(failure(1, rank_1="Traceback\nActorDiedError: killed"))
+        view.heartbeat(heartbeat(second / 12, 2 * second))
+        view.redraw()
+    view.event(validation(1, 81.2, update=24, elapsed=12.5))
+    view.event(failure(1, rank_1="Traceback\nActorDiedError: killed"))
     clock.wait(15)
-    progress.tick()
-    progress.sign(sign(1.5, 36))
-    progress.event(validation(2, 95.28, update=48, elapsed=40, goal_reached=True))
+    view.redraw()
+    view.heartbeat(heartbeat(1.5, 36))
+    view.event(validation(2, 95.28, update=48, elapsed=40, goal_reached=True))
 
 
-def test_a_pipe_gets_one_line_a_state_and_a_validation_and_few_signs_of_life():
+def test_a_pipe_gets_one_line_per_state_and_validation_and_few_signs_of_life():
     clock = Clock()
-    progress, file = begun(clock, "max_failures=1", terminal=False)
-    with progress:
-        a_run(progress, clock)
-    rate = "2 updates/s, 128 samples/s on 2 workers"
+    view, file = started(clock, "max_failures=1", terminal=False)
+    with view:
+        a_run(view, clock)
+    rate = "2 steps/s, 128 images/s on 2 workers"
     assert written(file).splitlines() == [
-        "[    0 s] resnet20 scale=mini division=closed workers=2 backend=gloo hardware=local "
-        "cluster=local seed=7",
+        "[    0 s] resnet20 mini closed, 2 workers, gloo, local, local, seed=7",
         "[    0 s] starting Ray (local)",
         "[    6 s] waiting for workers",
         "[   11 s] training",
@@ -70,164 +74,160 @@ def test_a_pipe_gets_one_line_a_state_and_a_validation_and_few_signs_of_life():
         "[   37 s] restarting from the last checkpoint",
         "[   37 s] training",
         "[   37 s] epoch 2: top1_accuracy 95.28 %, goal >= 95 % reached, loss 0.75",
-        "[   37 s] done; measuring the nodes",
+        "[   37 s] calibrating the nodes",
     ]
 
 
 def test_plain_lines_are_ascii_and_keep_what_others_wrote_readable():
-    clock = Clock()
-    progress, file = begun(clock, terminal=False, encoding="ascii")
-    with progress:
-        progress.event(failure(1, rank_0="\x1b[31mRuntimeError\x1b[0m: Größe [/red] :boom:"))
+    view, file = started(Clock(), terminal=False, encoding="ascii")
+    with view:
+        view.event(failure(1, rank_0="\x1b[31mRuntimeError\x1b[0m: Größe [/red] :boom:"))
     assert "rank 0 failed: RuntimeError: Gr\\xf6\\xdfe [/red] :boom:" in written(file)
     assert "\x1b" not in written(file)
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_frame_shows_everything_within_the_terminal(width):
+    clock = Clock()
+    view, file = started(clock, "workers=4", "max_failures=2", terminal=True, width=width)
+    view.connected(Connection(threads=1, oversubscribed=True))
+    clock.wait(20)
+    for step in (46, 54):
+        clock.wait(1)
+        view.heartbeat(heartbeat(step / 23, step, loss=0.2345678))
+    view.event(validation(2, 93.61, update=46, elapsed=12))
+    view.heartbeat(heartbeat(55 / 23, 55, loss=0.2345678))
+    view.console.print(view.screen())
+    lines = CONTROL.sub("", written(file)).splitlines()
+    assert max(map(len, lines)) <= width and (width < 80 or len(lines) <= 8)
+    text = " ".join(" ".join(lines).split())
+    for part in ("4 workers x 1 thread", "22 s since the command",
+                 "at most about 1 min 46 s to the last epoch",
+                 "! oversubscribed: 4 workers x 1 thread on fewer CPUs", "steps/s"):  # fmt: skip
+        assert width == 40 or part in text, text
+    if width >= 80:
+        for part in ("training", "epoch 2.4 of 20", "top1_accuracy", "93.61 %, goal >= 95 %", "━"):
+            assert part in text, text
+
+
 def test_a_terminal_gets_a_screen_that_is_gone_at_the_end():
     clock = Clock()
-    progress, file = begun(clock, "max_failures=1", terminal=True)
-    with progress:
-        a_run(progress, clock)
-        progress.tick()
+    view, file = started(clock, "max_failures=1", terminal=True)
+    with view:
+        a_run(view, clock)
+        view.redraw()
         shown = written(file)
-    last_frame = CONTROL.sub("", shown).rsplit("resnet20 scale=mini", 1)[1]
-    assert "done; measuring the nodes" in last_frame
-    assert "top1_accuracy 95.28 %, goal >= 95 % reached" in last_frame
+    last_frame = CONTROL.sub("", shown).rsplit("resnet20 mini", 1)[1]
+    assert "calibrating the nodes" in last_frame
+    assert "95.28 %, goal >= 95 % reached" in last_frame
     closing = written(file)[len(shown) :]
     assert closing.count("\x1b[2K") >= len(last_frame.strip().splitlines()), "every line is erased"
 
 
-def test_signs_and_events_draw_nothing_so_the_screen_costs_a_frame_a_tick():
-    clock = Clock()
-    progress, file = begun(clock, terminal=True)
-    with progress:
+def test_heartbeats_and_events_draw_nothing_so_the_screen_costs_a_frame_per_redraw():
+    view, file = started(Clock(), terminal=True)
+    with view:
         before = len(written(file))
         for second in range(1000):
-            progress.sign(sign(second / 100, second))
+            view.heartbeat(heartbeat(second / 100, second))
         assert len(written(file)) == before
-        progress.tick()
+        view.redraw()
         assert len(written(file)) > before
-
-
-def test_the_screen_is_drawn_at_most_four_times_a_second(monkeypatch):
-    monkeypatch.undo()
-    assert display.REDRAW_S >= 0.25
 
 
 @pytest.mark.parametrize(
     ("words", "encoding"), [(("verbose=true",), "utf-8"), ((), "ascii")], ids=["verbose", "ascii terminal"]
 )
 def test_lines_replace_the_screen_where_it_would_be_torn_apart(words, encoding):
-    progress, file = begun(Clock(), *words, terminal=True, encoding=encoding)
-    with progress:
-        progress.tick()
+    view, file = started(Clock(), *words, terminal=True, encoding=encoding)
+    with view:
+        view.say("starting")
     assert written(file).startswith("[    0 s] resnet20")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"rank": 0}, {"loss": "x", "rank": 0, "step": None, "epoch": 1}, {"doing": 3}, {"doing": object()}],
+    ids=["nothing", "rank", "loss", "number", "object"],
+)
+def test_what_breaks_the_display_never_reaches_the_run(terminal, message):
+    view, file = started(Clock(), terminal=terminal)
+    with view:
+        view.heartbeat(message)
+        view.event({"key": "validation", "value": None})
+        view.connected(None)
+        view.redraw()
+        view.heartbeat(heartbeat(1, 2))
+    assert CONTROL.sub("", written(file)).count("the display failed and is off, the run continues") == 1
 
 
 def test_a_terminal_that_went_away_does_not_end_the_run():
     reading, writing = os.pipe()
     os.close(reading)
     file = os.fdopen(writing, "w")
-    progress = display.Progress(experiment(), 7, console=Console(file=file))
-    with progress:
-        progress.say("starting")
-        progress.event(validation(1, 81.2, update=24, elapsed=12.5))
+    with RunView(experiment(), 7, console=Console(file=file)) as view:
+        view.say("starting")
+        view.event(validation(1, 81.2, update=24, elapsed=12.5))
     with pytest.raises(BrokenPipeError):
         file.close()
 
 
 def test_time_goes_on_while_nothing_is_heard(monkeypatch):
-    monkeypatch.setattr(display, "REDRAW_S", 0.01)
-    clock, ticked = Clock(), threading.Event()
-    progress, file = begun(clock, terminal=False)
-    monkeypatch.setattr(progress._view, "tick", ticked.set)
-    with progress:
-        progress.say("waiting for workers")
-        assert ticked.wait(30)
+    monkeypatch.setattr(live_view, "REDRAW_S", 0.01)
+    clock, drawn = Clock(), threading.Event()
+    view, _ = started(clock, terminal=False)
+    monkeypatch.setattr(view, "quiet", drawn.set)
+    with view:
+        view.say("waiting for workers")
+        assert drawn.wait(30)
 
 
-def test_progress_goes_to_stderr_and_the_card_to_stdout(capsys, tmp_path):
-    with display.Progress(experiment(), 7) as progress:
-        progress.say("starting Ray (local)")
+def test_progress_goes_to_stderr(capsys):
+    with RunView(experiment(), 7) as view:
+        view.say("starting Ray (local)")
     out, err = capsys.readouterr()
-    assert out == ""
-    assert "starting Ray (local)" in err
-    display.show_card(record(), folder=tmp_path, where="4f2a", tracking_uri="sqlite:////r/mlflow.db")
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert out.startswith("GOAL REACHED: ")
-    assert f"files:          {tmp_path}\n" in out
-    assert "MLflow UI:      mlflow ui --backend-store-uri sqlite:////r/mlflow.db\n" in out
+    assert out == "" and "starting Ray (local)" in err
 
 
-def test_a_result_of_the_past_says_so_and_how_to_measure_again(capsys):
-    display.reused(record(), experiment("output_root=/results"))
-    out, err = capsys.readouterr()
-    assert "already measured at 2026-11-21T03:45:01.123+00:00" in err
-    assert "rerun=true" in err
-    assert "GOAL REACHED" in out
-    assert "files:          /results/2026-11-21T034501-123-resnet20-w2-7\n" in out
-    assert "mlflow ui --backend-store-uri sqlite:////results/mlflow.db" in out
+def points():
+    missed = record(time_to_accuracy=None, status="goal_not_reached")
+    return [
+        PointProgress("workers=1", 3, [record(time_to_accuracy=20.0), record(time_to_accuracy=30.0), missed]),
+        PointProgress("workers=2", 3, [missed, missed]),
+        *(PointProgress(f"workers={k}", 3) for k in range(3, 30)),
+    ]
 
 
-def test_a_real_terminal_gets_the_panel_with_unbroken_lines_below():
-    """The card is printed by a process of its own on a pseudo-terminal of 80 columns."""
-    program = (
-        "import json, sys; from pathlib import Path; from mlbench.terminal import live_view; "
-        "from mlbench.experiment.record import Record; "
-        "live_view.show_card(Record.model_validate_json(sys.stdin.read()), folder=Path('/long/' + 90 * 'x'), "
-        "where=None, tracking_uri='http://mlflow:5000')"
-    )
-    ours, theirs = pty.openpty()
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "PYTHONUTF8": "1"}
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        input=record().model_dump_json().encode(),
-        stdout=theirs,
-        env=environment,
-        timeout=60,
-    )
-    assert ended.returncode == 0
-    os.close(theirs)
-    text = b""
-    while chunk := _read(ours):
-        text += chunk
-    os.close(ours)
-    plain = CONTROL.sub("", text.decode()).replace("\r\n", "\n")
-    assert "─" * 70 in plain
-    assert "GOAL REACHED: top1_accuracy 95.28 %" in plain
-    assert "/long/" + 90 * "x" + "\n" in plain
-    assert "python -m mlbench.results sync output_root=/long\n" in plain
+def test_a_sweep_shows_its_points_with_their_medians_and_what_runs():
+    clock = Clock()
+    where, file = console(terminal=True)
+    view = SweepView(points(), console=where, now=clock)
+    with view:
+        view.started("workers=2 seed=5")
+        clock.wait(12)
+        view.spent, view.left = 1.5, 125.0
+        view.redraw()
+        view.ended("workers=2 seed=5", record(), None)
+    lines = CONTROL.sub("", written(file)).replace("\r", "\n").splitlines()
+    rows = {line.split()[0]: line for line in lines if line.startswith("workers=")}
+    assert "3/3" in rows["workers=1"] and "30.0 s" in rows["workers=1"]
+    assert "2/3" in rows["workers=2"] and "missed" in rows["workers=2"]
+    assert "running, 12 s" in rows["workers=2"]
+    assert any("5/87 done, 12 s elapsed, about 2 min 05 s left, 1.50 USD spent" in line for line in lines)
+    assert any("more points" in line for line in lines), "a terminal of 24 lines has no room for 29"
+    assert view.done == 6 and len(view.points[1].records) == 3
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "print_help()",
-        "show_card(record, folder=Path('/r'), where='4f2a', tracking_uri='http://mlflow:5000')",
-    ],
-)
-def test_a_reader_that_has_seen_enough_gets_no_traceback(call):
-    program = (
-        "import sys; from pathlib import Path; from mlbench.terminal import live_view; "
-        "from mlbench.experiment.record import Record; "
-        f"record = Record.model_validate_json(sys.stdin.read()); live_view.{call}"
-    )
-    reading, writing = os.pipe()
-    os.close(reading)
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        input=record().model_dump_json().encode(),
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        timeout=60,
-    )
-    os.close(writing)
-    assert (ended.returncode, ended.stderr) == (0, b"")
-
-
-def _read(descriptor):
-    try:
-        return os.read(descriptor, 65536)
-    except OSError:  # the other end of a pseudo-terminal is closed
-        return b""
+def test_a_sweep_ends_with_a_table_of_its_points_and_the_answer_in_sentences():
+    runs = [
+        record(
+            f"workers={k}", workers=k, seed=seed, key=f"k{k}", run_id=f"r{k}{seed}", time_to_accuracy=seconds
+        )
+        for k, times in ((1, (20.0, 21.0, 22.0)), (2, (10.0, 11.0, 12.0)))
+        for seed, seconds in enumerate(times)
+    ]
+    text = sweep_view.answer(runs)
+    assert "resnet20 mini, goal top1_accuracy >= " in text and "speedup (95 % interval)" in text
+    assert "21.0 s (20.0 s to 22.0 s)" in text and "11.0 s (10.0 s to 12.0 s)" in text
+    assert "Fastest to" in text and "2 workers" in text

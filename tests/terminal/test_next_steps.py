@@ -8,46 +8,50 @@ from mlbench.terminal import next_steps
 FOLDER = Path("/results/a run")
 
 
-def lines(uri, where: str | None = "4f2a91"):
-    return dict(next_steps.links(record(), folder=FOLDER, where=where, tracking_uri=uri))
-
-
-def test_a_database_is_opened_by_a_line_to_copy():
-    text = lines("sqlite:////my results/mlflow.db")
-    assert text["MLflow run"] == "4f2a91"
-    assert text["MLflow UI"] == "mlflow ui --backend-store-uri 'sqlite:////my results/mlflow.db'"
-    assert text["files"] == str(FOLDER)
+def test_a_database_is_opened_by_a_line_to_copy(tmp_path, monkeypatch):
+    label, text = next_steps.opening("sqlite:////my results/mlflow.db")
+    assert (label, text) == ("MLflow", "mlflow ui --backend-store-uri 'sqlite:////my results/mlflow.db'")
+    monkeypatch.chdir(tmp_path)
+    _, near = next_steps.opening(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    assert near == "mlflow ui --backend-store-uri sqlite:///runs/mlflow.db"
 
 
 @pytest.mark.parametrize("uri", ["http://10.0.0.3:5000", "https://mlflow.example.org/"])
 def test_a_server_is_opened_by_its_address(uri):
-    assert lines(uri)["MLflow UI"] == uri
+    assert next_steps.opening(uri) == ("MLflow", uri)
 
 
-@pytest.mark.parametrize("where", ["4f2a91", None])
-def test_passwords_are_never_shown(where):
-    text = str(lines("postgresql://me:secret@db/mlflow", where))
-    assert "db/mlflow" in text
-    assert "secret" not in text
+def test_passwords_are_never_shown():
+    uri = "postgresql://me:secret@db/mlflow"
+    shown = [next_steps.opening(uri), next_steps.stored(record(), folder=FOLDER, tracking_uri=uri)]
+    shown += next_steps.lacking(record(), folder=FOLDER, where=None, tracking_uri=uri)
+    assert "db/mlflow" in str(shown) and "secret" not in str(shown)
     command = record(command="python -m mlbench.run tracking_uri=http://me:secret@server")
     assert "secret" not in next_steps.again(command)
 
 
 def test_an_unreachable_store_loses_nothing():
-    text = lines("http://10.0.0.3:5000", None)
-    assert text["MLflow"].startswith("http://10.0.0.3:5000 could not be reached; nothing is lost")
-    assert text[""] == "python -m mlbench.results sync output_root=/results"
-    assert "MLflow run" not in text
+    uri = "http://10.0.0.3:5000"
+    assert next_steps.lacking(record(), folder=FOLDER, where="4f2a91", tracking_uri=uri) == []
+    first, second = next_steps.lacking(record(), folder=FOLDER, where=None, tracking_uri=uri)
+    assert first.startswith(f"MLflow: {uri} could not be reached; nothing is lost")
+    assert second.strip() == "python -m mlbench.results sync output_root=/results"
+
+
+def test_an_interrupted_run_does_not_call_its_store_unreachable():
+    stopped = record(status="interrupted", error="stopped by the user")
+    first, _ = next_steps.lacking(stopped, folder=FOLDER, where=None, tracking_uri="sqlite:////r/mlflow.db")
+    assert first == "not in MLflow yet (interrupted); upload it with"
 
 
 @pytest.mark.parametrize(
     ("command", "status", "repeated"),
     [
-        ("python -m mlbench.run", "goal_reached", "python -m mlbench.run seed=7 rerun=true"),
+        ("python -m mlbench.run", "goal_reached", "python -m mlbench.run seed=7 force=true"),
         (
-            "python -m mlbench.run seed=7 rerun=true task=logreg",
+            "python -m mlbench.run seed=7 force=true task=logreg",
             "goal_not_reached",
-            "python -m mlbench.run task=logreg seed=7 rerun=true",
+            "python -m mlbench.run task=logreg seed=7 force=true",
         ),
         ("python -m mlbench.run workers=4", "failed", "python -m mlbench.run workers=4 seed=7"),
         (
@@ -61,6 +65,14 @@ def test_the_command_repeats_the_run_with_its_seed(command, status, repeated):
     assert next_steps.again(record(command=command, status=status)) == repeated
 
 
-def test_a_run_of_the_past_names_its_folder_and_the_store():
-    text = dict(next_steps.stored(record(), folder=FOLDER, tracking_uri="sqlite:////r/mlflow.db"))
-    assert text.keys() == {"run again", "files", "MLflow UI"}
+def test_the_full_card_is_found_by_the_shortest_unique_end_of_the_name(tmp_path):
+    one = record()
+    folder = tmp_path / "runs" / one.run_id
+    folder.mkdir(parents=True)
+    one.save(folder)
+    root = f"output_root={tmp_path}/runs"
+    assert next_steps.full(one, folder) == f"python -m mlbench.results show {root} 7 --full"
+    twin = one.run_id.replace("w2", "w4")
+    (folder.parent / twin).mkdir()
+    one.model_copy(update={"run_id": twin}).save(folder.parent / twin)
+    assert next_steps.full(one, folder).endswith(f"{one.run_id} --full")

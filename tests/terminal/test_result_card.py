@@ -84,7 +84,9 @@ def test_a_run_that_did_not_end_well_says_what_to_do_second(status):
     + [(nothing_measured, status) for status in STATUSES if status != "goal_reached"],
 )
 def test_every_ending_has_a_card_whatever_was_measured(build, status):
-    found = build(status=status, error="rank 0: it broke", goal=None if status == "completed" else "x >= 95")
+    found = build(
+        status=status, error="rank 0: it broke", **({"goal": None} if status == "completed" else {})
+    )
     for text in (result_card.plain(found), drawn(found, 80)):
         assert status.replace("_", " ").upper() in text
         assert "None" not in text
@@ -139,14 +141,15 @@ def test_a_run_that_missed_its_goal_has_no_cost_to_the_goal():
 
 def test_no_price_is_a_sentence_and_never_zero():
     text = said(record())
-    assert "not priced: hardware=local has no price, it is nobody's offer" in text
+    assert "not priced: hardware=local has no price, this machine has no list price" in text
     assert "USD" not in text
 
 
 def test_a_mini_run_is_never_called_official():
-    assert "not an official result: scale=mini" in said(record())
-    text = said(record("scale=official", "division=open", caveats=["CPUs were missing"]))
-    assert "not an official result: division=open, see the caveats" in text
+    assert "not official: scale=mini" in said(record())
+    reasons = ["division=open", "caveat: CPUs were missing"]
+    text = said(record("scale=official", official_reasons=reasons, caveats=["CPUs were missing"]))
+    assert "not official: division=open; see the caveats" in text
     assert "official yes: division=closed scale=official" in said(record("scale=official", official=True))
 
 
@@ -156,29 +159,30 @@ def test_a_run_without_a_result_is_not_called_unofficial(status):
 
 
 def test_deviations_caveats_noise_and_failures_are_all_listed():
-    deviation = {"field": "task.rate", "given": 0.1, "reference": 0.02, "rule": "R1", "fixed": False}
+    deviation = {"field": "task.lr", "given": 0.1, "reference": 0.02, "rule": "R1", "fixed": False}
+    deviation |= {"declared": False}
     text = said(
         record(
             deviations=[deviation],
             caveats=["4 workers had fewer CPUs"],
             warnings=["the CPU frequency may change"],
-            restarts=[{"1": "Traceback\nActorDiedError: killed"}, {"0": "gone"}],
+            restarts=[{"failures": {1: "Traceback\nActorDiedError: killed"}}, {"failures": {0: "gone"}}],
         )
     )
-    assert "deviation task.rate is 0.1, the reference is 0.02 (R1)" in text
+    assert "deviation task.lr is 0.1, the reference is 0.02 (R1)" in text
     assert "caveat 4 workers had fewer CPUs" in text
-    assert "noise the CPU frequency may change" in text
+    assert "busy machine the CPU frequency may change" in text
     assert "worker failures 2; rank 1 failed: ActorDiedError: killed; rank 0 failed: gone" in text
 
 
 def test_one_failure_that_ended_the_run_is_said_once():
-    found = nothing_measured(status="failed", error="rank 1: gone", restarts=[{"1": "gone"}])
+    found = nothing_measured(status="failed", error="rank 1: gone", restarts=[{"failures": {1: "gone"}}])
     assert said(found).count("gone") == 1
 
 
 def test_the_best_value_within_the_budget_is_shown_where_it_is_known():
-    assert "best in time top1_accuracy 95.28 % within 1 min 00 s" in said(record())
-    assert "best in time" not in said(record(accuracy_after_time=None))
+    assert "best in budget top1_accuracy 95.28 % within 1 min 00 s" in said(record())
+    assert "best in budget" not in said(record(accuracy_after_time=None))
 
 
 def test_the_seed_and_what_ran_are_named():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from driven import Run
 
+from mlbench.experiment.goal import Goal
 from mlbench.tracking.official_result import official_result
 
 PART = r"\d+(?:\.\d+)? seconds"
@@ -40,12 +41,12 @@ def test_a_reached_goal_is_told_as_the_original_told_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("goal", "told"),
     [
-        ("perplexity <= 70", "Validation Perplexity of 70"),
-        ("bleu >= 24", "Validation BLEU-Score of 24"),
-        ("f1 >= 0.5", "Validation f1 of 0.5"),
+        (Goal("perplexity", 70, "min"), "Validation Perplexity of 70"),
+        (Goal("bleu", 24, "max"), "Validation BLEU-Score of 24"),
+        (Goal("f1", 0.5, "max"), "Validation f1 of 0.5"),
     ],
 )
-def test_other_metrics_have_their_own_words(tmp_path: Path, goal: str, told: str) -> None:
+def test_other_metrics_have_their_own_words(tmp_path: Path, goal: Goal, told: str) -> None:
     run = Run(tmp_path)
     run.validate(99.0)
     record = run.end("goal_reached").model_copy(update={"goal": goal, "phases": {}})

@@ -7,7 +7,7 @@ import torch
 
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
-from mlbench.launch import driver
+from mlbench.launch import worker_process
 from mlbench.training.precision import STUCK, LossScaler, on_device
 
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def test_the_scale_doubles_every_window_and_stops_at_the_largest():
     assert found[:128] == [2**10] * 127 + [2**11]
     assert found[128:384] == [2**11] * 127 + [2**12] * 128 + [2**13]
     assert set(found[384:]) == {2**13}
-    assert walk.scaler.skipped_updates() == 0
+    assert walk.scaler.skipped_steps() == 0
 
 
 def test_without_a_largest_value_the_scale_goes_on_rising():
@@ -60,14 +60,14 @@ def test_an_overflow_halves_the_scale_skips_the_update_and_starts_the_window_aga
     assert torch.equal(walk.weight.detach(), weight)
     assert walk.steps(128) == [2**9] * 127 + [2**10]
     assert [walk.step(overflow=True) for _ in range(3)] == [2**9, 2**8, 2**7]
-    assert walk.scaler.skipped_updates() == 4
+    assert walk.scaler.skipped_steps() == 4
 
 
 def test_an_overflow_at_the_largest_scale_is_counted_once():
     walk = Walk(first=2.0**13)
     walk.steps(300)
     assert walk.step(overflow=True) == 2**12
-    assert walk.scaler.skipped_updates() == 1
+    assert walk.scaler.skipped_steps() == 1
 
 
 def test_the_scale_is_stuck_once_so_many_updates_in_a_row_overflowed():
@@ -80,14 +80,14 @@ def test_the_scale_is_stuck_once_so_many_updates_in_a_row_overflowed():
         walk.step(overflow=True)
     assert not walk.scaler.stuck(), "one in between was made"
     walk.step(overflow=True)
-    assert walk.scaler.stuck() and walk.scaler.skipped_updates() == 2 * STUCK - 1
+    assert walk.scaler.stuck() and walk.scaler.skipped_steps() == 2 * STUCK - 1
 
 
 def test_a_scale_of_0_stays_stuck():
     """From 2^-149 on float32 halves to 0, which cannot fall any more."""
     walk = Walk(first=2.0)
     assert [walk.step(overflow=True) for _ in range(160)][-1] == 0
-    assert bool(walk.scaler.overflowed) and walk.scaler.stuck() and walk.scaler.skipped_updates() == 160
+    assert bool(walk.scaler.overflowed) and walk.scaler.stuck() and walk.scaler.skipped_steps() == 160
 
 
 def test_what_overflowed_is_known_update_by_update():
@@ -105,7 +105,7 @@ def test_a_fused_optimizer_skips_and_counts_too():
     assert torch.equal(walk.weight.detach(), torch.zeros(3))
     walk.step()
     assert torch.allclose(walk.weight.detach(), torch.full((3,), -1.0))
-    assert walk.scaler.skipped_updates() == 1
+    assert walk.scaler.skipped_steps() == 1
 
 
 def test_the_state_survives_a_restart():
@@ -119,7 +119,7 @@ def test_the_state_survives_a_restart():
     second = Walk(window=5)
     second.scaler.load_state_dict(torch.load(file, weights_only=True))
     assert second.steps(30) == whole.steps(30)
-    assert second.scaler.skipped_updates() == whole.scaler.skipped_updates() == 1
+    assert second.scaler.skipped_steps() == whole.scaler.skipped_steps() == 1
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16", "fp32"])
@@ -174,19 +174,20 @@ def test_every_worker_computes_in_float32_unless_its_recipe_declares_less(monkey
     before = [switch.allow_tf32 for switch in switches]
     context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1, get_local_rank=lambda: 0)
     monkeypatch.setattr("ray.train.get_context", lambda: context)
-    monkeypatch.setattr(driver, "_resume", lambda: None)
+    monkeypatch.setattr(worker_process, "_resume", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assignment = driver.Assignment(
+    spec = worker_process.WorkerSpec(
         compose(["task=resnet20"]),
         seed=1,
         threads=torch.get_num_threads(),
-        progress=("127.0.0.1", 9),
+        heartbeats=("127.0.0.1", 9),
         token="",
+        driver=None,
     )
     try:
         for switch in switches:
             switch.allow_tf32 = True
-        driver._worker(assignment)
+        worker_process.build_worker(spec)
         assert [switch.allow_tf32 for switch in switches] == [False, False]
     finally:
         for switch, allowed in zip(switches, before, strict=True):

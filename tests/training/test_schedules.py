@@ -14,7 +14,7 @@ from mlbench.training.schedules import (
     late_steps,
     linear_warmup,
     product,
-    steps,
+    step_decay,
     warmup_epochs,
     warmup_inverse_sqrt,
 )
@@ -30,7 +30,7 @@ def optimizer(rate, *more):
 def rates(schedule, updates):
     found = []
     for update in updates:
-        schedule.before_update(update)
+        schedule.before_step(update)
         found.append([group["lr"] for group in schedule.optimizer.param_groups])
     return [rate if len(rate) > 1 else rate[0] for rate in found]
 
@@ -42,7 +42,7 @@ def resnet_2020(k, *, rate=0.02):
 
 
 def resnet_2018(k):
-    factor = product(linear_warmup(k, 5 * UPDATES), steps(0.1, [82 * UPDATES, 109 * UPDATES]))
+    factor = product(linear_warmup(k, 5 * UPDATES), step_decay(0.1, [82 * UPDATES, 109 * UPDATES]))
     return Schedule(optimizer(32 * 0.1 / 256), factor)
 
 
@@ -157,7 +157,7 @@ def test_plateau_cuts_when_torchs_own_does(losses, patience):
     for update, loss in enumerate(losses):
         reference.step(loss)
         ours.after_validation({"loss": loss})
-        ours.before_update(update)
+        ours.before_step(update)
         assert ours.optimizer.param_groups[0]["lr"] == theirs.param_groups[0]["lr"]
 
 
@@ -166,7 +166,7 @@ def test_steps_fall_where_torchs_multi_step_does(milestones):
     theirs = optimizer(1.0)
     reference = torch.optim.lr_scheduler.MultiStepLR(theirs, milestones, gamma=0.1)
     for update in range(32):
-        assert steps(0.1, milestones)(update) == pytest.approx(theirs.param_groups[0]["lr"])
+        assert step_decay(0.1, milestones)(update) == pytest.approx(theirs.param_groups[0]["lr"])
         theirs.step()
         reference.step()
 

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mlbench.experiment.clock import BOOT_S
-from mlbench.experiment.phases import PHASES, batch_bin, percentiles
+from mlbench.experiment.phases import PHASES, duration_bin, percentiles
 from mlbench.training import timer as module
-from mlbench.training.timer import Tracker, _busy
+from mlbench.training.stamps import _busy
+from mlbench.training.timer import PhaseTimer
 
 
 class Clock:
@@ -34,32 +36,32 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def tracker(clock: Clock) -> Tracker:
-    return Tracker(now=clock, wall_now=clock)
+def timer(clock: Clock) -> PhaseTimer:
+    return PhaseTimer(now=clock, wall_now=clock)
 
 
-def batch(tracker: Tracker, clock: Clock, *, launches: tuple[float, ...] = ()) -> None:
+def batch(timer: PhaseTimer, clock: Clock, *, launches: tuple[float, ...] = ()) -> None:
     """One batch of 0.1 data, 0.2 forward, 0.3 loss, 1.0 backward, 0.4 optimizer, 0.05 metrics.
 
     Buckets are launched at `launches` seconds after backward began, and arrive 0.25 s later.
     """
     for phase, seconds in (("data_wait", 0.1), ("forward", 0.2), ("loss", 0.3)):
         clock.run(seconds)
-        tracker.mark(phase)
+        timer.end_phase(phase)
     begin = clock.now
     flights = []
     for launch in launches:
         clock.now = begin + launch
-        flights.append((tracker.launched(), begin + launch + 0.25))
+        flights.append((timer.bucket_launched(), begin + launch + 0.25))
     for launch, arrival in flights:
         clock.now = arrival
-        tracker.arrived(launch)
+        timer.bucket_reduced(launch)
     clock.now = begin + 1.0
-    tracker.mark("backward")
+    timer.end_phase("backward")
     clock.run(0.4)
-    tracker.mark("optimizer")
+    timer.end_phase("optimizer")
     clock.run(0.05)
-    tracker.end_batch(8)
+    timer.end_step(8)
 
 
 SAY_START = (
@@ -79,80 +81,133 @@ def test_a_command_begins_with_its_process_but_not_with_the_shell_that_becomes_i
     assert process < waited - BOOT_S and begun > waited
 
 
-def test_phases_add_up_to_the_batch(tracker: Tracker, clock: Clock) -> None:
-    tracker.start()
-    tracker.resume()
+def test_phases_add_up_to_the_batch(timer: PhaseTimer, clock: Clock) -> None:
+    timer.start()
     begin = clock.now
     for _ in range(3):
-        batch(tracker, clock, launches=(0.2, 0.7))
-    segment = tracker.take()
+        batch(timer, clock, launches=(0.2, 0.7))
+    segment = timer.pop()[0]
     assert sum(segment.phases.values()) == pytest.approx(clock.now - begin)
-    assert segment.batch_s == {batch_bin((clock.now - begin) / 3): 3}
-    assert segment.batches == 3 and segment.samples == 24
+    assert segment.step_s == {duration_bin((clock.now - begin) / 3): 3}
+    assert segment.steps == 3 and segment.samples == 24
     assert set(segment.phases) == set(PHASES)
 
 
 def test_communication_after_the_last_bucket_is_exposed_and_before_it_overlapped(
-    tracker: Tracker, clock: Clock
+    timer: PhaseTimer, clock: Clock
 ) -> None:
-    tracker.resume()
-    batch(tracker, clock, launches=(0.2, 0.3, 0.7))
-    segment = tracker.take()
+    timer.start()
+    batch(timer, clock, launches=(0.2, 0.3, 0.7))
+    segment = timer.pop()[0]
     assert segment.phases["backward"] == pytest.approx(0.7)
-    assert segment.phases["communication"] == pytest.approx(0.3)
+    assert segment.phases["transfer"] == pytest.approx(0.3)
     # 0.2..0.45 and 0.3..0.55 together are 0.35 s; the third bucket flew after the last launch
     assert segment.overlapped_communication == pytest.approx(0.35)
 
 
-def test_without_buckets_nothing_is_communication(tracker: Tracker, clock: Clock) -> None:
-    tracker.resume()
-    batch(tracker, clock)
-    segment = tracker.take()
-    assert segment.phases["communication"] == 0
+def test_without_buckets_nothing_is_communication(timer: PhaseTimer, clock: Clock) -> None:
+    timer.start()
+    batch(timer, clock)
+    segment = timer.pop()[0]
+    assert segment.phases["transfer"] == 0
     assert segment.phases["backward"] == pytest.approx(1.0)
 
 
-def test_time_spent_in_validation_is_in_no_phase_but_on_the_clock(tracker: Tracker, clock: Clock) -> None:
-    tracker.start()
-    tracker.resume()
-    batch(tracker, clock)
-    with tracker.outside("validation"):
+def test_time_spent_in_validation_is_in_no_phase_but_on_the_clock(timer: PhaseTimer, clock: Clock) -> None:
+    timer.start()
+    batch(timer, clock)
+    with timer.outside_steps("validation"):
         clock.run(7)
-    tracker.resume()
-    batch(tracker, clock)
-    segment = tracker.take()
+    batch(timer, clock)
+    segment = timer.pop()[0]
     assert segment.outside == {"validation": pytest.approx(7)}
     assert sum(segment.phases.values()) == pytest.approx(2 * 2.05)
-    assert tracker.elapsed() == pytest.approx(7 + 2 * 2.05)
+    assert timer.elapsed() == pytest.approx(7 + 2 * 2.05)
 
 
 def test_a_restart_keeps_the_first_start(clock: Clock) -> None:
     clock.now = 500.0
-    tracker = Tracker(now=clock, wall_now=clock)
-    tracker.start(started_at=440.0)
+    timer = PhaseTimer(now=clock, wall_now=clock)
+    timer.start(started=440.0, started_at=7.0)
     clock.run(5)
-    assert tracker.elapsed() == pytest.approx(65)
-    assert tracker.started_at == 440.0
+    assert timer.elapsed() == pytest.approx(65)
+    assert timer.started_at == 7.0
+
+
+def test_the_set_up_of_an_epoch_is_data_wait_and_all_time_is_inside_or_outside(
+    timer: PhaseTimer, clock: Clock
+) -> None:
+    timer.start()
+    clock.run(3)  # a permutation
+    batch(timer, clock)
+    with timer.outside_steps("validation"):
+        clock.run(7)
+    clock.run(0.5)  # between two contexts
+    with timer.outside_steps("report"):
+        clock.run(2)
+    clock.run(4)  # the next epoch's
+    batch(timer, clock)
+    times, _ = timer.pop()
+    assert times.phases["data_wait"] == pytest.approx(3 + 4 + 0.2)
+    assert times.outside == {"validation": pytest.approx(7), "report": pytest.approx(2.5)}
+    assert times.seconds == pytest.approx(3 + 4 + 2 * 2.05) == sum(times.phases.values())
+    assert times.seconds + 9.5 == pytest.approx(timer.elapsed())
+
+
+def test_sampled_steps_stand_for_all_of_them_and_the_first_for_itself(
+    timer: PhaseTimer, clock: Clock
+) -> None:
+    """Steps of 0.5 ms with a rhythm of 4, and an epoch's set-up of 10 ms every 400 steps."""
+    timer.start()
+    total: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+
+    def short_step(number: int, set_up: float = 0.0) -> None:
+        parts = {"data_wait": 1e-4 + set_up, "forward": 1e-4 * (1 + number % 4), "backward": 1e-4}
+        for phase, seconds in parts.items():
+            clock.run(seconds)
+            total[phase] += seconds
+            timer.end_phase(phase)
+        clock.run(5e-5)
+        total["metrics"] += 5e-5
+        timer.end_step(1)
+
+    stamped = 0
+    for _ in range(20):
+        for number in range(400):
+            short_step(number, 0.01 if number == 0 else 0.0)
+            stamped += timer.stamping
+            if timer.calibration_due():
+                timer.sample(4e-4)
+        with timer.outside_steps("validation"):
+            clock.run(1)
+    times, _ = timer.pop()
+    assert times.stamp_every == 10
+    assert 0.08 * 8000 < times.stamped_steps < 0.13 * 8000
+    assert sum(times.phases.values()) == pytest.approx(sum(total.values()), rel=1e-9)
+    assert times.phases["data_wait"] == pytest.approx(total["data_wait"], rel=0.05)
+    assert times.phases["forward"] == pytest.approx(total["forward"], rel=0.05)
+    assert times.phases["backward"] == pytest.approx(total["backward"], rel=0.05)
+    assert times.steps == times.samples == 8000
 
 
 def test_switched_off_it_takes_no_stamps(clock: Clock) -> None:
-    tracker = Tracker(instrument=False, now=clock, wall_now=clock)
-    tracker.resume()
-    tracker.mark("forward")
-    tracker.end_batch(4)
-    segment = tracker.take()
+    timer = PhaseTimer(enabled=False, now=clock, wall_now=clock)
+    timer.start()
+    timer.end_phase("forward")
+    timer.end_step(4)
+    segment = timer.pop()[0]
     assert segment.samples == 4 and sum(segment.phases.values()) == 0
 
 
-def test_take_starts_anew(tracker: Tracker, clock: Clock) -> None:
-    tracker.resume()
-    batch(tracker, clock)
-    tracker.take()
-    assert tracker.take().batches == 0
+def test_take_starts_anew(timer: PhaseTimer, clock: Clock) -> None:
+    timer.start()
+    batch(timer, clock)
+    timer.pop()[0]
+    assert timer.pop()[0].steps == 0
 
 
 def test_repeats_time_the_operation_and_neither_its_preparation_nor_the_barrier(
-    tracker: Tracker, clock: Clock
+    timer: PhaseTimer, clock: Clock
 ) -> None:
     order: list[str] = []
 
@@ -165,7 +220,7 @@ def test_repeats_time_the_operation_and_neither_its_preparation_nor_the_barrier(
 
         return run
 
-    times = tracker.time_repeats(
+    times = timer.benchmark(
         step("operation", 0.5, 0.25, 2.0),
         3,
         prepare=step("prepare", 7, 8, 9),
@@ -182,10 +237,8 @@ def test_repeats_on_a_gpu_last_as_long_as_the_kernels_and_not_as_their_launch() 
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     matrix = torch.randn(4096, 4096, device="cuda")
-    tracker = Tracker("cuda")
-    one, three = (
-        min(tracker.time_repeats(lambda n=n: [matrix @ matrix for _ in range(n)], 5)) for n in (10, 30)
-    )
+    timer = PhaseTimer("cuda")
+    one, three = (min(timer.benchmark(lambda n=n: [matrix @ matrix for _ in range(n)], 5)) for n in (10, 30))
     assert three == pytest.approx(3 * one, rel=0.2)
 
 
@@ -198,7 +251,7 @@ def test_percentiles_are_those_of_the_sorted_durations_within_half_a_percent() -
     histograms: list[dict[int, int]] = [{}, {}]
     for place, duration in enumerate(durations):
         histogram = histograms[place % 2]
-        histogram[batch_bin(duration)] = histogram.get(batch_bin(duration), 0) + 1
+        histogram[duration_bin(duration)] = histogram.get(duration_bin(duration), 0) + 1
     found, ordered = percentiles(histograms), sorted(durations)
     assert found.keys() == {"p50", "p95", "p99"}
     for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
@@ -207,47 +260,51 @@ def test_percentiles_are_those_of_the_sorted_durations_within_half_a_percent() -
 
 
 def test_percentiles_of_one_batch_are_that_batch_and_of_none_there_are_none() -> None:
-    assert percentiles([{}, {batch_bin(0.2): 1}]) == pytest.approx(
+    assert percentiles([{}, {duration_bin(0.2): 1}]) == pytest.approx(
         {"p50": 0.2, "p95": 0.2, "p99": 0.2}, rel=0.00501
     )
     assert percentiles([{}]) == percentiles([]) == {}
-    assert percentiles([{batch_bin(0.0): 1}])["p50"] < 1e-8, "a clock that stood still"
+    assert percentiles([{duration_bin(0.0): 1}])["p50"] < 1e-8, "a clock that stood still"
 
 
 def test_what_is_kept_does_not_grow_with_the_batches_and_nothing_is_lost(
-    tracker: Tracker, clock: Clock
+    timer: PhaseTimer, clock: Clock
 ) -> None:
     """A batch of one row has 320,000 batches an epoch."""
-    tracker.resume()
-    marks = buckets = 0
-    batches = 5 * module.SETTLE_BATCHES + 7
+    timer.start()
+    stamps = 0
+    batches = 5 * module.RESOLVE_EVERY + 7
     for _ in range(batches):
-        batch(tracker, clock, launches=(0.2, 0.7))
-        marks, buckets = max(marks, len(tracker._marks)), max(buckets, len(tracker._buckets))
-    assert marks <= 2 * module.SETTLE_BATCHES * 7 and buckets <= 2 * module.SETTLE_BATCHES * 2
-    segment = tracker.take()
-    one = {"data_wait": 0.1, "forward": 0.2, "loss": 0.3, "backward": 0.7, "communication": 0.3}
+        batch(timer, clock, launches=(0.2, 0.7))
+        stamps = max(stamps, len(timer._stamps))
+    assert stamps <= 2 * module.RESOLVE_EVERY * 11
+    segment = timer.pop()[0]
+    one = {"data_wait": 0.1, "forward": 0.2, "loss": 0.3, "backward": 0.7, "transfer": 0.3, "wait": 0.0}
     one |= {"optimizer": 0.4, "metrics": 0.05}
     assert segment.phases == pytest.approx({name: batches * seconds for name, seconds in one.items()})
     assert segment.overlapped_communication == pytest.approx(batches * 0.25)
-    assert segment.batches == batches and segment.batch_s == {batch_bin(2.05): batches}
+    assert segment.steps == batches and segment.step_s == {duration_bin(2.05): batches}
 
 
-def test_the_time_that_adding_up_takes_is_in_no_batch(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
-    monkeypatch.setattr(module, "SETTLE_BATCHES", 2)
-    account = module._account
+def test_the_time_that_adding_up_takes_is_in_the_steps(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """It was in no phase, and throughput was too high by it."""
+    monkeypatch.setattr(module, "RESOLVE_EVERY", 2)
+    add = module.StepTotals.add
 
-    def slow(*given: Any) -> None:
-        clock.run(50)
-        account(*given)
+    def slow(self: Any, stamps: Any) -> None:
+        clock.run(50 if stamps else 0)
+        add(self, stamps)
 
-    monkeypatch.setattr(module, "_account", slow)
-    tracker = Tracker(now=clock, wall_now=clock)
-    tracker.resume()
+    monkeypatch.setattr(module.StepTotals, "add", slow)
+    timer = PhaseTimer(now=clock, wall_now=clock)
+    timer.start()
+    begin = clock.now
     for _ in range(8):
-        batch(tracker, clock)
-    assert clock.now > 100 + 3 * 50
-    assert sum(tracker.take().phases.values()) == pytest.approx(8 * 2.05)
+        batch(timer, clock)
+    spent = clock.now - begin
+    assert spent > 3 * 50
+    times, _ = timer.pop()
+    assert times.seconds == pytest.approx(spent) == sum(times.phases.values())
 
 
 class Event:
@@ -259,34 +316,69 @@ class Event:
         self.at = clock.now
 
     def elapsed_time(self, other: "Event") -> float:
-        return 1e3 * (other.at - self.at)
+        return float(np.float32(1e3 * (other.at - self.at)))
 
     def synchronize(self) -> None:
         self.waited.append(self.at)
 
 
+def gpu_timer(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, drained: list[float], *, enabled: bool = True
+) -> PhaseTimer:
+    """Return a timer of a device whose events are on `clock`."""
+    monkeypatch.setattr(Event, "waited", [])
+    monkeypatch.setattr(PhaseTimer, "_event", lambda self: Event(clock))
+    monkeypatch.setattr(PhaseTimer, "_wait", lambda self: drained.append(clock.now))
+    return PhaseTimer("cuda", enabled=enabled, now=clock, wall_now=clock)
+
+
 def test_a_gpu_is_waited_for_at_the_end_and_before_only_where_it_passed_long_ago(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    monkeypatch.setattr(module, "SETTLE_BATCHES", 10)
-    monkeypatch.setattr(Event, "waited", [])
+    monkeypatch.setattr(module, "RESOLVE_EVERY", 10)
     drained: list[float] = []
-    tracker = Tracker("cuda", now=clock, wall_now=clock)
-    monkeypatch.setattr(tracker, "_stamp", lambda: Event(clock))
-    monkeypatch.setattr(tracker, "_wait", lambda: drained.append(clock.now))
-    tracker.resume()
+    timer = gpu_timer(monkeypatch, clock, drained)
+    timer.start()
     begin = clock.now
     for number in range(1, 46):
         waited = len(Event.waited)
-        batch(tracker, clock, launches=(0.2, 0.7))
+        batch(timer, clock, launches=(0.2, 0.7))
         new = Event.waited[waited:]
         assert bool(new) == (number in (20, 30, 40))
         assert all(at <= clock.now - 10 * 2.05 + 1e-6 for at in new)
     assert not drained
-    segment = tracker.take()
-    assert len(drained) == 1 and segment.batch_s == {batch_bin(2.05): 45}
-    assert sum(segment.phases.values()) == pytest.approx(clock.now - begin)
-    assert segment.overlapped_communication == pytest.approx(45 * 0.25)
+    times, _ = timer.pop()
+    assert drained and times.step_s == {duration_bin(2.05): 45}
+    assert sum(times.phases.values()) == pytest.approx(clock.now - begin)
+    assert times.overlapped_communication == pytest.approx(45 * 0.25)
+
+
+def test_a_gpu_s_phases_stay_exact_after_hours(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """float32 milliseconds since an hour ago are a quarter of a millisecond apart."""
+    timer = gpu_timer(monkeypatch, clock, [])
+    timer.start()
+    clock.run(7200.123456)  # a first step that waits for its data
+    for _ in range(100):
+        for phase in ("data_wait", "forward", "loss", "backward", "optimizer"):
+            clock.run(1e-5)
+            timer.end_phase(phase)
+        clock.run(3e-6)
+        timer.end_step(1)
+    times, _ = timer.pop()
+    assert times.phases["forward"] == pytest.approx(99e-5 + 1e-5, rel=0.3)
+    assert times.phases["metrics"] == pytest.approx(300e-6, rel=0.02)
+
+
+def test_without_stamps_a_gpu_is_waited_for_before_time_outside_begins(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    drained: list[float] = []
+    timer = gpu_timer(monkeypatch, clock, drained, enabled=False)
+    timer.start()
+    timer.end_step(1)
+    with timer.outside_steps("validation"):
+        assert len(drained) == 1
+    assert len(drained) == 2
 
 
 @pytest.mark.gpu
@@ -295,19 +387,19 @@ def test_a_gpu_s_batches_add_up_however_often_they_are_added_up(monkeypatch: pyt
 
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    monkeypatch.setattr(module, "SETTLE_BATCHES", 5)
+    monkeypatch.setattr(module, "RESOLVE_EVERY", 5)
     matrix = torch.randn(2048, 2048, device="cuda")
-    tracker = Tracker("cuda")
-    tracker.resume()
-    begin = tracker.elapsed()
+    timer = PhaseTimer("cuda")
+    timer.start()
+    begin = timer.elapsed()
     for _ in range(33):
-        tracker.mark("data_wait")
+        timer.end_phase("data_wait")
         torch.mm(matrix, matrix)
-        tracker.mark("forward")
-        tracker.end_batch(1)
-    segment = tracker.take()
-    assert segment.batches == sum(segment.batch_s.values()) == 33
-    assert 0 < sum(segment.phases.values()) <= tracker.elapsed() - begin
+        timer.end_phase("forward")
+        timer.end_step(1)
+    segment = timer.pop()[0]
+    assert segment.steps == sum(segment.step_s.values()) == 33
+    assert 0 < sum(segment.phases.values()) <= timer.elapsed() - begin
 
 
 @pytest.mark.parametrize(

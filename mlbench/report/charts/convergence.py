@@ -1,14 +1,14 @@
 """How the runs came to their goal."""
 
+from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.experiment.record import Record
-from mlbench.report.chart import Axis, Chart, Trace
 from mlbench.report.grouping import Group, workers
 
 
 def convergence(group: Group) -> Chart:
     """Return the goal's metric over time, one line a run; a run that missed its goal ends in a cross."""
-    task = group.records[0].experiment["task"]
-    metric = str(task["metric"])
+    task = group.records[0].experiment.task
+    metric = task.metric
     traces: list[Trace] = []
     named: set[str] = set()
     points = [(family, point) for family in group.families for point in family.points]
@@ -24,7 +24,7 @@ def convergence(group: Group) -> Chart:
                     [value for _, value in course],
                     "line",
                     style,
-                    hollow=missed,
+                    secondary=missed,
                     small=True,
                     texts=[record.run_id] * len(course),
                 )
@@ -32,12 +32,12 @@ def convergence(group: Group) -> Chart:
             named |= {name} if course else set()
             if missed and course:
                 last = [course[-1][0]], [course[-1][1]]
-                traces.append(Trace("", *last, "marks", style, cross=True, texts=[record.run_id]))
+                traces.append(Trace("", *last, "marks", style, excluded=True, texts=[record.run_id]))
     longest = max((x for trace in traces for x in trace.x), default=0.0)
     if group.goal and longest:
-        target = float(group.goal.split()[-1])
-        traces.append(Trace(f"goal: {group.goal}", [0, longest], [target, target], "rule"))
-    unit = f" / {task['unit']}" if task.get("unit") else ""
+        target = group.goal.target
+        traces.append(Trace(f"goal: {group.goal}", [0, longest], [target, target], "reference_line"))
+    unit = f" / {task.metric_unit}" if task.metric_unit else ""
     return Chart.of(
         "convergence",
         "Convergence of single runs",
@@ -45,11 +45,11 @@ def convergence(group: Group) -> Chart:
         x=Axis("time since the first touch of data / s", limits=(0, None)),
         y=Axis(f"{metric.replace('_', ' ')} in validation{unit}"),
         traces=traces,
-        words=[] if longest else ["No run validated."],
+        notes=[] if longest else ["No run validated."],
     )
 
 
 def _course(record: Record, metric: str) -> list[tuple[float, float]]:
     """Return (elapsed, value) of every validation that has a finite value."""
-    found = ((one["elapsed"], one["metrics"].get(metric)) for one in record.validations)
+    found = ((one.elapsed, one.metrics.get(metric)) for one in record.validations)
     return [(elapsed, value) for elapsed, value in found if value is not None]

@@ -3,36 +3,41 @@
 import math
 from collections.abc import Sequence
 
+from mlbench.analysis.chart import Axis, Chart, Trace, drawable
 from mlbench.analysis.speedup import Estimate, Point, optimum
 from mlbench.experiment.format import usd
-from mlbench.report.chart import Axis, Chart, Trace, drawable
 from mlbench.report.grouping import Group, reasons, workers
 
 
 def cost(group: Group) -> Chart:
-    """Return the price of the goal over the time to it, on demand and spot, with the optimum marked."""
+    """Return the price of the goal, with and without start-up, over the time to it; the optimum is marked."""
     traces: list[Trace] = []
-    words: list[str] = []
+    notes: list[str] = []
     for style, family in enumerate(group.families):
-        allowed = [point for point in family.points if point.forbidden is None]
-        traces.append(_bills(family.named("on demand"), [(p, p.usd) for p in allowed], style))
-        traces.append(_bills(family.named("spot"), [(p, p.usd_spot) for p in allowed], style, hollow=True))
+        allowed = [point for point in family.points if point.exclusion_reason is None]
+        whole = [(point, point.usd_with_startup or point.usd) for point in allowed]
+        traces.append(_bills(family.named("on demand, with start-up"), whole, style))
+        bare = [(point, point.usd) for point in allowed if point.usd_with_startup]
+        traces.append(_bills(family.named("on demand, training alone"), bare, style, secondary=True))
+        spot = [(point, point.usd_spot) for point in allowed]
+        other = style + len(group.families)
+        traces.append(_bills(family.named("spot, training alone"), spot, other, secondary=True))
         best = optimum(family.points)
-        words += [f"{family.prefix}{best.words}"] if best else []
+        notes += [f"{family.prefix}{best.words}"] if best else []
         if best and best.point.usd and best.point.time_to_accuracy:
             traces.append(
                 Trace(
                     family.named("price-performance optimum"),
                     [best.point.time_to_accuracy.value],
-                    [best.point.usd.value],
-                    "ring",
+                    [(best.point.usd_with_startup or best.point.usd).value],
+                    "highlight",
                     style,
                     texts=[f"optimum: {workers(best.point)}"],
                 )
             )
-        words += _open_ended(allowed, family.prefix)
-        words += _without_price(family.points)
-        words += reasons(family, forbidden_only=True)
+        notes += _open_ended(allowed, family.prefix)
+        notes += _without_price(family.points)
+        notes += reasons(family, excluded_only=True)
     return Chart.of(
         "cost",
         "Cost of the goal over the time to it",
@@ -40,7 +45,7 @@ def cost(group: Group) -> Chart:
         x=Axis("time to accuracy / s", limits=(0, None)),
         y=Axis("cost to the goal / USD", limits=(0, None)),
         traces=traces,
-        words=words if group.goal else ["The runs had no goal, so there is no cost of it."],
+        notes=notes if group.goal else ["The runs had no goal, so there is no cost of it."],
     )
 
 
@@ -61,7 +66,7 @@ def _without_price(points: Sequence[Point]) -> list[str]:
 
 
 def _bills(
-    label: str, found: Sequence[tuple[Point, Estimate | None]], style: int, *, hollow: bool = False
+    label: str, found: Sequence[tuple[Point, Estimate | None]], style: int, *, secondary: bool = False
 ) -> Trace:
     some = [
         (point, bill, point.time_to_accuracy)
@@ -74,9 +79,9 @@ def _bills(
         [bill.value for _, bill, _ in some],
         "line",
         style,
-        hollow=hollow,
+        secondary=secondary,
         texts=[f"{workers(point)}: {usd(bill.value)}" for point, bill, _ in some],
-        written=[] if hollow else [f"k = {point.workers}" for point, *_ in some],
+        annotations=[] if secondary else [f"k = {point.workers}" for point, *_ in some],
         low=[bill.low for _, bill, _ in some],
         high=[bill.high if drawable(bill.high) else None for _, bill, _ in some],
         x_low=[time.low for *_, time in some],

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
+from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, ends, worker_axis
 from mlbench.analysis.speedup import Estimate, Point
 from mlbench.experiment.format import duration, percent
 from mlbench.experiment.phases import PHASES
-from mlbench.report.chart import DODGE, Axis, Chart, Trace, ends, worker_axis
 from mlbench.report.grouping import Group, workers
 
 OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches
 BAR = 0.7  # width of a bar, of the distance between two
 APART = 0.6  # distance between two families of bars, beyond that between two bars
+LABELS = {"wait": "wait for the slowest", "transfer": "transfer (exposed)"}
 LETTERS = 5  # letters that fit below a bar where there are many
 LONGEST_WORD = 9  # letters of a line below a family of one bar
 
@@ -28,7 +29,7 @@ def phases(group: Group) -> Chart:
     traces = []
     for name in names:
         heights = [_part(point, name) for point in bars]
-        label = "communication (exposed)" if name == "communication" else name.replace("_", " ")
+        label = LABELS.get(name, name.replace("_", " "))
         traces.append(
             Trace(
                 label,
@@ -42,7 +43,7 @@ def phases(group: Group) -> Chart:
             )
         )
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-    traces.append(Trace("", places, bottoms, "texts", texts=[duration(bottom) for bottom in bottoms]))
+    traces.append(Trace("", places, bottoms, "labels", texts=[duration(bottom) for bottom in bottoms]))
     return Chart.of(
         "phases",
         "Where an epoch's time goes",
@@ -54,7 +55,7 @@ def phases(group: Group) -> Chart:
         ),
         y=Axis("time an epoch / s", limits=(0, 1.12 * max(bottoms, default=1.0))),
         traces=traces,
-        words=["Means over ranks and runs, so that the parts add up."]
+        notes=["Means over ranks and runs, so that the parts add up."]
         + [
             f"{family.prefix}{workers(point)}: no phases were measured."
             for family in group.families
@@ -88,9 +89,15 @@ def communication(group: Group) -> Chart:
     for style, family in enumerate(group.families):
         exposed = [(point, point.exposed) for point in family.points if point.exposed]
         overlapped = [(point, point.overlapped) for point in family.points if point.overlapped]
-        traces.append(_shares(family.named("exposed"), exposed, style, 1 / DODGE))
+        traces.append(_shares(family.named("exposed"), exposed, style, JITTER ** -(1 + style)))
         traces.append(
-            _shares(family.named("overlapped with backward"), overlapped, style, DODGE, hollow=True)
+            _shares(
+                family.named("overlapped with backward"),
+                overlapped,
+                style,
+                JITTER ** (1 + style),
+                secondary=True,
+            )
         )
     return Chart.of(
         "communication",
@@ -99,7 +106,7 @@ def communication(group: Group) -> Chart:
         x=worker_axis([point.workers for point in group.points]),
         y=Axis("share of the time in batches / %", limits=(0, 102)),
         traces=traces,
-        words=[] if any(len(trace.x) for trace in traces) else ["No run measured its communication."],
+        notes=[] if any(len(trace.x) for trace in traces) else ["No run measured its communication."],
     )
 
 
@@ -108,7 +115,7 @@ def _part(point: Point, name: str) -> float:
 
 
 def _shares(
-    label: str, found: Sequence[tuple[Point, Estimate]], style: int, shift: float, *, hollow: bool = False
+    label: str, found: Sequence[tuple[Point, Estimate]], style: int, shift: float, *, secondary: bool = False
 ) -> Trace:
     shares = [share.times(100) for _, share in found]
     return Trace(
@@ -117,7 +124,7 @@ def _shares(
         [share.value for share in shares],
         "line",
         style,
-        hollow=hollow,
+        secondary=secondary,
         texts=[f"{workers(point)}: {percent(share.value)}" for point, share in found],
         **ends(shares),
     )

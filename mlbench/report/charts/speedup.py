@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from mlbench.analysis.speedup import Point, Ratio, Speedup, spoken
+from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, drawable, ends, worker_axis
+from mlbench.analysis.speedup import Point, Ratio, Speedup, format_ratio
 from mlbench.experiment.format import duration
-from mlbench.report.chart import DODGE, Axis, Chart, Trace, drawable, ends, worker_axis
 from mlbench.report.grouping import Family, Group, of, reasons, workers
 
 ROOM = 1.15  # of an axis: missed runs stand this far above the slowest one
@@ -14,23 +14,25 @@ ROOM = 1.15  # of an axis: missed runs stand this far above the slowest one
 def speedup(group: Group) -> Chart:
     """Return speed-up over workers, total and compute-only, beside the ideal line."""
     traces: list[Trace] = []
-    words: list[str] = []
+    notes: list[str] = []
     for style, family in enumerate(group.families):
         compared = [(one, one.total) for one in family.speedups if one.total and drawable(one.total.value)]
         computed = [
             (one, one.compute) for one in family.speedups if one.compute and drawable(one.compute.value)
         ]
-        traces.append(_curve(family.named("total"), compared, style, 1 / DODGE))
-        traces.append(_curve(family.named("compute only"), computed, style, DODGE, hollow=True))
+        traces.append(_curve(family.named("total"), compared, style, JITTER ** -(1 + style)))
+        traces.append(
+            _curve(family.named("compute only"), computed, style, JITTER ** (1 + style), secondary=True)
+        )
         traces.append(_apart(family, style))
-        words += reasons(family)
-        words += [f"{family.prefix}Note: {one.note}." for one in family.speedups if one.note]
+        notes += reasons(family)
+        notes += [f"{family.prefix}Note: {one.note}." for one in family.speedups if one.note]
     if all(one.point is one.base for family in group.families for one in family.speedups):
-        words.append("Nothing was measured but one worker.")
+        notes.append("Nothing was measured but one worker.")
     axis = worker_axis([point.workers for point in group.points])
     if any(len(trace.x) for trace in traces):
         span = [place for place, _ in (axis.ticks[0], axis.ticks[-1])]
-        traces.append(Trace("ideal: S = k", span, span, "rule"))
+        traces.append(Trace("ideal: S = k", span, span, "reference_line"))
     return Chart.of(
         "speedup",
         "Speed-up against one worker",
@@ -38,29 +40,29 @@ def speedup(group: Group) -> Chart:
         x=axis,
         y=Axis("speed-up S(k) = T(1) / T(k)", "log", _powers_of_two(traces)),
         traces=traces,
-        words=words,
+        notes=notes,
     )
 
 
 def time_to_accuracy(group: Group) -> Chart:
     """Return every run's time to the goal, with median and interval; missed goals at the top."""
     traces: list[Trace] = []
-    words: list[str] = []
+    notes: list[str] = []
     finite = [time for point in group.points for time in point.times if math.isfinite(time)]
     top = ROOM * max(finite, default=1.0)
     for style, family in enumerate(group.families):
-        joined = [point for point in family.points if point.forbidden is None]
-        apart = [point for point in family.points if point.forbidden is not None]
+        joined = [point for point in family.points if point.exclusion_reason is None]
+        apart = [point for point in family.points if point.exclusion_reason is not None]
         traces.append(_medians(family.named("median"), joined, style, top))
-        traces.append(_medians(family.named("median, apart"), apart, style, top, cross=True))
+        traces.append(_medians(family.named("median, apart"), apart, style, top, excluded=True))
         traces += _single_runs(family, style, top)
-        words += [
+        notes += [
             f"{family.prefix}{workers(point)}: {of(len(point.missed), point.n)} missed the goal and count as "
             f"infinite time ({', '.join(point.missed)})."
             for point in family.points
             if point.missed
         ]
-        words += reasons(family, forbidden_only=True)
+        notes += reasons(family, excluded_only=True)
     return Chart.of(
         "time_to_accuracy",
         f"Time to {group.goal}" if group.goal else "Time to accuracy",
@@ -68,12 +70,12 @@ def time_to_accuracy(group: Group) -> Chart:
         x=worker_axis([point.workers for point in group.points]),
         y=Axis("time to accuracy / s", limits=(0, 1.08 * top)),
         traces=traces,
-        words=words if group.goal else ["The runs had no goal, so there is no time to accuracy."],
+        notes=notes if group.goal else ["The runs had no goal, so there is no time to accuracy."],
     )
 
 
 def _curve(
-    label: str, found: Sequence[tuple[Speedup, Ratio]], style: int, shift: float, *, hollow: bool = False
+    label: str, found: Sequence[tuple[Speedup, Ratio]], style: int, shift: float, *, secondary: bool = False
 ) -> Trace:
     found = [(one, ratio) for one, ratio in found if drawable(ratio.value)]
     ratios = [ratio for _, ratio in found]
@@ -83,37 +85,37 @@ def _curve(
         [ratio.value or math.nan for ratio in ratios],
         "line",
         style,
-        hollow=hollow,
-        texts=[f"{workers(one.point)}: {spoken(ratio)}" for one, ratio in found],
+        secondary=secondary,
+        texts=[f"{workers(one.point)}: {format_ratio(ratio)}" for one, ratio in found],
         **ends(ratios),
     )
 
 
 def _apart(family: Family, style: int) -> Trace:
     """Return what may not be called a speed-up, to be drawn with another mark and never joined."""
-    some = [(one, one.apart) for one in family.speedups if one.why and drawable(one.apart)]
+    some = [(one, one.excluded_ratio) for one in family.speedups if one.why and drawable(one.excluded_ratio)]
     return Trace(
         family.named("quotient of times, no speed-up"),
         [one.point.workers for one, _ in some],
         [apart or math.nan for _, apart in some],
         "marks",
         style,
-        cross=True,
+        excluded=True,
         texts=[f"{workers(one.point)}: {one.why}" for one, _ in some],
     )
 
 
-def _medians(label: str, some: Sequence[Point], style: int, top: float, *, cross: bool = False) -> Trace:
+def _medians(label: str, some: Sequence[Point], style: int, top: float, *, excluded: bool = False) -> Trace:
     found = [
         (p, p.time_to_accuracy) for p in some if p.time_to_accuracy and drawable(p.time_to_accuracy.value)
     ]
     return Trace(
         label,
-        [point.workers / DODGE for point, _ in found],
+        [point.workers * JITTER ** -(1 + style) for point, _ in found],
         [time.value for _, time in found],
-        "marks" if cross else "line",
+        "marks" if excluded else "line",
         style,
-        cross=cross,
+        excluded=excluded,
         low=[time.low for _, time in found],
         # An interval that reaches into the missed runs has no upper end: it is drawn up to them.
         high=[top if time.high == math.inf else time.high for _, time in found],
@@ -124,13 +126,13 @@ def _medians(label: str, some: Sequence[Point], style: int, top: float, *, cross
 def _single_runs(family: Family, style: int, top: float) -> list[Trace]:
     """Return single runs beside their median, moved aside so that equal ones can be told apart."""
     runs = [
-        (point.workers * DODGE ** (1 + place % 4), time, point.records[place].run_id)
+        (point.workers * JITTER ** (1 + place % 4 + 4 * style), time, point.records[place].run_id)
         for point in family.points
         for place, time in enumerate(point.times)
     ]
     traces = []
-    for name, cross in (("single runs", False), ("missed the goal", True)):
-        some = [(x, top if cross else time, run) for x, time, run in runs if math.isinf(time) == cross]
+    for name, excluded in (("single runs", False), ("missed the goal", True)):
+        some = [(x, top if excluded else time, run) for x, time, run in runs if math.isinf(time) == excluded]
         xs, ys, texts = zip(*some, strict=True) if some else ((), (), ())
         traces.append(
             Trace(
@@ -139,8 +141,8 @@ def _single_runs(family: Family, style: int, top: float) -> list[Trace]:
                 ys,
                 "marks",
                 style,
-                hollow=not cross,
-                cross=cross,
+                secondary=not excluded,
+                excluded=excluded,
                 small=True,
                 texts=texts,
             )

@@ -1,18 +1,12 @@
 """Task 0: what a message between workers costs; nothing is trained, every element is checked."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from mlbench.experiment.config import PositiveInt, TaskConfig
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.allreduce import rates
-
-if TYPE_CHECKING:
-    from mlbench.training.loop import Outcome
-    from mlbench.training.worker import Worker
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 
@@ -21,71 +15,19 @@ class Config(TaskConfig):
     """What conf/task/allreduce.yaml holds beyond the fields of every task."""
 
     sizes: Annotated[int, Field(ge=2)]
-    largest: PositiveInt
+    max_elements: PositiveInt
     repeats: PositiveInt
     warmups: Annotated[int, Field(ge=5)]
     collectives: Annotated[tuple[Collective, ...], Field(min_length=1)]
     dtypes: Annotated[tuple[Literal["float32", "float16", "bfloat16"], ...], Field(min_length=1)]
 
 
+def check(config: Config, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError for a single worker."""
+    if workers < 2:
+        raise UserError("allreduce needs at least 2 workers", hint="workers=2")
+
+
 def prepare(config: Config, root: Path, *, progress: Any = None) -> Path:
     """Return `root`: there is no data to prepare."""
     return root
-
-
-def run(config: Config, worker: "Worker") -> "Outcome":
-    """Time every collective, dtype and size on the backend that the workers were started with.
-
-    The table's rows (rates.COLUMNS) are of three kinds: `times` of one size, `skipped` for a pair of
-    collective and dtype that cannot be measured here, and `fit` for one that was. The outcome's status
-    is `failed` if an element was wrong. Raises UserError for a single worker.
-    """
-    from mlbench.training.loop import Outcome
-
-    if worker.world_size < 2:
-        raise UserError("allreduce needs at least 2 workers: one has nobody to talk to", hint="workers=2")
-    worker.barrier()
-    worker.tracker.start()
-    table = list(_rows(config, worker))
-    wrong = [row for row in table if row["wrong_elements"]]
-    named = sorted({f"{row['collective']} {row['dtype']}" for row in wrong})
-    return Outcome(
-        status="failed" if wrong else "completed",
-        error=f"elements came out wrong in {', '.join(named)}" if wrong else None,
-        table=table,
-        elapsed=worker.tracker.elapsed(),
-    )
-
-
-def _rows(config: Config, worker: "Worker") -> Iterator[dict[str, Any]]:
-    import torch
-    import torch.distributed as dist
-
-    from mlbench.tasks.allreduce.collectives import Exchange, reason_to_skip, values
-
-    sizes = rates.sizes(config.sizes, config.largest)
-    pairs = [(name, dtype) for dtype in config.dtypes for name in config.collectives]
-    common = {"backend": dist.get_backend(), "device": worker.device.type, "workers": worker.world_size}
-    base = values(max(sizes), worker)
-    for number, (collective, dtype) in enumerate(pairs, start=1):
-        pair = common | {"collective": collective, "dtype": dtype}
-        reason = reason_to_skip(collective, getattr(torch, dtype), base, worker)
-        if reason:
-            yield rates.row("skipped", **pair, reason=reason)
-            continue
-        points = []
-        for size in sizes:
-            exchange = Exchange.of(collective, getattr(torch, dtype), size, base=base, worker=worker)
-            if points and exchange.elements == points[-1]["elements"]:
-                continue  # whole blocks made it the size before
-            if worker.rank == 0 and worker.tracker.due():
-                doing = f"timing {collective} {dtype} ({number} of {len(pairs)})"
-                worker.progress({"doing": doing + rates.magnitude(exchange.bytes)})
-            exchange.seconds(config.warmups, worker)
-            seconds = exchange.seconds(config.repeats, worker)
-            slowest = [max(repeat) for repeat in zip(*worker.gather(seconds), strict=True)]
-            wrong = int(worker.sum([exchange.wrong()]).item())
-            what = {"size": size, "elements": exchange.elements, "bytes": exchange.bytes}
-            points.append(rates.times(slowest, wrong=wrong, **pair, **what, repeats=config.repeats))
-        yield from points
-        yield rates.fitted(points, **pair)

@@ -17,7 +17,7 @@ EXACT = {torch.float32: 2**24, torch.float16: 2**11, torch.bfloat16: 2**8}
 
 
 def values(largest: int, worker: Worker) -> Tensor:
-    """Return the numbers that all buffers are cut from: uint8 in 1..LEVELS, the same on every rank."""
+    """Return the numbers that all buffers are slice_of from: uint8 in 1..LEVELS, the same on every rank."""
     ranks = worker.world_size
     count = largest + ranks + SHIFT * ranks * ranks
     draw = torch.Generator(worker.device).manual_seed(0)
@@ -26,15 +26,15 @@ def values(largest: int, worker: Worker) -> Tensor:
 
 
 @dataclass
-class Exchange:
+class CollectiveCase:
     """One collective on one buffer size.
 
     - operation: the collective itself, from `sent` to `received` (the same tensor for all_reduce and
       broadcast).
-    - content: what `sent` must hold before, in parts that are cut from the values; `expected` is what
+    - content: what `sent` must hold before, in parts that are slice_of from the values; `expected` is what
       `received` must hold after.
     - elements: of the larger of the two buffers, which is what nccl-tests counts.
-    - found: how many wrong elements the checks have found so far.
+    - errors: how many wrong elements the checks have errors so far.
     """
 
     operation: Callable[[], object]
@@ -43,52 +43,52 @@ class Exchange:
     content: list[Tensor]
     expected: Tensor
     elements: int
-    found: Tensor = field(init=False)
+    errors: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.found = torch.zeros((), dtype=torch.int64, device=self.sent.device)
+        self.errors = torch.zeros((), dtype=torch.int64, device=self.sent.device)
 
     @classmethod
     def of(
         cls, collective: str, dtype: torch.dtype, size: int, *, base: Tensor, worker: Worker
-    ) -> "Exchange":
+    ) -> "CollectiveCase":
         """Return the exchange of `size` elements, rounded up to whole blocks where blocks are dealt out."""
         ranks, rank = worker.world_size, worker.rank
         block = -(-size // ranks)
         whole = block * ranks
 
-        def cut(key: int, length: int) -> Tensor:
+        def slice_of(key: int, length: int) -> Tensor:
             return base[SHIFT * key : SHIFT * key + length]
 
-        def room(length: int) -> Tensor:
+        def zeros(length: int) -> Tensor:
             return torch.zeros(length, dtype=dtype, device=worker.device)
 
         def total(begin: int, length: int) -> Tensor:
-            result = room(length)
+            result = zeros(length)
             for key in range(ranks):
-                result += cut(key, begin + length)[begin:]
+                result += slice_of(key, begin + length)[begin:]
             return result
 
         if collective == "all_reduce":
-            one = room(size)
-            return cls(partial(dist.all_reduce, one), one, one, [cut(rank, size)], total(0, size), size)
+            one = zeros(size)
+            return cls(partial(dist.all_reduce, one), one, one, [slice_of(rank, size)], total(0, size), size)
         if collective == "broadcast":
-            one = room(size)
-            own = cut(0, size) if rank == 0 else room(size)
-            return cls(partial(dist.broadcast, one, 0), one, one, [own], cut(0, size), size)
+            one = zeros(size)
+            own = slice_of(0, size) if rank == 0 else zeros(size)
+            return cls(partial(dist.broadcast, one, 0), one, one, [own], slice_of(0, size), size)
         if collective == "all_gather":
-            part, gathered = room(block), room(whole)
-            expected = torch.cat([cut(key, block) for key in range(ranks)])
+            part, gathered = zeros(block), zeros(whole)
+            expected = torch.cat([slice_of(key, block) for key in range(ranks)])
             operation = partial(dist.all_gather_single, gathered, part)
-            return cls(operation, part, gathered, [cut(rank, block)], expected, whole)
+            return cls(operation, part, gathered, [slice_of(rank, block)], expected, whole)
         if collective == "reduce_scatter":
-            addends, part = room(whole), room(block)
+            addends, part = zeros(whole), zeros(block)
             operation = partial(dist.reduce_scatter_single, part, addends)
-            return cls(operation, addends, part, [cut(rank, whole)], total(block * rank, block), whole)
+            return cls(operation, addends, part, [slice_of(rank, whole)], total(block * rank, block), whole)
         assert collective == "all_to_all", collective
-        sent, received = room(whole), room(whole)
-        content = [cut(rank * ranks + to, block) for to in range(ranks)]
-        expected = torch.cat([cut(sender * ranks + rank, block) for sender in range(ranks)])
+        sent, received = zeros(whole), zeros(whole)
+        content = [slice_of(rank * ranks + to, block) for to in range(ranks)]
+        expected = torch.cat([slice_of(sender * ranks + rank, block) for sender in range(ranks)])
         return cls(partial(dist.all_to_all_single, received, sent), sent, received, content, expected, whole)
 
     @property
@@ -107,7 +107,7 @@ class Exchange:
             self.check()
             self.fill()
 
-        times = worker.tracker.time_repeats(self.operation, repeats, prepare=prepare, barrier=worker.barrier)
+        times = worker.timer.benchmark(self.operation, repeats, prepare=prepare, barrier=worker.barrier)
         self.check()
         return times
 
@@ -122,11 +122,11 @@ class Exchange:
 
     def check(self) -> None:
         """Count the elements of `received` that are not what they must be; does not wait for a GPU."""
-        self.found += (self.received != self.expected).sum()
+        self.errors += (self.received != self.expected).sum()
 
     def wrong(self) -> int:
-        """Return how many wrong elements the checks have found on this rank."""
-        return int(self.found.item())
+        """Return how many wrong elements the checks have errors on this rank."""
+        return int(self.errors.item())
 
 
 def reason_to_skip(collective: str, dtype: torch.dtype, base: Tensor, worker: Worker) -> str | None:
@@ -138,7 +138,7 @@ def reason_to_skip(collective: str, dtype: torch.dtype, base: Tensor, worker: Wo
         return f"the sum over {worker.world_size} workers is not exact in {dtype}: it cannot be checked"
     refusal = None
     try:
-        Exchange.of(collective, dtype, worker.world_size, base=base, worker=worker).operation()
+        CollectiveCase.of(collective, dtype, worker.world_size, base=base, worker=worker).operation()
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         refusal = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return next((told for told in worker.gather(refusal) if told), None)

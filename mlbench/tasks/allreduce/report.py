@@ -1,23 +1,43 @@
-"""The table of task 0 as a figure and as lines on a terminal; tables of several runs may be joined."""
+"""The table of task 0 as charts, sentences and lines on a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.experiment import format
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import Group
 
 Row = dict[str, Any]
 Line = tuple[str, str, str, str, int]  # backend, device, collective, dtype, workers
 SHOWN_BYTES = (1_000, 1_000_000)  # sizes in the terminal's table, beside the smallest and the largest
-# Okabe and Ito 2008: eight colours that people who see few can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
-STYLES = {"float32": "-", "float16": "--", "bfloat16": ":"}
-MARKERS = ("o", "s", "^", "v", "D", "P")
 GIGABIT = 1e9 / 8  # bytes
+
+
+def _rate(value: float) -> str:
+    return format.with_prefix(value, "B/s")
+
+
+def _size(size: float) -> str:
+    return format.with_prefix(size, "B")
+
+
+class Quantity(NamedTuple):
+    """A column of the table that is drawn over the message size."""
+
+    name: str
+    column: str
+    title: str
+    axis: str
+    text: Callable[[float], str]
+
+
+QUANTITIES = (
+    Quantity("time", "p50_s", "Median time", "median time of the slowest rank", format.duration),
+    Quantity("bandwidth", "busbw_bytes_per_s", "Bus bandwidth", "bus bandwidth", _rate),
+)
 
 
 def lines(table: Iterable[Row], kind: str = "times") -> dict[Line, list[Row]]:
@@ -30,90 +50,132 @@ def lines(table: Iterable[Row], kind: str = "times") -> dict[Line, list[Row]]:
     return found
 
 
-def figure(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -> "Figure":
-    """Return median time and bus bandwidth over the message size, a row of two charts for each collective.
+def charts(
+    tables: Mapping[str, Sequence[Row]], *, about: str, network_gbit_per_s: float | None = None
+) -> list[Chart]:
+    """Return median time and bus bandwidth over the message size for each collective that was measured.
 
-    Where several runs measured the same size, their median is drawn. Colours and markers tell backends and
-    numbers of workers, strokes dtypes. The line rate, where it is known, is drawn across the bandwidths.
+    - tables: by label the rows of one or more runs; where several measured the same size, their median.
+    - network_gbit_per_s: the line rate, drawn across the bandwidths where it is known.
     """
-    from matplotlib.figure import Figure
+    by_label = {label: lines(table) for label, table in tables.items()}
+    collectives = dict.fromkeys(line[2] for groups in by_label.values() for line in groups)
+    return [
+        _over_size(by_label, one, quantity, about=about, network_gbit_per_s=network_gbit_per_s)
+        for one in collectives
+        for quantity in QUANTITIES
+    ]
 
-    groups = lines(table)
-    collectives = list(dict.fromkeys(line[2] for line in groups)) or [""]
-    origins = list(dict.fromkeys((line[0], line[1], line[4]) for line in groups))
-    drawn = Figure(figsize=(12, 0.8 + 2.4 * len(collectives)), layout="constrained")
-    charts = drawn.subplots(len(collectives), 2, sharex=True, sharey="col", squeeze=False)
-    labelled: dict[str, Any] = {}
-    for (backend, device, collective, dtype, workers), rows in groups.items():
-        origin = origins.index((backend, device, workers))
-        label = f"{backend} {device} x{workers} {dtype}"
-        style = {
-            "color": COLOURS[origin % len(COLOURS)],
-            "linestyle": STYLES[dtype],
-            "marker": MARKERS[origin % len(MARKERS)],
-            "markersize": 2.5,
-            "linewidth": 1.2,
-            "label": label,
-        }
-        times, rates = charts[collectives.index(collective)]
-        (labelled[label],) = times.plot(*_curve(rows, "p50_s"), **style)
-        rates.plot(*_curve(rows, "busbw_bytes_per_s"), **style)
-    for collective, (times, rates) in zip(collectives, charts, strict=True):
-        times.set(ylabel=collective)
-        for axes in (times, rates):
-            axes.set(xscale="log", yscale="log")
-            axes.grid(which="major", color="0.9")
-        if network_gbit_per_s is not None:
-            rate = network_gbit_per_s * GIGABIT
-            rates.axhline(rate, color="0.4", linewidth=0.8)
-            said = f"line rate {network_gbit_per_s:g} Gbit/s"
-            rates.annotate(said, (0.01, rate), xycoords=("axes fraction", "data"), va="bottom", color="0.4")
-    for axes, title in zip(charts[0], ("median time, s", "bus bandwidth, bytes/s"), strict=True):
-        axes.set(title=title)
-    for axes in charts[-1]:
-        axes.set(xlabel="message, bytes")
-    drawn.suptitle("; ".join(f"{backend} on {device}, {count} workers" for backend, device, count in origins))
-    if labelled:
-        drawn.legend(labelled.values(), labelled, loc="outside lower center", ncols=5, fontsize=7)
-    return drawn
+
+def _over_size(
+    by_label: Mapping[str, dict[Line, list[Row]]],
+    collective: str,
+    quantity: Quantity,
+    *,
+    about: str,
+    network_gbit_per_s: float | None,
+) -> Chart:
+    traces = []
+    for label, groups in by_label.items():
+        for (backend, _, found, dtype, workers), rows in groups.items():
+            if found == collective:
+                sizes, values = _curve(rows, quantity.column)
+                name = ", ".join(filter(None, (label or f"{backend} x{workers}", dtype)))
+                texts = [f"{_size(x)}: {quantity.text(y)}" for x, y in zip(sizes, values, strict=True)]
+                traces.append(Trace(name, sizes, values, "line", len(traces), small=True, texts=texts))
+    x = Axis("message", "log", _powers_of_ten((x for trace in traces for x in trace.x), _size))
+    drawn = [y for trace in traces for y in trace.y]
+    if network_gbit_per_s is not None and quantity.column == "busbw_bytes_per_s":
+        rate = network_gbit_per_s * GIGABIT
+        ends = [x.ticks[0][0], x.ticks[-1][0]]
+        name = f"line rate {network_gbit_per_s:g} Gbit/s"
+        traces.append(Trace(name, ends, [rate, rate], "reference_line"))
+        drawn.append(rate)
+    return Chart.of(
+        f"{collective}_{quantity.name}",
+        f"{quantity.title}: {collective}",
+        about=about,
+        x=x,
+        y=Axis(quantity.axis, "log", _powers_of_ten(drawn, quantity.text)),
+        traces=traces,
+    )
+
+
+def summary(tables: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Return two sentences on all-reduce: the shortest time and the best bandwidth of each table."""
+    times, rates = [], []
+    for label, table in tables.items():
+        rows = [row for line, some in lines(table).items() if line[2] == "all_reduce" for row in some]
+        if not rows:
+            continue
+        smallest = min(row["bytes"] for row in rows)
+        by_size: dict[tuple[int, str], list[Row]] = {}
+        for row in rows:
+            by_size.setdefault((row["bytes"], row["dtype"]), []).append(row)
+        (size, dtype), fastest = next(item for item in by_size.items() if item[0][0] == smallest)
+        seconds = median(row["p50_s"] for row in fastest)
+        times.append(f"{format.duration(seconds)} with {label} ({_size(size)}, {dtype})")
+        best = {place: median(row["busbw_bytes_per_s"] for row in some) for place, some in by_size.items()}
+        size, dtype = max(best, key=lambda place: best[place])
+        rates.append(f"{_rate(best[size, dtype])} with {label} ({_size(size)}, {dtype})")
+    if not times:
+        return ["No run measured all_reduce."]
+    return [
+        f"The smallest all-reduce takes {', '.join(times)}.",
+        f"The best bus bandwidth is {', '.join(rates)}.",
+    ]
 
 
 def terminal(table: Sequence[Row], *, network_gbit_per_s: float | None = None) -> "Group":
-    """Return a table with one line a collective and dtype, and what was skipped or wrong and why."""
+    """Return nccl-tests' columns for some sizes of each collective, the fits, and what is missing and why.
+
+    As in nccl-tests, the size is that of the larger buffer, and `redop` is none where nothing is reduced.
+    """
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     groups, fits = lines(table), lines(table, "fit")
-    shown = _shown(groups)
+    sizes = _shown(groups)
     origins = dict.fromkeys(f"{backend} {device} x{workers}" for backend, device, _, _, workers in groups)
-    title = "Median times by message size" + (f", {next(iter(origins))}" if len(origins) == 1 else "")
+    title = "Median times of the slowest rank, " + "; ".join(origins)
     drawn = Table(box=box.SIMPLE, title=title, title_justify="left")
-    for heading in ("collective", "dtype") if len(origins) == 1 else ("backend", "collective", "dtype"):
-        drawn.add_column(heading, no_wrap=True)
-    headings = [f"~{format.with_prefix(size, 'B')}" for size in shown]
-    headings += ["latency", "bandwidth", "residual", "best bus"]
-    headings += ["of line"] if network_gbit_per_s else []
-    for heading in headings:
-        drawn.add_column(heading, justify="right", no_wrap=True)
-    for line, rows in groups.items():
-        backend, device, collective, dtype, workers = line
-        cells = [format.duration(_nearest(rows, size)["p50_s"]) for size in shown]
-        cells += _fitted(fits[line][0]) if line in fits else ["-"] * 3
-        best = max(row["busbw_bytes_per_s"] for row in rows)
-        cells.append(format.with_prefix(best, "B/s"))
-        if network_gbit_per_s:
-            cells.append(format.percent(best / (network_gbit_per_s * GIGABIT)))
-        named = (collective, dtype)
-        drawn.add_row(*named if len(origins) == 1 else (f"{backend} {device} x{workers}", *named), *cells)
-    notes = dict.fromkeys(
+    for heading in ("collective", "size", "count", "type", "redop", "time", "algbw", "busbw", "#wrong"):
+        right = heading in ("size", "count", "time", "algbw", "busbw", "#wrong")
+        drawn.add_column(heading, justify="right" if right else "left", no_wrap=True)
+    for (backend, device, collective, dtype, workers), rows in groups.items():
+        name = collective if len(origins) == 1 else f"{backend} {device} x{workers} {collective}"
+        for row in dict.fromkeys(rows.index(_nearest(rows, size)) for size in sizes):
+            drawn.add_row(name, *_nccl_tests(rows[row], dtype))
+    notes = [Text(_fit_note(line, row, groups, network_gbit_per_s)) for line, (row, *_) in fits.items()]
+    missing = dict.fromkeys(
         f"{'skipped' if row['kind'] == 'skipped' else 'wrong'}: {row['backend']} {row['device']} "
         f"{row['collective']} {row['dtype']}: {row['reason']}"
         for row in table
         if row["reason"]
     )
-    return Group(drawn, *(Text(format.printable(note), style="yellow") for note in notes))
+    return Group(drawn, *notes, *(Text(format.printable(note), style="yellow") for note in missing))
+
+
+def _nccl_tests(row: Row, dtype: str) -> list[str]:
+    """Return a row's cells in the order of nccl-tests."""
+    operation = "sum" if row["collective"] in ("all_reduce", "reduce_scatter") else "none"
+    rates = (_rate(row[name]) for name in ("algbw_bytes_per_s", "busbw_bytes_per_s"))
+    count = f"{row['elements']:,}"
+    wrong = str(row["wrong_elements"])
+    return [_size(row["bytes"]), count, dtype, operation, format.duration(row["p50_s"]), *rates, wrong]
+
+
+def _fit_note(line: Line, row: Row, groups: dict[Line, list[Row]], network_gbit_per_s: float | None) -> str:
+    """Return latency, bandwidth and residual of t = alpha + beta * bytes, and the best bus bandwidth."""
+    latency, bandwidth, residual = _fitted(row)
+    best = max(one["busbw_bytes_per_s"] for one in groups[line])
+    note = f"{line[2]} {line[3]}: latency {latency}, bandwidth {bandwidth}, residual {residual}; best busbw "
+    note += _rate(best)
+    if network_gbit_per_s:
+        note += f", {format.percent(best / (network_gbit_per_s * GIGABIT))} of the line rate"
+    return note
 
 
 def _curve(rows: list[Row], field: str) -> tuple[list[int], list[float]]:
@@ -123,6 +185,15 @@ def _curve(rows: list[Row], field: str) -> tuple[list[int], list[float]]:
         found.setdefault(row["bytes"], []).append(row[field])
     sizes = sorted(found)
     return sizes, [median(found[size]) for size in sizes]
+
+
+def _powers_of_ten(values: Iterable[float], text: Callable[[float], str]) -> tuple[tuple[float, str], ...]:
+    """Return ticks that cover the values."""
+    drawn = list(values)
+    if not drawn:
+        return ()
+    powers = [10.0**power for power in range(-9, 15)]
+    return tuple((power, text(power)) for power in powers if min(drawn) / 10 < power < max(drawn) * 10)
 
 
 def _shown(groups: dict[Line, list[Row]]) -> list[int]:

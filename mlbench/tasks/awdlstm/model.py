@@ -17,7 +17,7 @@ EMBEDDING_RANGE = 0.1  # words start uniform in +-0.1 (Merity et al. 2017, secti
 
 
 class Output(NamedTuple):
-    """What the model says about every token, and what its regularisation and the next piece need.
+    """What the model says about every token, and what its regularisation and the next chunk need.
 
     - logits: [length, columns, vocabulary], of the word that follows.
     - raw, dropped: [length, columns, embedding], the last layer's output before and after dropout.
@@ -31,7 +31,7 @@ class Output(NamedTuple):
 
 
 class WeightDropLSTM(nn.Module):
-    """One LSTM layer that drops recurrent weights, the same ones for a whole piece (DropConnect).
+    """One LSTM layer that drops recurrent weights, the same ones for a whole chunk (DropConnect).
 
     Its parameters have the names and shapes of torch.nn.LSTM's. nn.LSTM itself would keep using the
     weights that it was built with, so the layer calls the kernel below it, `torch.lstm`, directly.
@@ -48,12 +48,12 @@ class WeightDropLSTM(nn.Module):
             nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)  # as torch.nn.LSTM does
 
     def forward(
-        self, x: Tensor, state: tuple[Tensor, Tensor] | None, masks: torch.Generator | None
+        self, x: Tensor, state: tuple[Tensor, Tensor] | None, dropout_rng: torch.Generator | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the outputs [length, columns, width] and the state after the last of them."""
         recurrent = self.weight_hh_l0
         if self.training and self.drop:
-            recurrent = recurrent * keep(recurrent, recurrent.shape, self.drop, masks)
+            recurrent = recurrent * keep(recurrent, recurrent.shape, self.drop, dropout_rng)
         weights = [self.weight_ih_l0, recurrent, self.bias_ih_l0, self.bias_hh_l0]
         if x.is_cuda:
             # cuDNN wants its weights one after the other; else it copies them at every call, and warns.
@@ -86,40 +86,40 @@ class AwdLstm(nn.Module):
         )
 
     def forward(
-        self, tokens: Tensor, states: States | None = None, masks: torch.Generator | None = None
+        self, tokens: Tensor, states: States | None = None, dropout_rng: torch.Generator | None = None
     ) -> Output:
         """Read `tokens` [length, columns] on from `states`; None: a text begins here.
 
-        `masks` draws the dropout masks, and is not needed without dropout.
+        `dropout_rng` draws the dropout dropout_rng, and is not needed without dropout.
         """
         x = F.embedding(tokens, self.words)
         if self.training and self.dropouts.embedding:
             # A word is kept or dropped at all its places; only the rows that occur are multiplied.
-            rows = keep(x, (len(self.words), 1), self.dropouts.embedding, masks)
+            rows = keep(x, (len(self.words), 1), self.dropouts.embedding, dropout_rng)
             x = x * F.embedding(tokens, rows)
-        x = raw = self.locked(x, self.dropouts.input, masks)
+        x = raw = self.locked(x, self.dropouts.input, dropout_rng)
         after = []
         for index, layer in enumerate(self.layers):
-            raw, state = layer(x, states[index] if states else None, masks)
+            raw, state = layer(x, states[index] if states else None, dropout_rng)
             after.append(state)
             last = index == len(self.layers) - 1
-            x = self.locked(raw, self.dropouts.output if last else self.dropouts.hidden, masks)
+            x = self.locked(raw, self.dropouts.output if last else self.dropouts.hidden, dropout_rng)
         return Output(F.linear(x, self.words, self.bias), raw, x, after)
 
-    def locked(self, x: Tensor, drop: float, masks: torch.Generator | None) -> Tensor:
+    def locked(self, x: Tensor, drop: float, dropout_rng: torch.Generator | None) -> Tensor:
         """Drop the same units of a column at every token (Gal and Ghahramani 2016)."""
         if not self.training or not drop:
             return x
-        return x * keep(x, (1, *x.shape[1:]), drop, masks)
+        return x * keep(x, (1, *x.shape[1:]), drop, dropout_rng)
 
 
-def keep(like: Tensor, shape: tuple[int, ...], drop: float, masks: torch.Generator | None) -> Tensor:
+def keep(like: Tensor, shape: tuple[int, ...], drop: float, dropout_rng: torch.Generator | None) -> Tensor:
     """Return a mask of 0 with probability `drop` and else 1 / (1 - drop), where `like` lies."""
-    assert masks is not None, "dropout needs a generator"
-    return like.new_empty(shape).bernoulli_(1 - drop, generator=masks).div_(1 - drop)
+    assert dropout_rng is not None, "dropout needs a generator"
+    return like.new_empty(shape).bernoulli_(1 - drop, generator=dropout_rng).div_(1 - drop)
 
 
-def loss(output: Output, targets: Tensor, *, activation: float, slowness: float) -> Tensor:
+def loss(output: Output, targets: Tensor, *, ar: float, tar: float) -> Tensor:
     """Return mean cross-entropy + activation and temporal activation regularisation (AR, TAR).
 
     AR is the mean square of the dropped output, TAR that of the raw output's change from token to token
@@ -127,7 +127,7 @@ def loss(output: Output, targets: Tensor, *, activation: float, slowness: float)
     """
     entropy = F.cross_entropy(output.logits.flatten(0, 1), targets.flatten())
     change = output.raw[1:] - output.raw[:-1]
-    return entropy + activation * output.dropped.square().mean() + slowness * change.square().mean()
+    return entropy + ar * output.dropped.square().mean() + tar * change.square().mean()
 
 
 def detached(states: States) -> States:

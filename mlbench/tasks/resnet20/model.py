@@ -28,13 +28,13 @@ def resnet(depth: int, *, variant: Variant, shortcut: Shortcut, width: int, clas
             if position == 0 and (stage == 0 or variant == "v2"):
                 # In v2 a stage's first block activates before the two paths part (He et al. 2016).
                 layers.append(_norm_relu(channels))
-            way_round = _shortcut(channels, out, kind=shortcut)
+            bypass = _shortcut(channels, out, kind=shortcut)
             if variant == "v1":
                 branch = _post_activation(channels, out, stride=stride)
-                layers.append(Block(branch, way_round, after=nn.ReLU(inplace=True)))
+                layers.append(Block(branch, bypass, activation=nn.ReLU(inplace=True)))
             else:
                 branch = _pre_activation(channels, out, stride=stride, activated=position == 0)
-                layers.append(Block(branch, way_round, after=nn.Identity()))
+                layers.append(Block(branch, bypass, activation=nn.Identity()))
             channels = out
     if variant == "v2":
         layers.append(_norm_relu(channels))
@@ -45,16 +45,16 @@ def resnet(depth: int, *, variant: Variant, shortcut: Shortcut, width: int, clas
 
 
 class Block(nn.Module):
-    """A branch of two convolutions and the way round it, added."""
+    """A branch of two convolutions and its shortcut, added."""
 
-    def __init__(self, branch: nn.Module, shortcut: nn.Module, *, after: nn.Module) -> None:
+    def __init__(self, branch: nn.Module, shortcut: nn.Module, *, activation: nn.Module) -> None:
         super().__init__()
         self.branch = branch
         self.shortcut = shortcut
-        self.after = after
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.branch(x) + self.shortcut(x))
+        return self.activation(self.branch(x) + self.shortcut(x))
 
 
 class ZeroPadded(nn.Module):

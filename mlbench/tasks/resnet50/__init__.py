@@ -1,7 +1,7 @@
 """Task 1b: image classification with ResNet-50; 100 MB of gradients, and JPEG files that must be decoded."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -9,40 +9,28 @@ from mlbench.experiment.config import NonNegativeFloat, PositiveFloat, PositiveI
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.resnet50 import data
 
-if TYPE_CHECKING:
-    from mlbench.tasks.resnet50.decode import Decoder
-    from mlbench.training.loop import Outcome
-    from mlbench.training.worker import Worker
-
 prepare = data.prepare_dataset
-
-# Mean and deviation of ImageNet's training pixels in 0..1, as torchvision 0.28 has them.
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 RATE_SAMPLES = 256  # images that the recipe's rate is for (Goyal et al. 2017)
-VALIDATION_BATCH = 250  # images; bounds memory, changes no result
-# Channels of the stem x pixels of a micro-batch above which a CPU computes the first stage twice; 256 whole
-# ImageNet crops are 8.2e8 (2026-11-21)
-RECOMPUTE_ABOVE = 5e8
-TIMED_IMAGES = 256  # whose decoding is timed once the run is over
-TIMED_REPEATS = 3  # of which the fastest counts: what else the machine does only adds
 
 
 class Config(TrainingConfig):
     """What conf/task/resnet50.yaml holds beyond the fields of every training task."""
 
+    FREE = ("dataloader_workers", "precision")
+    OWN_DATA = ("train_folder", "val_folder")
+
     train_folder: Path | None
     val_folder: Path | None
-    loaders: Annotated[int, Field(ge=0)] | None
-    blocks: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
+    dataloader_workers: Annotated[int, Field(ge=0)] | None
+    stage_blocks: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
     width: PositiveInt
     crop: PositiveInt
     resize: PositiveInt
-    smallest_crop: Annotated[float, Field(gt=0, le=1)]
-    largest_global_batch: PositiveInt
+    min_crop_area: Annotated[float, Field(gt=0, le=1)]
+    max_global_batch: PositiveInt
     micro_batch: PositiveInt | None
-    rate: PositiveFloat
-    warmup: Annotated[int, Field(ge=0)]
+    lr: PositiveFloat
+    warmup_epochs: Annotated[int, Field(ge=0)]
     momentum: NonNegativeFloat
     weight_decay: NonNegativeFloat
     label_smoothing: Annotated[float, Field(ge=0, lt=1)]
@@ -50,149 +38,28 @@ class Config(TrainingConfig):
     loss_scale: PositiveFloat
     loss_scale_window: PositiveInt
 
+    def global_batch(self, workers: int) -> int:
+        """Return the images of one optimizer step over all workers, at most `max_global_batch`."""
+        return min(self.batch_size, self.max_global_batch // workers) * workers
 
-def run(config: Config, worker: "Worker") -> "Outcome":
-    """Train with SGD until the goal or the last epoch; then time decoding alone, for the outcome's table."""
-    import torch
-    import torch.nn.functional as F
 
-    from mlbench.tasks.resnet50 import decode, model
-    from mlbench.training import precision, schedules
-    from mlbench.training.flops import training_flops
-    from mlbench.training.loop import Parts, train
-
-    found = data.open_dataset(prepare(config, worker.data_root))
-    decoder = decode.Decoder(found, crop=config.crop, resize=config.resize, smallest=config.smallest_crop)
-    cuda = worker.device.type == "cuda"
-    # On a GPU the worker's CPU threads have nothing else to do; without one they compute.
-    processes = config.loaders if config.loaders is not None else torch.get_num_threads() if cuda else 1
-    batch, micro = batches(config, worker.world_size)
-    loader = decode.Loader(decoder, processes=processes, largest=max(micro, VALIDATION_BATCH))
-    torch.backends.cudnn.benchmark = cuda  # all batches have one shape
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(worker.seed)  # the same start on every rank
-        net = model.resnet(blocks=config.blocks, width=config.width, classes=len(found.classes))
-    net = net.to(worker.device)
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub has not got it
-    net.recompute = not cuda and config.width * micro * config.crop**2 > RECOMPUTE_ABOVE
-    optimizer = torch.optim.SGD(
-        model.parameter_groups(net, config.weight_decay),
-        lr=config.rate * batch * worker.world_size / RATE_SAMPLES,
-        momentum=config.momentum,
-        fused=True,
-    )
-    per_epoch = len(found.train) // (batch * worker.world_size)
-    factor = schedules.warmup_cosine(config.warmup * per_epoch, config.epochs * per_epoch)
-    mixed = precision.on_device(
-        config.precision,
-        worker.device,
-        scale=config.loss_scale,
-        window=config.loss_scale_window,
-        largest=None,
-    )
-    if mixed.scaler is not None:
-        # Or torch's fused SGD goes on from memory that it never wrote, if the first update overflows (2.13).
-        for weight in net.parameters():
-            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-
-    normalise = model.normaliser(config.crop, mean=MEAN, std=STD, device=worker.device)
-
-    def on_device(pixels: decode.Pixels) -> tuple[torch.Tensor, torch.Tensor]:
-        if not cuda:
-            return pixels.images.clone(), pixels.labels
-        # A GPU copies from page-locked memory on its own, while this process goes on.
-        images, labels = (each.pin_memory().to(worker.device, non_blocking=True) for each in pixels)
-        return images, labels
-
-    def updates(epoch: int) -> decode.Updates:
-        jobs = decode.training_jobs(len(found.train), batch=batch, micro=micro, epoch=epoch, worker=worker)
-        return decode.Updates(loader, jobs, per_update=batch // micro, on_device=on_device)
-
-    def loss(logits: torch.Tensor, pixels: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        total = F.cross_entropy(logits, pixels[1], reduction="sum", label_smoothing=config.label_smoothing)
-        return total / batch  # micro-batches add up to the mean over the update
-
-    def validate(trained: torch.nn.Module) -> dict[str, float]:
-        totals = torch.zeros(4, dtype=torch.float64, device=worker.device)
-        jobs = decode.validation_jobs(len(found.val), batch=VALIDATION_BATCH, worker=worker)
-        for images, labels in map(on_device, loader.batches(jobs)):
-            with torch.autocast(worker.device.type, dtype=mixed.autocast, enabled=bool(mixed.autocast)):
-                logits = trained(normalise(images)).double()  # the sum over all images then hides no rounding
-            ranked = logits.topk(min(5, len(found.classes))).indices == labels[:, None]
-            totals[0] += F.cross_entropy(logits, labels, reduction="sum")
-            totals[1] += ranked[:, 0].sum()
-            totals[2] += ranked.sum()
-            totals[3] += len(labels)
-        entropy, first, five, count = worker.sum(totals).tolist()
-        metrics = {
-            "top1_accuracy": 100 * first / count,
-            "top5_accuracy": 100 * five / count,
-            "loss": entropy / count,
-        }
-        if mixed.scaler is not None:
-            metrics["skipped_updates"] = float(mixed.scaler.skipped_updates())
-        return metrics
-
-    try:
-        outcome = train(
-            Parts(
-                model=net,
-                optimizer=optimizer,
-                epochs=config.epochs,
-                updates=updates,
-                forward=lambda net, pixels: net(normalise(pixels[0])),
-                loss=loss,
-                validate=validate,
-                samples=lambda pixels: len(pixels[1]),
-                load=lambda: (found.train.labels, found.val.labels),  # images come batch by batch
-                before_update=schedules.Schedule(optimizer, factor).before_update,
-                autocast=mixed.autocast,
-                scaler=mixed.scaler,
-            ),
-            worker,
-        )
-    finally:
-        loader.close()
-    outcome.unit = "images"
-    net.recompute = False  # what is computed twice counts once
-    pair = torch.empty(2, 3, config.crop, config.crop, device="meta")  # batch norm refuses a single value
-    outcome.flops_per_sample = training_flops(net, [pair], lambda logits: logits.sum())
-    outcome.table = decoding(decoder, worker, processes=processes)
-    return outcome
+def check(config: Config, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError where the images of a step cannot be shared out to the workers."""
+    batches(config, workers)
 
 
 def batches(config: Config, workers: int) -> tuple[int, int]:
-    """Return the images of a worker's update and of its micro-batch; UserError if they do not go together."""
-    batch = min(config.batch_size, config.largest_global_batch // workers)
+    """Return the images of a worker's step and of its micro-batch; UserError if they do not go together."""
+    batch = config.global_batch(workers) // workers
     if not batch:
         raise UserError(
-            f"{workers} workers share a global batch of at most {config.largest_global_batch} images",
+            f"{workers} workers share a global batch of at most {config.max_global_batch} images",
             hint="use fewer workers",
         )
     micro = config.micro_batch or batch
     if batch % micro:
         raise UserError(
-            f"task.micro_batch={micro} does not divide the {batch} images of a worker's update",
+            f"task.micro_batch={micro} does not divide the {batch} images of a worker's step",
             hint="give a divisor, or null for one piece",
         )
     return batch, micro
-
-
-def decoding(decoder: "Decoder", worker: "Worker", *, processes: int) -> list[dict[str, Any]]:
-    """Return how fast one process of each rank decodes and augments training images, with nothing else to do.
-
-    All ranks decode at the same time, each from the beginning of its own share.
-    """
-    import numpy as np
-
-    from mlbench.tasks.resnet50.decode import Job
-    from mlbench.training import sampling
-
-    rows = sampling.share(len(decoder.splits["train"]), worker)[:TIMED_IMAGES]
-    job = Job("train", rows=list(rows), key=worker.seed)
-    pixels = np.empty((len(rows), decoder.crop, decoder.crop, 3), np.uint8)
-    seconds = worker.tracker.time_repeats(
-        lambda: decoder.decode(job, pixels), TIMED_REPEATS, barrier=worker.barrier
-    )
-    own = {"kind": "decoding", "rank": worker.rank, "images": len(rows), "processes": processes}
-    return worker.gather(own | {"images_per_s_per_process": len(rows) / min(seconds)})

@@ -26,16 +26,16 @@ def uniform(key: int, rows: np.ndarray, draws: int) -> np.ndarray:
 
 
 def draw(
-    numbers: np.ndarray, heights: np.ndarray, widths: np.ndarray, *, smallest: float
+    numbers: np.ndarray, heights: np.ndarray, widths: np.ndarray, *, min_crop_area: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return boxes int64 [n, 4] (left, top, right, bottom) and which images [n] are mirrored.
 
-    `numbers` are uniform [n, DRAWS], `heights` and `widths` [n] in pixels. A crop has `smallest` to all of
-    the image's area and a ratio in RATIO, uniform in area and in the ratio's logarithm. The first attempt
+    `numbers` are uniform [n, DRAWS], `heights` and `widths` [n] in pixels. A crop has `min_crop_area` to all
+    of the image's area and a ratio in RATIO, uniform in area and in the ratio's logarithm. The first attempt
     that fits is taken; if none does, the largest centred crop with a ratio in RATIO (torchvision's rules).
     """
     area, ratio, top, left = numbers[:, :-1].reshape(len(numbers), 4, ATTEMPTS).transpose(1, 0, 2)
-    area = (smallest + (1 - smallest) * area) * (heights * widths)[:, None]
+    area = (min_crop_area + (1 - min_crop_area) * area) * (heights * widths)[:, None]
     low, high = np.log(RATIO)
     ratio = np.exp(low + (high - low) * ratio)
     wide = np.rint(np.sqrt(area * ratio)).astype(np.int64)

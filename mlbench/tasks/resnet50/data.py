@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from mlbench.datasets import arrow
-from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     if config.train_folder or config.val_folder:
         return _prepare_folders(config.train_folder, config.val_folder, root, progress=progress)
     if config.dataset == "shapes":
-        return arrow.write_dataset(root / "shapes", _fill_shapes, manifest=SHAPES, progress=progress)
-    assert config.dataset == "imagenet", config.dataset
+        return arrow.write_dataset(root / "shapes", _write_shapes, manifest=SHAPES, progress=progress)
+    arrow.require_known(config.dataset, DATASETS)
     source = root / "downloads" / "imagenet"
     folders = {split: source / split for split in SPLITS}
-    fill = partial(_fill_folders, folders=folders, sizes=IMAGENET_IMAGES, progress=progress)
-    return arrow.write_dataset(root / "imagenet", fill, manifest=IMAGENET)
+    write_splits = partial(_write_folders, folders=folders, sizes=IMAGENET_IMAGES, progress=progress)
+    return arrow.write_dataset(root / "imagenet", write_splits, manifest=IMAGENET)
 
 
 def open_dataset(folder: Path) -> Dataset:
@@ -99,7 +99,7 @@ def _open_split(folder: Path, split: str, manifest: dict[str, Any]) -> Images:
     tables = [arrow.read_split(folder, name) for name in names]
     ends = np.cumsum([table.num_rows for table in tables])
     return Images(
-        shards=[arrow.ragged(table, "image") for table in tables],
+        shards=[arrow.list_column(table, "image") for table in tables],
         begins=np.concatenate([[0], ends[:-1]]),
         numbers={
             name: [arrow.column(table, name) for table in tables] for name in ("label", "height", "width")
@@ -117,8 +117,12 @@ IMAGENET_IMAGES = {"train": 1_281_167, "val": 50_000}  # as the ILSVRC 2012 page
 IMAGENET_BYTES = 145_000_000_000  # about; its archives of images have 137.8 and 6.3 GiB
 
 
-def _fill_folders(
-    draft: Draft, *, folders: dict[str, Path], sizes: dict[str, int] | None, progress: Progress | None
+def _write_folders(
+    writer: DatasetWriter,
+    *,
+    folders: dict[str, Path],
+    sizes: dict[str, int] | None,
+    progress: Progress | None,
 ) -> None:
     """Copy class folders into the data set; `sizes` is what the splits must have, None if anything goes."""
     from mlbench.tasks.resnet50 import folders as class_folders
@@ -126,19 +130,19 @@ def _fill_folders(
     splits = {split: class_folders.scan(folder) for split, folder in folders.items()}
     _check(splits, sizes=sizes)
     needed = sum(split.size for split in splits.values())
-    free = shutil.disk_usage(draft.folder).free
+    free = shutil.disk_usage(writer.folder).free
     if needed > free:
         raise UserError(
-            f"the images need {needed / 1e9:.1f} GB, {draft.folder.parent} has {free / 1e9:.1f} GB",
+            f"the images need {needed / 1e9:.1f} GB, {writer.folder.parent} has {free / 1e9:.1f} GB",
             hint="choose another data_root=PATH",
         )
     kinds: Counter[str] = Counter()
     for name, split in splits.items():
         sums: list[bytes] = []
-        _write(draft, name, _batches(name, split, kinds, sums, progress or (lambda *_: None)))
+        _write(writer, name, _batches(name, split, kinds, sums, progress or (lambda *_: None)))
         digest = class_folders.digest(split, sums)
-        draft.inputs.append({"file": name, "files": len(sums), "bytes": split.size, "sha256": digest})
-    draft.notes |= {"classes": splits["train"].classes, "formats": dict(sorted(kinds.items()))}
+        writer.inputs.append({"file": name, "files": len(sums), "bytes": split.size, "sha256": digest})
+    writer.extra |= {"classes": splits["train"].classes, "formats": dict(sorted(kinds.items()))}
 
 
 def _batches(
@@ -181,12 +185,12 @@ def _counts(found: dict[str, int]) -> str:
     )
 
 
-def _write(draft: Draft, split: str, batches: Iterator[pa.RecordBatch]) -> None:
+def _write(writer: DatasetWriter, split: str, batches: Iterator[pa.RecordBatch]) -> None:
     """Write a split as files of about SHARD images, `<split>-0000` and on."""
     for number, first in enumerate(batches):
         limit = -(-SHARD // len(first))
         shard = (batch for part in ((first,), islice(batches, limit - 1)) for batch in part)
-        draft.write(f"{split}-{number:04d}", shard)
+        writer.write(f"{split}-{number:04d}", shard)
 
 
 def _record_batch(images: list[Any]) -> pa.RecordBatch:
@@ -215,8 +219,8 @@ def _prepare_folders(train: Path | None, val: Path | None, root: Path, *, progre
     place = root / f"folders-{hashlib.sha256(repr(state).encode()).hexdigest()[:12]}"
     manifest = {"name": "folders", "source": "the user's own images", "licence": "the user's own"}
     own = {"train": train, "val": val}
-    fill = partial(_fill_folders, folders=own, sizes=None, progress=progress)
-    return arrow.write_dataset(place, fill, manifest=manifest)
+    write_splits = partial(_write_folders, folders=own, sizes=None, progress=progress)
+    return arrow.write_dataset(place, write_splits, manifest=manifest)
 
 
 SHAPES = {
@@ -234,7 +238,7 @@ SHAPES = {
 }
 
 
-def _fill_shapes(draft: Draft) -> None:
+def _write_shapes(writer: DatasetWriter) -> None:
     from mlbench.tasks.resnet50 import shapes
 
     form = dict(SHAPES["parameters"])
@@ -242,11 +246,11 @@ def _fill_shapes(draft: Draft) -> None:
     drawn = shapes.images(sum(counts.values()), **form)
     for split, count in counts.items():
         part = list(islice(drawn, count))
-        _write(draft, split, iter([_record_batch(part)]))
-    draft.notes["classes"] = shapes.CLASSES
+        _write(writer, split, iter([_record_batch(part)]))
+    writer.extra["classes"] = shapes.CLASSES
 
 
 DATASETS = {
-    "imagenet": Offer(IMAGENET, download=0, prepared=IMAGENET_BYTES),
-    "shapes": Offer(SHAPES, download=0, prepared=9_000_000),  # about: JPEG bytes, which vary a little
+    "imagenet": DatasetInfo(IMAGENET, download=0, prepared=IMAGENET_BYTES),
+    "shapes": DatasetInfo(SHAPES, download=0, prepared=9_000_000),  # about: JPEG bytes, which vary a little
 }

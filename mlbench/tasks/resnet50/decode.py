@@ -24,10 +24,10 @@ from mlbench.tasks.resnet50.data import Dataset
 from mlbench.training import sampling
 from mlbench.training.worker import Worker
 
-AHEAD = 2  # batches a process decodes before they are asked for
+PREFETCH = 2  # batches a process decodes before they are asked for
 
 
-class Job(NamedTuple):
+class DecodeTask(NamedTuple):
     """A batch to decode: `rows` of a split; with a `key` cropped at random, without one for validation."""
 
     split: str
@@ -43,24 +43,24 @@ class Pixels(NamedTuple):
 
 
 class Decoder:
-    """Decodes, crops and resizes the images of a job."""
+    """Decodes, crops and resizes the images of a task."""
 
-    def __init__(self, found: Dataset, *, crop: int, resize: int, smallest: float) -> None:
+    def __init__(self, found: Dataset, *, crop: int, resize: int, min_crop_area: float) -> None:
         self.splits = {"train": found.train, "val": found.val}
-        self.crop, self.resize, self.smallest = crop, resize, smallest
+        self.crop, self.resize, self.min_crop_area = crop, resize, min_crop_area
 
-    def decode(self, job: Job, pixels: np.ndarray) -> None:
-        """Write the job's images into `pixels`, uint8 [n, crop, crop, 3]."""
-        split = self.splits[job.split]
-        if job.key is None:
-            for place, row in enumerate(job.rows):
+    def decode(self, task: DecodeTask, pixels: np.ndarray) -> None:
+        """Write the task's images into `pixels`, uint8 [n, crop, crop, 3]."""
+        split = self.splits[task.split]
+        if task.key is None:
+            for place, row in enumerate(task.rows):
                 pixels[place] = self.centre(_opened(split.encoded(row)))
             return
-        rows = np.asarray(job.rows, np.int64)
-        numbers = crops.uniform(job.key, rows, crops.DRAWS)
+        rows = np.asarray(task.rows, np.int64)
+        numbers = crops.uniform(task.key, rows, crops.DRAWS)
         heights, widths = split.heights[rows], split.widths[rows]
-        boxes, mirrored = crops.draw(numbers, heights, widths, smallest=self.smallest)
-        for place, (row, box) in enumerate(zip(job.rows, boxes.tolist(), strict=True)):
+        boxes, mirrored = crops.draw(numbers, heights, widths, min_crop_area=self.min_crop_area)
+        for place, (row, box) in enumerate(zip(task.rows, boxes.tolist(), strict=True)):
             cut = _opened(split.encoded(row)).crop(box)
             image = np.asarray(cut.resize((self.crop, self.crop), Image.Resampling.BILINEAR))
             pixels[place] = image[:, ::-1] if mirrored[place] else image
@@ -79,7 +79,7 @@ def _opened(encoded: bytes) -> Image.Image:
 
 
 class Loader:
-    """Gives the batches of jobs in order, decoded ahead by `processes` that live until `close`.
+    """Gives the batches of tasks in order, decoded ahead by `processes` that live until `close`.
 
     Processes write into a ring of batches of `largest` images, in memory that they share with this one, and
     only say which is done: handing over tensors costs a handshake each, ten times as long. They are forked,
@@ -89,87 +89,87 @@ class Loader:
 
     def __init__(self, decoder: Decoder, *, processes: int, largest: int) -> None:
         self._decoder = decoder
-        self._jobs: list[tuple[int, Job]] = []
+        self._tasks: list[tuple[int, DecodeTask]] = []
         # One more than there can be under way: the one that was given last is still being read.
-        shape = (AHEAD * processes + 1, largest, decoder.crop, decoder.crop, 3)
+        shape = (PREFETCH * processes + 1, largest, decoder.crop, decoder.crop, 3)
         self._ring = np.frombuffer(mmap.mmap(-1, math.prod(shape)), np.uint8).reshape(shape)
         self._loader: DataLoader | None = DataLoader(
-            _Ring(decoder, self._ring),
-            sampler=_Order(self._jobs),
-            batch_size=None,  # a job is a whole batch
+            SharedBuffer(decoder, self._ring),
+            sampler=TaskSampler(self._tasks),
+            batch_size=None,  # a task is a whole batch
             num_workers=processes,
-            prefetch_factor=AHEAD if processes else None,
+            prefetch_factor=PREFETCH if processes else None,
             persistent_workers=processes > 0,
             multiprocessing_context="fork" if processes else None,
             generator=torch.Generator(),  # or every epoch would draw from the process's own
         )
         iter(self._loader)  # the processes start now, not at the first touch of data
 
-    def batches(self, jobs: Sequence[Job]) -> Iterator[Pixels]:
-        """Yield the batch of each job, images valid until the next is asked for."""
+    def batches(self, tasks: Sequence[DecodeTask]) -> Iterator[Pixels]:
+        """Yield the batch of each task, images valid until the next is asked for."""
         assert self._loader is not None, "closed"
-        self._jobs[:] = [(place % len(self._ring), job) for place, job in enumerate(jobs)]
-        # Not one `next` more than there are jobs: it would be asked for after the next call of `batches`.
-        for job, place in zip(jobs, islice(iter(self._loader), len(jobs)), strict=True):
-            images = torch.from_numpy(self._ring[place, : len(job.rows)])
-            yield Pixels(images, torch.from_numpy(self._decoder.splits[job.split].labels[job.rows]))
+        self._tasks[:] = [(place % len(self._ring), task) for place, task in enumerate(tasks)]
+        # Not one `next` more than there are tasks: it would be asked for after the next call of `batches`.
+        for task, place in zip(tasks, islice(iter(self._loader), len(tasks)), strict=True):
+            images = torch.from_numpy(self._ring[place, : len(task.rows)])
+            yield Pixels(images, torch.from_numpy(self._decoder.splits[task.split].labels[task.rows]))
 
     def close(self) -> None:
         """End the processes."""
         self._loader = None
 
 
-class _Ring(torch.utils.data.Dataset):
-    """Batches by their place in the ring and their job, as a DataLoader without batching asks for them."""
+class SharedBuffer(torch.utils.data.Dataset):
+    """Batches by their place in the ring and their task, as a DataLoader without batching asks for them."""
 
     def __init__(self, decoder: Decoder, ring: np.ndarray) -> None:
         self.decoder, self.ring = decoder, ring
 
-    def __getitem__(self, asked: tuple[int, Job]) -> int:
-        place, job = asked
-        self.decoder.decode(job, self.ring[place, : len(job.rows)])
+    def __getitem__(self, asked: tuple[int, DecodeTask]) -> int:
+        place, task = asked
+        self.decoder.decode(task, self.ring[place, : len(task.rows)])
         return place
 
 
-class _Order:
-    """The jobs as they are when an epoch begins, in the shape of a sampler."""
+class TaskSampler:
+    """The tasks as they are when an epoch begins, in the shape of a sampler."""
 
-    def __init__(self, jobs: list[tuple[int, Job]]) -> None:
-        self.jobs = jobs
+    def __init__(self, tasks: list[tuple[int, DecodeTask]]) -> None:
+        self.tasks = tasks
 
-    def __iter__(self) -> Iterator[tuple[int, Job]]:
-        return iter(tuple(self.jobs))
+    def __iter__(self) -> Iterator[tuple[int, DecodeTask]]:
+        return iter(tuple(self.tasks))
 
     def __len__(self) -> int:
-        return len(self.jobs)
+        return len(self.tasks)
 
 
 @dataclass(frozen=True)
-class Updates:
-    """One epoch of updates, each of `per_update` batches of the loader, copied by `on_device`."""
+class EpochSteps:
+    """One epoch of updates, each of `per_step` batches of the loader, copied by `on_device`."""
 
     loader: Loader
-    jobs: list[Job]
-    per_update: int
+    tasks: list[DecodeTask]
+    per_step: int
     on_device: Callable[[Pixels], Any]
 
     def __len__(self) -> int:
-        return len(self.jobs) // self.per_update
+        return len(self.tasks) // self.per_step
 
     def __iter__(self) -> Iterator[list[Any]]:
-        batches = self.loader.batches(self.jobs)
+        batches = self.loader.batches(self.tasks)
         for _ in range(len(self)):
-            yield [self.on_device(pixels) for pixels in islice(batches, self.per_update)]
+            yield [self.on_device(pixels) for pixels in islice(batches, self.per_step)]
 
 
-def training_jobs(count: int, *, batch: int, micro: int, epoch: int, worker: Worker) -> list[Job]:
+def training_tasks(count: int, *, batch: int, micro: int, epoch: int, worker: Worker) -> list[DecodeTask]:
     """Return this rank's micro-batches of an epoch: shuffled rows, crops that seed, epoch and row fix."""
     rows = sampling.shuffled_rows(count, batch=batch, epoch=epoch, worker=worker)
     key = worker.generator(epoch, 0).initial_seed()
-    return [Job("train", part, key) for part in rows.reshape(-1, micro).tolist()]
+    return [DecodeTask("train", part, key) for part in rows.reshape(-1, micro).tolist()]
 
 
-def validation_jobs(count: int, *, batch: int, worker: Worker) -> list[Job]:
-    """Return this rank's share of the validation images in order; the last job may be smaller."""
-    part = sampling.share(count, worker)
-    return [Job("val", list(part[begin : begin + batch])) for begin in range(0, len(part), batch)]
+def validation_tasks(count: int, *, batch: int, worker: Worker) -> list[DecodeTask]:
+    """Return this rank's share of the validation images in order; the last task may be smaller."""
+    part = sampling.shard(count, worker)
+    return [DecodeTask("val", list(part[begin : begin + batch])) for begin in range(0, len(part), batch)]

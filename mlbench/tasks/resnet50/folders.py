@@ -54,7 +54,7 @@ def scan(folder: Path) -> Split:
     loose = [entry.name for entry in entries if not entry.is_dir()]
     if loose:
         raise UserError(
-            f"{folder} has {len(loose):,} files beside class folders, e.g. {loose[0]}",
+            f"{folder} has {len(loose):,} files beside class folders, e.g. {_printable(loose[0])}",
             hint="sort the images into one folder a class",
         )
     files, size, empty = [], 0, []
@@ -84,7 +84,7 @@ def read(split: Split) -> Iterator[list[Encoded]]:
             if not faults:
                 yield [each for each in found if isinstance(each, Encoded)]
     if faults:
-        listed = "; ".join(f"{fault.path}: {fault.reason}" for fault in faults[:NAMED])
+        listed = "; ".join(f"{_printable(fault.path)}: {fault.reason}" for fault in faults[:NAMED])
         more = f"; and {len(faults) - NAMED:,} more" if len(faults) > NAMED else ""
         raise UserError(
             f"{len(faults):,} of {len(split.files):,} files are no whole images: {listed}{more}",
@@ -96,7 +96,7 @@ def digest(split: Split, sums: list[bytes]) -> str:
     """Return one SHA-256 of all files: of their names below the split and their contents' SHA-256."""
     total = hashlib.sha256()
     for (path, _), content in zip(split.files, sums, strict=True):
-        name = str(path.relative_to(split.folder)).encode()
+        name = os.fsencode(path.relative_to(split.folder))  # of any encoding
         total.update(struct.pack("<q", len(name)) + name + content)
     return total.hexdigest()
 
@@ -109,7 +109,9 @@ def _read(file: tuple[Path, int]) -> Encoded | _Fault:
             kind, (width, height) = f"{image.format} {image.mode}", image.size
             if width * height > MOST_PIXELS:
                 return _Fault(path, f"{width} x {height} pixels")
-            image.draft(None, (width // 8, height // 8))  # reads all of a JPEG, computes 1/64 of it
+            image.draft(
+                None, (max(1, width // 8), max(1, height // 8))
+            )  # reads all of a JPEG, computes 1/64 of it
             image.load()
     except Image.DecompressionBombError:  # Pillow's own limit is above ours
         return _Fault(path, f"more than {MOST_PIXELS:,} pixels")
@@ -120,6 +122,11 @@ def _read(file: tuple[Path, int]) -> Encoded | _Fault:
     return Encoded(data, label, width, height, kind, hashlib.sha256(data).digest())
 
 
+def _printable(name: str | Path) -> str:
+    """Return a file's name with bytes that are not UTF-8 as escapes."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
+
+
 def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:NAMED])
+    shown = ", ".join(map(_printable, names[:NAMED]))
     return shown + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")

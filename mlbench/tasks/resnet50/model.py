@@ -5,13 +5,11 @@ one can; at full width its parameters have torchvision's names, shapes and order
 equal outputs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 EXPANSION = 4  # a bottleneck's output has so many times its inner channels (He et al. 2015, figure 5)
 
@@ -42,65 +40,38 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images [n, 3, h, w] in, logits [n, classes] out; four stages after a stem that divides by 4.
+    """Images [n, 3, h, w] in, logits [n, classes] out; four stages after a stem that divides by 4."""
 
-    With `recompute` set, training forgets what is inside the first stage, a third of all that backward needs,
-    and computes it again when it gets there. All numbers stay the same.
-    """
-
-    recompute = False
-
-    def __init__(self, *, blocks: Sequence[int], width: int, classes: int) -> None:
+    def __init__(self, *, stage_blocks: Sequence[int], width: int, classes: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         channels = width
-        for stage, count in enumerate(blocks):
+        for stage, count in enumerate(stage_blocks):
             inner = width * 2**stage
             layers = []
             for block in range(count):
                 layers.append(Bottleneck(channels, inner, stride=2 if stage and not block else 1))
                 channels = inner * EXPANSION
             self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
-        self.stages = len(blocks)
+        self.stages = len(stage_blocks)
         self.fc = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         x = F.max_pool2d(x, 3, stride=2, padding=1)
         for stage in range(self.stages):
-            layer = self.get_submodule(f"layer{stage + 1}")
-            x = _recomputed(layer, x) if self.recompute and self.training and not stage else layer(x)
+            x = self.get_submodule(f"layer{stage + 1}")(x)
         return self.fc(x.mean((2, 3)))
 
 
-def _recomputed(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return layer(x) without keeping what is inside; the second time, batch norms count no batch."""
-    contexts = (nullcontext(), _without_statistics(layer))
-    return checkpoint(layer, x, use_reentrant=False, preserve_rng_state=False, context_fn=lambda: contexts)
-
-
-@contextmanager
-def _without_statistics(layer: nn.Module) -> Iterator[None]:
-    """While it lasts, batch norms in training change copies of their running statistics."""
-    norms = [module for module in layer.modules() if isinstance(module, nn.BatchNorm2d)]
-    kept = [(norm, name, buffer) for norm in norms for name, buffer in norm.named_buffers()]
-    for norm, name, buffer in kept:
-        setattr(norm, name, buffer.clone())
-    try:
-        yield
-    finally:
-        for norm, name, buffer in kept:
-            setattr(norm, name, buffer)
-
-
-def resnet(*, blocks: Sequence[int], width: int, classes: int) -> ResNet:
+def resnet(*, stage_blocks: Sequence[int], width: int, classes: int) -> ResNet:
     """Return the model with fresh weights, as Goyal et al. 2017 (section 5.1) start large-batch training.
 
     Convolutions are normal with variance 2 / fan-out (He et al. 2015), the classifier normal with deviation
     0.01; each residual branch begins at 0, by the scale of its last batch norm.
     """
-    model = ResNet(blocks=blocks, width=width, classes=classes)
+    model = ResNet(stage_blocks=stage_blocks, width=width, classes=classes)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

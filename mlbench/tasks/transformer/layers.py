@@ -1,4 +1,4 @@
-"""The layers of a Transformer: attention without biases, two linear maps, and sinusoidal places."""
+"""The layers of a Transformer: attention without biases, two linear maps, and sinusoidal positions."""
 
 import math
 
@@ -6,27 +6,27 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, each [n, heads, s, width / heads]
+Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, each [n, heads, s, d_model / heads]
 
 
 class SelfAttention(nn.Module):
-    """Every place asks all places, or those up to itself."""
+    """Every position attends to all positions, or to those up to itself."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, d_model: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.inputs = nn.Linear(width, 3 * width, bias=False)
-        self.output = nn.Linear(width, width, bias=False)
+        self.inputs = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.output = nn.Linear(d_model, d_model, bias=False)
         nn.init.xavier_uniform_(self.inputs.weight)
         nn.init.xavier_uniform_(self.output.weight)
 
     def forward(
-        self, x: torch.Tensor, *, present: torch.Tensor | None = None, past: Pair | None = None
+        self, x: torch.Tensor, *, keep_mask: torch.Tensor | None = None, past: Pair | None = None
     ) -> tuple[torch.Tensor, Pair]:
-        """Return answers [n, t, width] and all keys and values.
+        """Return answers [n, t, d_model] and all keys and values.
 
-        present, bool [n, 1, 1, t], says which places may be asked; without it a place asks those up to
-        itself. past are keys and values of earlier places, which the only place of x asks too.
+        keep_mask, bool [n, 1, 1, t], is true at the positions to attend to; without it attention is causal.
+        past are keys and values of earlier positions, to which the only position of x attends as well.
         """
         queries, keys, values = _heads(self.inputs(x), 3, self.heads)
         if past is not None:
@@ -35,34 +35,34 @@ class SelfAttention(nn.Module):
             queries,
             keys,
             values,
-            attn_mask=present,
+            attn_mask=keep_mask,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=present is None and past is None,
+            is_causal=keep_mask is None and past is None,
         )
         return self.output(_joined(answers)), (keys, values)
 
 
 class CrossAttention(nn.Module):
-    """Every place of the target asks the places of the source."""
+    """Every position of the target attends to the positions of the source."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, d_model: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.query = nn.Linear(width, width, bias=False)
-        self.memory = nn.Linear(width, 2 * width, bias=False)
-        self.output = nn.Linear(width, width, bias=False)
+        self.query = nn.Linear(d_model, d_model, bias=False)
+        self.memory = nn.Linear(d_model, 2 * d_model, bias=False)
+        self.output = nn.Linear(d_model, d_model, bias=False)
         for layer in (self.query, self.memory, self.output):
             nn.init.xavier_uniform_(layer.weight)
 
     def keys(self, memory: torch.Tensor) -> Pair:
-        """Return keys and values of the source [sentences, s, width]."""
+        """Return keys and values of the source [sentences, s, d_model]."""
         keys, values = _heads(self.memory(memory), 2, self.heads)
         return keys, values
 
-    def forward(self, x: torch.Tensor, pair: Pair, present: torch.Tensor) -> torch.Tensor:
-        """Return answers [n, t, width] for x of the same shape; n is a multiple of the sentences.
+    def forward(self, x: torch.Tensor, pair: Pair, keep_mask: torch.Tensor) -> torch.Tensor:
+        """Return answers [n, t, d_model] for x of the same shape; n is a multiple of the sentences.
 
-        The beams of a sentence ask together, so its keys are not copied for each.
+        The beams of a sentence are one batch of queries, so its keys are not copied for each.
         """
         keys, values = pair
         (queries,) = _heads(self.query(x).view(len(keys), -1, x.shape[2]), 1, self.heads)
@@ -70,17 +70,17 @@ class CrossAttention(nn.Module):
             queries,
             keys,
             values,
-            attn_mask=present,
+            attn_mask=keep_mask,
             dropout_p=self.dropout if self.training else 0.0,
         )
         return self.output(_joined(answers)).view_as(x)
 
 
-class Inner(nn.Sequential):
-    """Two linear maps of every place for itself."""
+class FeedForward(nn.Sequential):
+    """Two linear maps of every position."""
 
-    def __init__(self, width: int, inner: int, dropout: float) -> None:
-        wide, narrow = nn.Linear(width, inner), nn.Linear(inner, width)
+    def __init__(self, d_model: int, ffn: int, dropout: float) -> None:
+        wide, narrow = nn.Linear(d_model, ffn), nn.Linear(ffn, d_model)
         for layer in (wide, narrow):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -88,58 +88,60 @@ class Inner(nn.Sequential):
 
 
 class EncoderLayer(nn.Module):
-    def __init__(self, width: int, inner: int, heads: int, dropout: float) -> None:
+    def __init__(self, d_model: int, ffn: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.itself = SelfAttention(width, heads, dropout)
-        self.inner = Inner(width, inner, dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.self_attn = SelfAttention(d_model, heads, dropout)
+        self.ffn = FeedForward(d_model, ffn, dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(2))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
-        """Return [sentences, s, width]; present, bool [sentences, 1, 1, s], is true where words are."""
-        answers, _ = self.itself(self.norms[0](x), present=present)
+    def forward(self, x: torch.Tensor, keep_mask: torch.Tensor) -> torch.Tensor:
+        """Return [sentences, s, d_model]; keep_mask, bool [sentences, 1, 1, s], is true where words are."""
+        answers, _ = self.self_attn(self.norms[0](x), keep_mask=keep_mask)
         x = x + self.dropout(answers)
-        return x + self.dropout(self.inner(self.norms[1](x)))
+        return x + self.dropout(self.ffn(self.norms[1](x)))
 
 
 class DecoderLayer(nn.Module):
-    def __init__(self, width: int, inner: int, heads: int, dropout: float) -> None:
+    def __init__(self, d_model: int, ffn: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.itself = SelfAttention(width, heads, dropout)
-        self.across = CrossAttention(width, heads, dropout)
-        self.inner = Inner(width, inner, dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.self_attn = SelfAttention(d_model, heads, dropout)
+        self.cross_attn = CrossAttention(d_model, heads, dropout)
+        self.ffn = FeedForward(d_model, ffn, dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(3))
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: torch.Tensor, pair: Pair, *, present: torch.Tensor, past: Pair | None = None
+        self, x: torch.Tensor, pair: Pair, *, keep_mask: torch.Tensor, past: Pair | None = None
     ) -> tuple[torch.Tensor, Pair]:
-        """Return [n, t, width] and this layer's keys and values of the target so far.
+        """Return [n, t, d_model] and this layer's keys and values of the target so far.
 
-        pair are keys and values of the source and present where it has words; past are keys and values
+        pair are keys and values of the source and keep_mask where it has words; past are keys and values
         of the target before x.
         """
-        answers, seen = self.itself(self.norms[0](x), past=past)
+        answers, seen = self.self_attn(self.norms[0](x), past=past)
         x = x + self.dropout(answers)
-        x = x + self.dropout(self.across(self.norms[1](x), pair, present))
-        return x + self.dropout(self.inner(self.norms[2](x))), seen
+        x = x + self.dropout(self.cross_attn(self.norms[1](x), pair, keep_mask))
+        return x + self.dropout(self.ffn(self.norms[2](x))), seen
 
 
-def sinusoids(places: int, width: int, *, first: int = 0, device: torch.device | None = None) -> torch.Tensor:
-    """Return sines and cosines [places, width] of the places from `first` on (Vaswani et al. 2017, 3.5).
+def sinusoids(
+    positions: int, d_model: int, *, first: int = 0, device: torch.device | None = None
+) -> torch.Tensor:
+    """Return sines and cosines [positions, d_model] from position `first` on (Vaswani et al. 2017, 3.5).
 
     Sines fill the first half and cosines the second, as in the authors' code; the wavelengths go from
     2 pi to 10,000 * 2 pi. Computed where needed: a buffer would be averaged over the workers.
     """
-    half = width // 2
+    half = d_model // 2
     steps = torch.arange(half, device=device, dtype=torch.float32) / max(1, half - 1)
     rates = torch.exp(-math.log(10_000) * steps)
-    angles = torch.arange(first, first + places, device=device, dtype=torch.float32)[:, None] * rates
+    angles = torch.arange(first, first + positions, device=device, dtype=torch.float32)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], 1)
 
 
 def _heads(x: torch.Tensor, parts: int, heads: int) -> tuple[torch.Tensor, ...]:
-    """Cut [n, t, parts * width] into `parts` tensors [n, heads, t, width / heads]."""
+    """Cut [n, t, parts * d_model] into `parts` tensors [n, heads, t, d_model / heads]."""
     return x.unflatten(2, (parts, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
 

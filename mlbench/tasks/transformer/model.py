@@ -16,16 +16,16 @@ class Transformer(nn.Module):
     """Encoder and decoder of `layers` layers each."""
 
     def __init__(
-        self, vocabulary: int, *, width: int, inner: int, heads: int, layers: int, dropout: float
+        self, vocabulary: int, *, d_model: int, ffn: int, heads: int, layers: int, dropout: float
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        nn.init.normal_(self.embedding.weight, std=width**-0.5)
-        sizes = (width, inner, heads, dropout)
+        self.embedding = nn.Embedding(vocabulary, d_model)
+        nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
+        sizes = (d_model, ffn, heads, dropout)
         self.encoder = nn.ModuleList(EncoderLayer(*sizes) for _ in range(layers))
         self.decoder = nn.ModuleList(DecoderLayer(*sizes) for _ in range(layers))
-        self.encoder_norm = nn.LayerNorm(width)
-        self.decoder_norm = nn.LayerNorm(width)
+        self.encoder_norm = nn.LayerNorm(d_model)
+        self.decoder_norm = nn.LayerNorm(d_model)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, source: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -34,31 +34,31 @@ class Transformer(nn.Module):
         source is [sentences, s], lengths [sentences]; all int64, padded at the end with any word. The
         target needs no lengths: its padding comes after every word that could look at it.
         """
-        present, *asked = self.encode(source, lengths)
+        keep_mask, *memory_kv = self.encode(source, lengths)
         x = self._embed(target)
-        for layer, pair in zip(self.decoder, _pairs(asked), strict=True):
-            x, _ = layer(x, pair, present=present)
+        for layer, pair in zip(self.decoder, _pairs(memory_kv), strict=True):
+            x, _ = layer(x, pair, keep_mask=keep_mask)
         return self._classify(x)
 
     def encode(self, source: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return what the decoder attends to.
 
         The first tensor, bool [sentences, 1, 1, s], is true where there are words; then come keys and values
-        [sentences, heads, s, width / heads] of every decoder layer, computed once a sentence.
+        [sentences, heads, s, d_model / heads] of every decoder layer, computed once a sentence.
         """
-        place = torch.arange(source.shape[1], device=source.device)
-        present = (place < lengths[:, None])[:, None, None]
+        position = torch.arange(source.shape[1], device=source.device)
+        keep_mask = (position < lengths[:, None])[:, None, None]
         x = self._embed(source)
         for layer in self.encoder:
-            x = layer(x, present)
+            x = layer(x, keep_mask)
         x = self.encoder_norm(x)
-        memory = [present]
+        memory = [keep_mask]
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
-            memory += layer.across.keys(x)
+            memory += layer.cross_attn.keys(x)
         return tuple(memory)
 
-    def begin(self, memory: tuple[torch.Tensor, ...], beams: int) -> tuple[torch.Tensor, ...]:
+    def init_state(self, memory: tuple[torch.Tensor, ...], beams: int) -> tuple[torch.Tensor, ...]:
         """Return the state before the first word: every decoder layer's keys and values of no words."""
         sentences, heads, _, size = memory[1].shape
         empty = memory[1].new_zeros(sentences, beams, heads, 0, size)
@@ -71,20 +71,20 @@ class Transformer(nn.Module):
         memory: tuple[torch.Tensor, ...],
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], None]:
         """Return logits [sentences, beams, vocabulary] after words [sentences, beams], and the state."""
-        present, *asked = memory
+        keep_mask, *memory_kv = memory
         x = self._embed(words.reshape(-1, 1), first=state[0].shape[3])
         seen = [part.flatten(0, 1) for part in state]
         state = ()
-        for layer, pair, past in zip(self.decoder, _pairs(asked), _pairs(seen), strict=True):
-            x, past = layer(x, pair, present=present, past=past)
+        for layer, pair, past in zip(self.decoder, _pairs(memory_kv), _pairs(seen), strict=True):
+            x, past = layer(x, pair, keep_mask=keep_mask, past=past)
             state += past
         logits = self._classify(x).unflatten(0, words.shape).squeeze(2)
         return logits, tuple(part.unflatten(0, words.shape) for part in state), None
 
     def _embed(self, words: torch.Tensor, first: int = 0) -> torch.Tensor:
-        width = self.embedding.embedding_dim
-        places = sinusoids(words.shape[1], width, first=first, device=words.device)
-        return self.dropout(self.embedding(words) * math.sqrt(width) + places)
+        d_model = self.embedding.embedding_dim
+        positions = sinusoids(words.shape[1], d_model, first=first, device=words.device)
+        return self.dropout(self.embedding(words) * math.sqrt(d_model) + positions)
 
     def _classify(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(self.decoder_norm(x), self.embedding.weight)

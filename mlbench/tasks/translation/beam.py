@@ -29,7 +29,7 @@ class Translator(Protocol):
         """Return what stays the same while a sentence is translated."""
         ...
 
-    def begin(self, memory: Tensors, beams: int) -> Tensors:
+    def init_state(self, memory: Tensors, beams: int) -> Tensors:
         """Return the state before the first word; the second dimension is the beam."""
         ...
 
@@ -45,16 +45,16 @@ class Translator(Protocol):
 class Search:
     """How to search; one beam is greedy decoding."""
 
-    beams: int
-    length_norm: float
-    coverage: float
-    begin: int  # the word before the first one
-    end: int  # the end mark
-    padding: int  # fills what lies behind the end mark
+    beam_size: int  # hypotheses a sentence
+    length_penalty: float  # exponent
+    coverage_penalty: float  # weight
+    bos: int  # the word before the first one
+    eos: int  # the end mark
+    pad: int  # fills what lies behind the end mark
 
 
 @dataclass
-class _Open:
+class BeamState:
     """Sentences whose search goes on, with their hypotheses; [sentences, beams, ...] unless said."""
 
     row: torch.Tensor  # [sentences], where in the batch they stand
@@ -62,7 +62,7 @@ class _Open:
     present: torch.Tensor  # [sentences, 1, s], where the source has words
     words: torch.Tensor  # [sentences, beams, longest]
     score: torch.Tensor  # log p
-    covered: torch.Tensor  # [sentences, beams, s], attention so far
+    coverage: torch.Tensor  # [sentences, beams, s], attention so far
     complete: torch.Tensor  # [sentences], number of complete hypotheses
     best_score: torch.Tensor  # [sentences], of the best complete hypothesis
     best_words: torch.Tensor  # [sentences, longest]
@@ -82,40 +82,40 @@ def translate(
     [sentences], is the most words of each translation before its end mark.
     """
     memory = model.encode(source, lengths)
-    state = model.begin(memory, search.beams)
-    at = _first(source, lengths, limits, search)
-    answers = at.best_words.clone()
-    last = torch.full_like(at.words[:, :, 0], search.begin)
-    for length in range(at.words.shape[2]):
+    state = model.init_state(memory, search.beam_size)
+    beam = _initial(source, lengths, limits, search)
+    answers = beam.best_words.clone()
+    last = torch.full_like(beam.words[:, :, 0], search.bos)
+    for length in range(beam.words.shape[2]):
         logits, state, attention = model.step(last, state, memory)
-        origin, last = _advance(at, logits, attention, length=length, search=search)
-        done = (at.complete >= search.beams) | (at.limit <= length)
-        going = (~done).nonzero().squeeze(1)  # the one moment of a step in which a GPU is waited for
-        if len(going) < len(done):
+        origin, last = _advance(beam, logits, attention, length=length, search=search)
+        done = (beam.complete >= search.beam_size) | (beam.limit <= length)
+        active = (~done).nonzero().squeeze(1)  # the one moment of a step in which a GPU is waited for
+        if len(active) < len(done):
             finished = done.nonzero().squeeze(1)
-            answers[at.row[finished]] = at.best_words[finished]
-            if len(going) == 0:
+            answers[beam.row[finished]] = beam.best_words[finished]
+            if len(active) == 0:
                 break
-            at = _Open(**{name: part[going] for name, part in vars(at).items()})
-            memory = tuple(part[going] for part in memory)
-            origin, last = origin[going], last[going]
-        state = tuple(_chosen(part, origin) for part in state)
+            beam = BeamState(**{name: part[active] for name, part in vars(beam).items()})
+            memory = tuple(part[active] for part in memory)
+            origin, last = origin[active], last[active]
+        state = tuple(_reorder(part, origin) for part in state)
     return answers
 
 
-def _first(source: torch.Tensor, lengths: torch.Tensor, limits: torch.Tensor, search: Search) -> _Open:
+def _initial(source: torch.Tensor, lengths: torch.Tensor, limits: torch.Tensor, search: Search) -> BeamState:
     """Return one hypothesis without words a sentence; the other beams are impossible."""
     (sentences, width), device = source.shape, source.device
-    words = torch.full((sentences, search.beams, int(limits.max()) + 1), search.padding, device=device)
-    score = torch.full((sentences, search.beams), -math.inf, device=device)
+    words = torch.full((sentences, search.beam_size, int(limits.max()) + 1), search.pad, device=device)
+    score = torch.full((sentences, search.beam_size), -math.inf, device=device)
     score[:, 0] = 0.0
-    return _Open(
+    return BeamState(
         row=torch.arange(sentences, device=device),
         limit=limits,
         present=(torch.arange(width, device=device) < lengths[:, None])[:, None],
         words=words,
         score=score,
-        covered=torch.zeros(sentences, search.beams, width, device=device),
+        coverage=torch.zeros(sentences, search.beam_size, width, device=device),
         complete=torch.zeros(sentences, dtype=torch.int64, device=device),
         best_score=score[:, 0] - math.inf,
         best_words=words[:, 0],
@@ -123,7 +123,7 @@ def _first(source: torch.Tensor, lengths: torch.Tensor, limits: torch.Tensor, se
 
 
 def _advance(
-    at: _Open,
+    beam: BeamState,
     logits: torch.Tensor,
     attention: torch.Tensor | None,
     *,
@@ -136,36 +136,36 @@ def _advance(
     """
     sentences, beams, vocabulary = logits.shape
     likely = logits.float().log_softmax(2)
-    others = torch.arange(vocabulary, device=logits.device) != search.end
-    likely.masked_fill_((at.limit <= length)[:, None, None] & others, -math.inf)
-    scores, places = (at.score[:, :, None] + likely).flatten(1).topk(2 * beams)
+    others = torch.arange(vocabulary, device=logits.device) != search.eos
+    likely.masked_fill_((beam.limit <= length)[:, None, None] & others, -math.inf)
+    scores, places = (beam.score[:, :, None] + likely).flatten(1).topk(2 * beams)
     parents = places.div(vocabulary, rounding_mode="floor")
     words = places - parents * vocabulary
-    ended = words == search.end
+    ended = words == search.eos
 
-    penalty = torch.zeros_like(at.score)
-    if attention is not None and search.coverage:
-        at.covered = at.covered + attention
-        seen = at.covered.clamp(torch.finfo(at.covered.dtype).tiny, 1.0).log()
-        penalty = search.coverage * seen.masked_fill(~at.present, 0.0).sum(2)
-    norm = ((NORM_CONSTANT + length + 1) / (NORM_CONSTANT + 1)) ** search.length_norm
+    penalty = torch.zeros_like(beam.score)
+    if attention is not None and search.coverage_penalty:
+        beam.coverage = beam.coverage + attention
+        seen = beam.coverage.clamp(torch.finfo(beam.coverage.dtype).tiny, 1.0).log()
+        penalty = search.coverage_penalty * seen.masked_fill(~beam.present, 0.0).sum(2)
+    norm = ((NORM_CONSTANT + length + 1) / (NORM_CONSTANT + 1)) ** search.length_penalty
     final = (scores / norm + penalty.gather(1, parents)).masked_fill(~ended, -math.inf)[:, :beams]
-    at.complete = at.complete + final.isfinite().sum(1)
+    beam.complete = beam.complete + final.isfinite().sum(1)
     value, which = final.max(1)
-    better = value > at.best_score
-    best = at.words[torch.arange(sentences, device=words.device), parents.gather(1, which[:, None])[:, 0]]
-    best[:, length] = search.end
-    at.best_score = torch.where(better, value, at.best_score)
-    at.best_words = torch.where(better[:, None], best, at.best_words)
+    better = value > beam.best_score
+    best = beam.words[torch.arange(sentences, device=words.device), parents.gather(1, which[:, None])[:, 0]]
+    best[:, length] = search.eos
+    beam.best_score = torch.where(better, value, beam.best_score)
+    beam.best_words = torch.where(better[:, None], best, beam.best_words)
 
-    at.score, kept = scores.masked_fill(ended, -math.inf).topk(beams)
+    beam.score, kept = scores.masked_fill(ended, -math.inf).topk(beams)
     words, parents = words.gather(1, kept), parents.gather(1, kept)
     origin = parents + beams * torch.arange(sentences, device=words.device)[:, None]
-    at.words, at.covered = _chosen(at.words, origin), _chosen(at.covered, origin)
-    at.words[:, :, length] = words
+    beam.words, beam.coverage = _reorder(beam.words, origin), _reorder(beam.coverage, origin)
+    beam.words[:, :, length] = words
     return origin, words
 
 
-def _chosen(part: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+def _reorder(part: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
     """Return the hypotheses `origin` [n, beams] of part [sentences, beams, ...], in one gather."""
     return part.flatten(0, 1).index_select(0, origin.flatten()).unflatten(0, origin.shape)

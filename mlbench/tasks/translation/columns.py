@@ -9,17 +9,17 @@ from mlbench.tasks.translation.subwords import BOS, EOS, PAD
 RESIDENT = 2 << 30  # bytes; sub-words of at most this size are kept on the GPU, chosen 2026-11-21
 
 
-def columns(pairs: Pairs, device: torch.device) -> tuple["Column", "Column"]:
+def columns(pairs: Pairs, device: torch.device) -> tuple["RaggedColumn", "RaggedColumn"]:
     """Return the source and the target column."""
     small = pairs.sources.nbytes + pairs.targets.nbytes <= RESIDENT
     place = device if small else torch.device("cpu")
     return (
-        Column(pairs.sources, pairs.source_offsets, device, place=place),
-        Column(pairs.targets, pairs.target_offsets, device, place=place),
+        RaggedColumn(pairs.sources, pairs.source_offsets, device, place=place),
+        RaggedColumn(pairs.targets, pairs.target_offsets, device, place=place),
     )
 
 
-class Column:
+class RaggedColumn:
     """Sentences of one language: lengths [sentences] int64, without BOS and EOS."""
 
     def __init__(
@@ -32,14 +32,14 @@ class Column:
         self.offsets = torch.from_dlpack(offsets).to(place)
 
     def gather(
-        self, rows: np.ndarray, width: int, *, begin: bool = False, longest: int | None = None
+        self, rows: np.ndarray, width: int, *, begin: bool = False, max_length: int | None = None
     ) -> torch.Tensor:
         """Return sentences as [rows, width] int64 with EOS, padded, after BOS if `begin`."""
         at = torch.from_numpy(rows).to(self.values.device)
         start = self.offsets[at][:, None]
         length = self.offsets[at + 1][:, None] - start
-        if longest is not None:
-            length = length.clamp(max=longest)
+        if max_length is not None:
+            length = length.clamp(max=max_length)
         place = torch.arange(width, device=at.device) - int(begin)
         inside = place < length
         found = self.values[torch.where(inside, start + place.clamp(min=0), 0)].long()

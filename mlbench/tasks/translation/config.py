@@ -13,33 +13,41 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class TranslationConfig(TrainingConfig):
     """What conf/task/{gnmt,transformer}.yaml hold beyond the fields of every training task.
 
-    `batch_size` is the most that one worker's micro-batch holds, in what `budget` says.
+    `batch_size` is the most that one worker's micro-batch holds, in what `batch_by` says.
     """
+
+    FREE = ("precision",)
+    OWN_DATA = ("train_files", "test_files")
+    DATA_FIELDS = ("source", "target")
 
     train_files: Path | None
     test_files: Path | None
     source: str
     target: str
-    longest: PositiveInt
-    longest_test: PositiveInt
-    budget: Literal["sentences", "tokens"]
-    update_size: PositiveInt
-    units: PositiveInt
+    max_length: PositiveInt
+    max_test_length: PositiveInt
+    batch_by: Literal["sentences", "tokens"]
+    global_batch_size: PositiveInt
+    chunks: PositiveInt
     layers: PositiveInt
     dropout: Share
-    smoothing: Share
-    rate: PositiveFloat
+    label_smoothing: Share
+    lr: PositiveFloat
     betas: tuple[Share, Share]
-    epsilon: PositiveFloat
-    warmup: PositiveInt
-    clip: PositiveFloat | None
+    eps: PositiveFloat
+    warmup_steps: PositiveInt
+    max_grad_norm: PositiveFloat | None
     precision: Literal["fp16", "bf16", "fp32"]
     loss_scale: PositiveFloat
     loss_scale_window: PositiveInt
-    loss_scale_largest: PositiveFloat | None
+    max_loss_scale: PositiveFloat | None
     validate_at: tuple[Annotated[float, Field(gt=0, le=1)], ...]
-    beams: PositiveInt
-    length_norm: NonNegativeFloat
-    coverage: NonNegativeFloat
-    most_words: PositiveInt
-    more_words: PositiveInt | None
+    beam_size: PositiveInt
+    length_penalty: NonNegativeFloat
+    coverage_penalty: NonNegativeFloat
+    max_target_length: PositiveInt
+    max_length_offset: PositiveInt | None
+
+    def global_batch(self, workers: int) -> int:
+        """Return the sentences or tokens of one optimizer step, whatever the number of workers."""
+        return self.global_batch_size

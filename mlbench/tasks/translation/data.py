@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from mlbench.datasets import arrow
-from mlbench.datasets.arrow import Draft, Offer, Progress
+from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.tasks.translation import corpus, wmt
+from mlbench.tasks.translation.chunks import BatchBudget, cut
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -40,19 +41,13 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """Two splits, the test's references as plain text, and the vocabulary that both languages share."""
+class Test:
+    """The test split with its references as plain text, and the words that a translation is made of."""
 
-    train: Pairs
-    test: Pairs
+    pairs: Pairs
     references: list[str]
     pieces: list[str]  # the vocabulary; the first are PAD, UNK, BOS and EOS of subwords
     language: str  # of the target
-
-    @cached_property
-    def vocabulary(self) -> int:
-        """Rows of the embedding: the pieces, padded to a multiple of 8."""
-        return -(-len(self.pieces) // MULTIPLE) * MULTIPLE
 
     def detokenise(self, ids: Iterable[int]) -> str:
         """Return the sentence of target sub-words up to the first EOS; PAD, BOS and padding say nothing."""
@@ -67,29 +62,62 @@ class Dataset:
         return moses.detokenise(subwords.joined(kept), self.language)
 
 
+@dataclass(frozen=True)
+class Dataset:
+    """Two splits and the vocabulary that both languages share, mapped from the files: nothing is read yet."""
+
+    train: Pairs
+    test: Pairs
+    references: "pa.ChunkedArray"  # the test's, plain text
+    pieces: "pa.ChunkedArray"  # the vocabulary
+    language: str  # of the target
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding: the pieces, padded to a multiple of 8."""
+        return -(-len(self.pieces) // MULTIPLE) * MULTIPLE
+
+    def load_test(self) -> Test:
+        """Read the references and the vocabulary."""
+        return Test(self.test, self.references.to_pylist(), self.pieces.to_pylist(), self.language)
+
+
 # WMT14's text, nearly the same, has 226 million words on both sides (Luong et al. 2015); each is at least one
 # sub-word of 4 bytes.
 WMT_BYTES = 4 * 226_000_000
 DATASETS = {
-    name: Offer(
+    name: DatasetInfo(
         corpus.MANIFESTS[name],
         download=sum(archive.size or 0 for archive in (wmt.DEV, *(part.archive for part in parts))),
         prepared=WMT_BYTES,
     )
     for name, parts in wmt.TRAINED_ON.items()
-} | {"phrasebook": Offer(corpus.MANIFESTS["phrasebook"], download=0, prepared=2_401_094)}
+} | {"cipher": DatasetInfo(corpus.MANIFESTS["cipher"], download=0, prepared=2_060_846)}
 
 
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder.
 
-    `config` has `dataset` ("wmt16_en_de", "wmt17_en_de" or "phrasebook"), the languages `source` and
+    `config` has `dataset` ("wmt16_en_de", "wmt17_en_de" or "cipher"), the languages `source` and
     `target`, and `train_files` and `test_files`: with train_files=/text/train, /text/train.en and
     /text/train.de are read instead of the data set's own text, and prepared by its rules.
     """
-    fill = partial(_fill, config=config, root=root)
+    write_splits = partial(_write_splits, config=config, root=root)
     folder = root / corpus.folder(config)
-    return arrow.write_dataset(folder, fill, manifest=corpus.manifest(config), progress=progress)
+    return arrow.write_dataset(folder, write_splits, manifest=corpus.manifest(config), progress=progress)
+
+
+def check(config: Any, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError where the prepared text does not make a step of the configured size.
+
+    The published text is known to; a user's own is looked at before any worker starts.
+    """
+    if folder is None or config.dataset in wmt.TRAINED_ON and not corpus.own_files(config):
+        return
+    pairs = _pairs(arrow.read_split(folder, "train"))
+    budget = BatchBudget(config.batch_by, config.global_batch_size, config.batch_size, config.chunks)
+    lengths = (np.diff(pairs.source_offsets), np.diff(pairs.target_offsets))
+    cut(*lengths, budget, max_length=config.max_length)
 
 
 def open_dataset(folder: Path) -> Dataset:
@@ -98,40 +126,40 @@ def open_dataset(folder: Path) -> Dataset:
     return Dataset(
         train=_pairs(arrow.read_split(folder, "train")),
         test=_pairs(test),
-        references=test.column("reference").to_pylist(),
-        pieces=arrow.read_split(folder, "vocabulary").column("piece").to_pylist(),
+        references=test.column("reference"),
+        pieces=arrow.read_split(folder, "vocabulary").column("piece"),
         language=arrow.read_manifest(folder)["parameters"]["target"],
     )
 
 
 def _pairs(table: pa.Table) -> Pairs:
-    return Pairs(*arrow.ragged(table, "source"), *arrow.ragged(table, "target"))
+    return Pairs(*arrow.list_column(table, "source"), *arrow.list_column(table, "target"))
 
 
-def _fill(draft: Draft, *, config: Any, root: Path) -> None:
+def _write_splits(writer: DatasetWriter, *, config: Any, root: Path) -> None:
     """Tokenise, clean, learn sub-words, and write both splits as columns of them."""
     from mlbench.tasks.translation import moses, subwords
 
-    work = draft.folder / "work"
+    work = writer.folder / "work"
     work.mkdir()
-    text = corpus.text(config, draft, work, root=root)
+    text = corpus.text(config, writer, work, root=root)
     files = [work / "tokenised.source", work / "tokenised.target"]
-    letters, read = subwords.Letters(), 0
+    letters, read = subwords.CharCounts(), 0
     with files[0].open("w", encoding="utf-8") as sources, files[1].open("w", encoding="utf-8") as targets:
         for cleaned in moses.clean_all(text.train, text.rules):
             sources.writelines(line + "\n" for line in cleaned.sources)
             targets.writelines(line + "\n" for line in cleaned.targets)
             letters.merge(cleaned.letters)
             read += cleaned.read
-            draft.progress("tokenise and clean", read, None, "rows")
-    draft.progress("learn sub-words", 0, 1, "rows")
+            writer.progress("tokenise and clean", read, None, "rows")
+    writer.progress("learn sub-words", 0, 1, "rows")
     made = subwords.learn(files, letters, text.size)
-    draft.progress("learn sub-words", 1, 1, "rows")
+    writer.progress("learn sub-words", 1, 1, "rows")
     with files[0].open(encoding="utf-8") as sources, files[1].open(encoding="utf-8") as targets:
-        draft.write("train", _train(made, sources, targets))
-    draft.write("test", [_test(made, text)])
-    draft.write("vocabulary", [pa.record_batch({"piece": pa.array(subwords.pieces(made))})])
-    draft.notes["pairs_read"] = read
+        writer.write("train", _train(made, sources, targets))
+    writer.write("test", [_test(made, text)])
+    writer.write("vocabulary", [pa.record_batch({"piece": pa.array(subwords.pieces(made))})])
+    writer.extra["pairs_read"] = read
     shutil.rmtree(work)
 
 

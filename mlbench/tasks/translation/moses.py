@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import chain, islice
 from typing import NamedTuple
 
-from mlbench.tasks.translation.subwords import Letters
+from mlbench.tasks.translation.subwords import CharCounts
 
 CHUNK = 20_000  # pairs that travel to a process at a time, some 5 MB of text
 LONGEST_WORD = 1000  # letters; the default of Moses' clean-corpus-n.perl
@@ -35,7 +35,7 @@ class Cleaned(NamedTuple):
     read: int  # pairs before
     sources: list[str]
     targets: list[str]
-    letters: Letters
+    letters: CharCounts
 
 
 def tokenise(lines: Iterable[str], language: str) -> list[str]:
@@ -54,7 +54,7 @@ def clean(pairs: list[tuple[str, str]], rules: Rules) -> Cleaned:
     sides = [tokenise(side, language) for side, language in zip(zip(*pairs), rules[:2])]  # noqa: B905
     kept = [pair for pair in zip(*sides, strict=True) if _fits(pair, rules)]
     sources, targets = [pair[0] for pair in kept], [pair[1] for pair in kept]
-    letters = Letters()
+    letters = CharCounts()
     letters.add(chain(sources, targets))
     return Cleaned(len(pairs), sources, targets, letters)
 

@@ -26,7 +26,7 @@ SEEN = 2  # times a pair must be seen to be merged, as in subword-nmt
 
 
 @dataclass
-class Letters:
+class CharCounts:
     """How often each letter comes in a text, and which letters end a word."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class Letters:
             self.counts.update("".join(words))
             self.finals.update(word[-1] for word in words)
 
-    def merge(self, other: "Letters") -> None:
+    def merge(self, other: "CharCounts") -> None:
         """Add the counts of another part of the text."""
         self.counts.update(other.counts)
         self.finals |= other.finals
@@ -47,7 +47,7 @@ class Letters:
     def alphabet(self, coverage: float) -> list[str]:
         """Return the fewest letters, by count, that make up the share `coverage` of the text, sorted.
 
-        Letters as frequent as the rarest of them belong to it too, so that ties decide nothing.
+        CharCounts as frequent as the rarest of them belong to it too, so that ties decide nothing.
         """
         ranked = sorted(self.counts.items(), key=lambda item: -item[1])
         needed, found, rarest = math.ceil(coverage * sum(self.counts.values())), 0, 0
@@ -59,7 +59,7 @@ class Letters:
 
 
 @dataclass(frozen=True)
-class Size:
+class VocabSize:
     """How large a vocabulary is to be: a number of merges, or of pieces in all with the special ones."""
 
     merges: int | None = None
@@ -67,7 +67,7 @@ class Size:
     coverage: float = 1.0  # share of the text whose letters are in the alphabet; the others become UNK
 
 
-def learn(files: Sequence[Path], letters: Letters, size: Size) -> Tokenizer:
+def learn(files: Sequence[Path], letters: CharCounts, size: VocabSize) -> Tokenizer:
     """Learn merges from files of tokenised text, a sentence a line, in memory bounded by their words.
 
     Raises UserError when the text is empty. Fewer merges come out where no pair is left that is seen twice.

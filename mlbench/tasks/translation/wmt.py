@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from mlbench.datasets.arrow import Draft, Progress
+from mlbench.datasets.arrow import DatasetWriter, Progress
 from mlbench.datasets.download import Archive, fetch
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import lines
@@ -91,7 +91,7 @@ SIDES = ("en", "de")
 
 
 def text(
-    name: str, draft: Draft, work: Path, *, root: Path
+    name: str, writer: DatasetWriter, work: Path, *, root: Path
 ) -> tuple[Iterator[tuple[str, str]], list[tuple[str, str]]]:
     """Return the training pairs of data set `name`, as a stream, and its test pairs.
 
@@ -101,11 +101,11 @@ def text(
     wanted = [(part.archive, [f"{part.stem}.{side}" for side in SIDES]) for part in parts]
     wanted.append((DEV, list(NEWSTEST_2014.values())))
     fetched = [
-        fetch(archive, root, progress=partial(_fetching, draft.progress, archive)) for archive, _ in wanted
+        fetch(archive, root, progress=partial(_fetching, writer.progress, archive)) for archive, _ in wanted
     ]
     for number, (path, (_, names)) in enumerate(zip(fetched, wanted, strict=True)):
-        draft.progress("unpack", number, len(wanted), "rows")
-        draft.add_input(path)
+        writer.progress("unpack", number, len(wanted), "rows")
+        writer.add_input(path)
         unpack(path, names, work)
     train = (
         lines.pairs(*(work / f"{part.stem}.{side}" for side in SIDES), errors="replace") for part in parts

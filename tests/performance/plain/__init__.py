@@ -1,4 +1,4 @@
-"""Every task's update again, as a training script without any measuring has it.
+"""Every task's step again, as a training script without any measuring has it.
 
 What our loop is compared with. Models are built of torch's and torchvision's layers and share no code with
 those of the tasks. Optimizers are torch's, in the form that is fastest on a CPU (torch 2.13, 2026-11-21).
@@ -12,11 +12,11 @@ from torch import nn
 
 
 class Plain(NamedTuple):
-    """A model, its optimizer, and one update over its micro-batches, which returns their summed loss."""
+    """A model, its optimizer, and one step over its micro-batches, which returns their summed loss."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    update: Callable[[Sequence[Any]], torch.Tensor]
+    step: Callable[[Sequence[Any]], torch.Tensor]
 
 
 def build(config: Any, model: nn.Module) -> Plain:

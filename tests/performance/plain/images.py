@@ -51,14 +51,14 @@ def small(config: Any) -> Plain:
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
     optimizer = torch.optim.SGD(
         model.parameters(),
-        lr=config.rate,
+        lr=config.lr,
         momentum=config.momentum,
         nesterov=config.nesterov,
         weight_decay=config.weight_decay,
         fused=True,
     )
 
-    def update(batches: Sequence[Any]) -> torch.Tensor:
+    def step(batches: Sequence[Any]) -> torch.Tensor:
         ((images, labels),) = batches
         loss = F.cross_entropy(model(images), labels)
         loss.backward()
@@ -66,7 +66,7 @@ def small(config: Any) -> Plain:
         optimizer.zero_grad()
         return loss.detach()
 
-    return Plain(model, optimizer, update)
+    return Plain(model, optimizer, step)
 
 
 def large(config: Any, *, classes: int) -> Plain:
@@ -76,10 +76,10 @@ def large(config: Any, *, classes: int) -> Plain:
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum, fused=True)
+    optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=True)
     mean, std = (torch.tensor(each).view(3, 1, 1) * 255 for each in (MEAN, STD))
 
-    def update(batches: Sequence[Any]) -> torch.Tensor:
+    def step(batches: Sequence[Any]) -> torch.Tensor:
         images = sum(len(labels) for _, labels in batches)
         total = torch.zeros(())
         for pixels, labels in batches:
@@ -94,7 +94,7 @@ def large(config: Any, *, classes: int) -> Plain:
         optimizer.zero_grad()
         return total
 
-    return Plain(model, optimizer, update)
+    return Plain(model, optimizer, step)
 
 
 def resnet50(config: Any, *, classes: int) -> nn.Module:
@@ -102,13 +102,13 @@ def resnet50(config: Any, *, classes: int) -> nn.Module:
     torchvision_ops.load()
     from torchvision.models import resnet
 
-    if config.width == 64 and config.blocks == (3, 4, 6, 3):
+    if config.width == 64 and config.stage_blocks == (3, 4, 6, 3):
         return resnet.resnet50(num_classes=classes)
-    model = resnet.ResNet(resnet.Bottleneck, list(config.blocks), num_classes=classes)
+    model = resnet.ResNet(resnet.Bottleneck, list(config.stage_blocks), num_classes=classes)
     model.inplanes = config.width
     model.conv1 = nn.Conv2d(3, config.width, 7, stride=2, padding=3, bias=False)
     model.bn1 = nn.BatchNorm2d(config.width)
-    for stage, blocks in enumerate(config.blocks):
+    for stage, blocks in enumerate(config.stage_blocks):
         layer = model._make_layer(
             resnet.Bottleneck, config.width * 2**stage, blocks, stride=2 if stage else 1
         )

@@ -13,9 +13,9 @@ from plain import Plain
 def logistic(config: Any, *, features: int) -> Plain:
     """Return a linear layer with L2-regularised binary cross-entropy under SGD."""
     model = nn.Linear(features, 1, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=config.rate, weight_decay=config.l2, foreach=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, weight_decay=config.l2, foreach=False)
 
-    def update(batches: Sequence[Any]) -> torch.Tensor:
+    def step(batches: Sequence[Any]) -> torch.Tensor:
         (batch,) = batches
         logits = model(batch.features).squeeze(1)
         loss = F.binary_cross_entropy_with_logits(logits, batch.labels)
@@ -24,4 +24,4 @@ def logistic(config: Any, *, features: int) -> Plain:
         optimizer.zero_grad()
         return loss.detach()
 
-    return Plain(model, optimizer, update)
+    return Plain(model, optimizer, step)

@@ -60,22 +60,22 @@ def language_model(config: Any, *, vocabulary: int) -> Plain:
     """Return the model with activation regularisation and a bounded gradient under SGD."""
     model = LanguageModel(config, vocabulary)
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=config.rate, weight_decay=config.weight_decay, fused=True
+        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
     )
     states: list[State] | None = None
 
-    def update(batches: Sequence[Any]) -> torch.Tensor:
+    def step(batches: Sequence[Any]) -> torch.Tensor:
         nonlocal states
-        (piece,) = batches
-        logits, raw, dropped, after = model(piece.inputs, states)
+        (chunk,) = batches
+        logits, raw, dropped, after = model(chunk.inputs, states)
         states = [(hidden.detach(), cell.detach()) for hidden, cell in after]
-        loss = F.cross_entropy(logits.flatten(0, 1), piece.targets.flatten())
-        loss = loss + config.activation * dropped.pow(2).mean()
-        loss = loss + config.slowness * (raw[1:] - raw[:-1]).pow(2).mean()
+        loss = F.cross_entropy(logits.flatten(0, 1), chunk.targets.flatten())
+        loss = loss + config.ar * dropped.pow(2).mean()
+        loss = loss + config.tar * (raw[1:] - raw[:-1]).pow(2).mean()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.gradient_norm, foreach=True)
+        nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
         optimizer.step()
         optimizer.zero_grad()
         return loss.detach()
 
-    return Plain(model, optimizer, update)
+    return Plain(model, optimizer, step)

@@ -57,20 +57,20 @@ class Transformer(nn.Module):
 
     def __init__(self, config: Any, vocabulary: int) -> None:
         super().__init__()
-        self.width = config.width
-        sizes = (config.width, config.heads, config.inner, config.dropout)
-        self.embedding = nn.Embedding(vocabulary, config.width)
-        nn.init.normal_(self.embedding.weight, std=config.width**-0.5)
+        self.width = config.d_model
+        sizes = (config.d_model, config.heads, config.ffn, config.dropout)
+        self.embedding = nn.Embedding(vocabulary, config.d_model)
+        nn.init.normal_(self.embedding.weight, std=config.d_model**-0.5)
         self.encoder = nn.TransformerEncoder(
             nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=True),
             config.layers,
-            norm=nn.LayerNorm(config.width),
+            norm=nn.LayerNorm(config.d_model),
             enable_nested_tensor=False,
         )
         self.decoder = nn.TransformerDecoder(
             nn.TransformerDecoderLayer(*sizes, batch_first=True, norm_first=True),
             config.layers,
-            norm=nn.LayerNorm(config.width),
+            norm=nn.LayerNorm(config.d_model),
         )
         for part in self.modules():
             if isinstance(part, nn.MultiheadAttention):
@@ -102,28 +102,28 @@ def translator(config: Any, *, vocabulary: int) -> Plain:
     """Return the model with smoothed labels over all micro-batches under Adam."""
     model = (Gnmt if config.name == "gnmt" else Transformer)(config, vocabulary)
     optimizer = torch.optim.Adam(
-        model.parameters(), lr=config.rate, betas=config.betas, eps=config.epsilon, fused=True
+        model.parameters(), lr=config.lr, betas=config.betas, eps=config.eps, fused=True
     )
 
-    def update(batches: Sequence[Any]) -> torch.Tensor:
+    def step(batches: Sequence[Any]) -> torch.Tensor:
         total = torch.zeros(())
         for batch in batches:
-            whole = batch.update_sentences if config.budget == "sentences" else batch.update_target_tokens
+            whole = batch.step_sentences if config.batch_by == "sentences" else batch.step_target_tokens
             logits = model(batch.source, batch.source_lengths, batch.target_in)
             loss = F.cross_entropy(
                 logits.flatten(0, 1),
                 batch.target_out.flatten(),
                 ignore_index=PAD,
                 reduction="sum",
-                label_smoothing=config.smoothing,
+                label_smoothing=config.label_smoothing,
             )
             loss = loss / whole
             loss.backward()
             total += loss.detach()
-        if config.clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), config.clip, foreach=True)
+        if config.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
         optimizer.step()
         optimizer.zero_grad()
         return total
 
-    return Plain(model, optimizer, update)
+    return Plain(model, optimizer, step)

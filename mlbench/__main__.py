@@ -1,0 +1,39 @@
+"""`mlbench COMMAND ...`, the same as `python -m mlbench.COMMAND ...`."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import mlbench
+from mlbench.experiment.errors import suggest
+
+COMMANDS = {
+    "run": "one run",
+    "sweep": "a study of many runs",
+    "data": "list, prepare and verify data sets",
+    "results": "list, compare, plot, export and import finished runs",
+    "predict": "time and cost on more workers than were measured",
+    "cluster": "a Ray that stays between runs",
+}
+USER_ERROR = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command by its name; return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print("usage: mlbench COMMAND ...\n")
+        print("\n".join(f"  {name:10}{meaning}" for name, meaning in COMMANDS.items()))
+        print("\nmlbench COMMAND --help explains a command.")
+        return 0 if words else USER_ERROR
+    if words[0] == "--version":
+        print(f"mlbench {mlbench.__version__}")
+        return 0
+    if words[0] not in COMMANDS:
+        print(f"mlbench: {words[0]} is unknown{suggest(words[0], list(COMMANDS))}", file=sys.stderr)
+        return USER_ERROR
+    return import_module(f"mlbench.{words[0]}").main(words[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""What a chart shows, apart from how it is drawn; mlbench.report.render draws it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeGuard
+
+from mlbench.analysis.speedup import Estimate, Ratio
+
+JITTER = 1.03  # factor between marks on an axis of workers that would hide each other
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A scale of a chart; `ticks` are (position, text) pairs, empty for the drawing's own choice."""
+
+    label: str  # with its unit
+    kind: Literal["linear", "log"] = "linear"
+    ticks: tuple[tuple[float, str], ...] = ()
+    limits: tuple[float, float | None] | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One entry of a chart's legend; an empty label has none.
+
+    - kind: `line` joins its marks, `marks` does not, `bars` stand on `base`, `band` lies between `low` and
+      `high`, `reference_line` has no marks, `highlight` is a ring around another mark, `labels` are words.
+    - style: number of the family, point or phase; it decides colour, mark and dash together.
+    - secondary: hollow marks on a dotted line. excluded: crosses.
+    - low, high, x_low, x_high: ends of the intervals; None where there is none.
+    - texts: what a mark says when one points at it. annotations: what stands beside it in the picture.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    kind: Literal["line", "marks", "bars", "band", "reference_line", "highlight", "labels"] = "line"
+    style: int = 0
+    secondary: bool = False
+    excluded: bool = False
+    small: bool = False
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+    x_low: Sequence[float | None] = ()
+    x_high: Sequence[float | None] = ()
+    base: Sequence[float] = ()
+    width: float = 0.0
+    texts: Sequence[str] = ()
+    annotations: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture or, where there is nothing to draw, the reason in words.
+
+    - name: stem of its file.
+    - about: task, scale, hardware and n, below the title.
+    - notes: sentences below the picture, or in its place.
+    """
+
+    name: str
+    title: str
+    about: str
+    x: Axis
+    y: Axis
+    traces: tuple[Trace, ...]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        *,
+        about: str,
+        x: Axis,
+        y: Axis,
+        traces: Sequence[Trace],
+        notes: Sequence[str] = (),
+    ) -> "Chart":
+        """Return a chart without empty traces and repeated notes."""
+        drawn = tuple(trace for trace in traces if len(trace.x))
+        notes = tuple(dict.fromkeys(notes))
+        if not drawn and not notes:
+            notes = ("Nothing of this was measured.",)
+        return cls(name, title, about, x, y, drawn, notes)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw but notes."""
+        return all(trace.kind == "reference_line" for trace in self.traces)
+
+
+def drawable(value: float | None) -> TypeGuard[float]:
+    """Return whether a value can be drawn on an axis, also on a logarithmic one."""
+    return value is not None and math.isfinite(value) and value > 0
+
+
+def ends(found: Sequence[Estimate | Ratio]) -> dict[str, Any]:
+    """Return the intervals of y as arguments of a Trace; an infinite end is left out."""
+
+    def finite(value: float | None) -> float | None:
+        return value if value is not None and math.isfinite(value) else None
+
+    return {"low": [finite(one.low) for one in found], "high": [finite(one.high) for one in found]}
+
+
+def worker_axis(counts: Sequence[int]) -> Axis:
+    """Return the axis of the number of workers: doubling is one step."""
+    present = sorted(set(counts)) or [1]
+    ticks = tuple((float(count), str(count)) for count in present)
+    return Axis("workers k", "log", ticks, (present[0] / 1.35, present[-1] * 1.35))

@@ -1,0 +1,86 @@
+"""Reference convergence points (RCP): the epochs a task needs, and runs that needed too few to be true.
+
+Files and formula are MLPerf's (mlcommons/logging 4.1.68, rcp_checker). Where its rules and its code differ,
+the code is followed: the standard deviation is that of all runs, the mean leaves out fastest and slowest.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlbench.analysis.bootstrap import olympic_mean
+
+EPOCHS = "Epochs to converge"  # key of MLPerf's files
+P = 0.05  # one-sided
+FEWEST = 3  # runs of a reference point: two are left out of its mean
+
+
+def record(
+    benchmark: str,
+    epochs: Sequence[float],
+    *,
+    hyperparameters: Mapping[str, Any],
+    missed: int,
+    when: str,
+    platform: str,
+) -> dict[str, Any]:
+    """Return one reference point as MLPerf's files have it; `missed` runs reached no goal."""
+    values = dict(hyperparameters)
+    return {
+        "Benchmark": benchmark,
+        "Creator": "mlbench",
+        "When": when,
+        "Platform": platform,
+        "BS": values.pop("global_batch_size"),
+        "Hyperparams": values,
+        EPOCHS: list(epochs),
+        "Not converged": missed,
+    }
+
+
+def fewest_epochs(reference: Sequence[float], *, runs: int) -> float:
+    """Return the least mean of epochs that MLPerf's test accepts of `runs` runs.
+
+    - reference: the epochs of the reference's runs, three or more.
+    - runs: two of them, the extremes, are left out of the mean where there are three or more.
+
+    m - t * s * sqrt(1/n1 + 1/n2): m the olympic mean of the reference, s the standard deviation of all its
+    runs, n1 and n2 the runs that are left, t Student's 95 % quantile for n1 + n2 - 2.
+    """
+    from scipy.stats import t
+
+    if len(reference) < FEWEST:
+        raise ValueError(f"a reference needs {FEWEST} runs, got {len(reference)}")
+    mean = math.fsum(sorted(reference)[1:-1]) / (len(reference) - 2)
+    middle = math.fsum(reference) / len(reference)
+    spread = math.sqrt(math.fsum((value - middle) ** 2 for value in reference) / len(reference))
+    n1, n2 = len(reference) - 2, runs - 2 if runs >= FEWEST else runs
+    if not spread or n1 + n2 <= 2:
+        return mean
+    return mean - float(t.ppf(1 - P, n1 + n2 - 2)) * spread * math.sqrt(1 / n1 + 1 / n2)
+
+
+def implausible(
+    epochs: Sequence[float],
+    *,
+    hyperparameters: Mapping[str, Any],
+    references: Mapping[str, Mapping[str, Any]],
+) -> str | None:
+    """Return why these runs of one configuration converged too fast to be true; None where they did not.
+
+    - epochs: of the runs that reached the goal.
+    - hyperparameters: with global_batch_size. A reference with others says nothing about these runs.
+    """
+    values = dict(hyperparameters)
+    batch = values.pop("global_batch_size", None)
+    for name, one in references.items():
+        if not epochs or one["BS"] != batch or one["Hyperparams"] != values:
+            continue
+        mean = olympic_mean(epochs) if len(epochs) >= FEWEST else math.fsum(epochs) / len(epochs)
+        least = fewest_epochs(one[EPOCHS], runs=len(epochs))
+        if mean is not None and mean < least:
+            return (
+                f"{mean:.3g} epochs to the goal are fewer than the {least:.3g} that the reference runs "
+                f"({name}, {len(one[EPOCHS])} runs) make plausible: compare code, data and goal with theirs"
+            )
+    return None

@@ -1,0 +1,62 @@
+"""Whether one rank keeps the others waiting, said only when the run shows it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from scipy import stats
+
+from mlbench.experiment.format import duration, percent
+from mlbench.experiment.phases import LatenessBlock
+
+CONFIDENCE = 0.99  # of the sentence, whatever the number of ranks
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that launches its gradients later than the others.
+
+    - last: share of the stamped steps in which no rank was later. chance: what ranks alike would have.
+    - median_s, low_s, high_s: how much later than the mean of the others, with an interval.
+    """
+
+    rank: int
+    last: float
+    chance: float
+    median_s: float
+    low_s: float
+    high_s: float
+
+
+def straggler(lateness: Sequence[Sequence[LatenessBlock]], *, clock_error_s: float = 0.0) -> Straggler | None:
+    """Return the rank that is clearly late; None where none is, or where it cannot be told.
+
+    `lateness[r]` are rank r's stretches of steps over the run. Steps that follow one another are alike, so a
+    stretch counts once, by its median. The interval of their median is that of the sign test, exact for any
+    distribution (Conover 1999, Practical Nonparametric Statistics, section 3.2), at CONFIDENCE over all ranks
+    together (Bonferroni). Lateness that the clocks' error could make is none.
+    """
+    ranks, tail = len(lateness), (1 - CONFIDENCE) / 2 / max(1, len(lateness))
+    if ranks < 2 or not all(lateness):
+        return None
+    rank = max(range(ranks), key=lambda each: median(block.median_s for block in lateness[each]))
+    ordered = sorted(block.median_s for block in lateness[rank])
+    n = len(ordered)
+    inside = sum(bool(stats.binom.cdf(j, n, 0.5) <= tail) for j in range(n // 2))
+    if not inside:
+        return None  # too few stretches
+    low, high = ordered[inside - 1], ordered[-inside]
+    steps = sum(block.steps for block in lateness[rank])
+    last = sum(block.last for block in lateness[rank]) / steps
+    if low <= clock_error_s or last <= 1 / ranks:
+        return None
+    return Straggler(rank, last, 1 / ranks, median(ordered), low, high)
+
+
+def sentence(found: Straggler) -> str:
+    """Return what to tell a reader."""
+    return (
+        f"rank {found.rank} keeps the others waiting: it came last in {percent(found.last)} of the steps "
+        f"(by chance {percent(found.chance)}), {duration(found.median_s)} after the mean of the others "
+        f"({duration(found.low_s)} to {duration(found.high_s)})"
+    )

@@ -1,0 +1,93 @@
+"""One measurement at a time on a machine: a file lock that all its users and checkouts share.
+
+A run that has the machine for itself holds the lock exclusively and others wait for it. A run that is told
+not to wait holds it beside others, and each of them finds out: the one that comes touches the file.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from mlbench.experiment import clock
+
+PATH = "MLBENCH_MACHINE_LOCK"  # environment variable that names another file, e.g. one that containers share
+DEFAULT = Path("/tmp/mlbench-machine.lock")  # not TMPDIR, which may be each user's own
+
+
+class MachineLock:
+    """Holds this machine until `release`, or until the process ends in any way.
+
+    - waited_s: s that other runs were waited for.
+    - shared: whether another run measured here at any time since `acquire`.
+    """
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+        self._shared = False
+        self._descriptor = _open(Path(os.environ.get(PATH) or DEFAULT))
+        self._touched = self._stamp()
+
+    def acquire(self, *, wait: bool, on_wait: Callable[[], object] = lambda: None) -> "MachineLock":
+        """Take the machine; `wait` for others (after `on_wait`), or else measure beside them.
+
+        Where the file system has no locks nothing is held, and load from other processes still shows.
+        """
+        if self._descriptor is None or self._lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if not wait:
+                self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)  # lets others in that do not wait either
+        elif wait:
+            on_wait()
+            before = clock.monotonic()
+            self._lock(fcntl.LOCK_EX)
+            self.waited_s = clock.monotonic() - before
+        else:
+            self._shared = True
+            with suppress(OSError):  # a file that may only be read
+                os.utime(self._descriptor)  # tells those that hold it
+            self._lock(fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self._touched = self._stamp()
+        return self
+
+    @property
+    def shared(self) -> bool:
+        """Whether another run measured on this machine meanwhile."""
+        return self._shared or self._stamp() != self._touched
+
+    def release(self) -> None:
+        """Let others measure."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _lock(self, operation: int) -> bool:
+        if self._descriptor is None:
+            return True
+        try:
+            fcntl.flock(self._descriptor, operation)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+        return True
+
+    def _stamp(self) -> int:
+        return 0 if self._descriptor is None else os.fstat(self._descriptor).st_mtime_ns
+
+
+def _open(path: Path) -> int | None:
+    """Open the file, which any user may have made; None where it cannot be.
+
+    Without O_CREAT first: Linux refuses that for another user's file in /tmp (fs.protected_regular).
+    """
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    with suppress(FileNotFoundError, PermissionError):
+        return os.open(path, os.O_RDWR | flags)
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o666)
+        os.fchmod(descriptor, 0o666)  # whatever the umask
+        return descriptor
+    with suppress(OSError):  # two made it at once, or it may be read only: enough to lock
+        return os.open(path, os.O_RDONLY | flags)
+    return None

@@ -1,0 +1,108 @@
+"""The environment variables of Ray, Ray Train and Ray Tune: the only place that sets them.
+
+Ray reads most of them when it is imported or when one of its processes starts, so a command calls these
+functions before it imports ray. What the user has set stays.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+from mlbench.experiment.errors import UserError
+
+TOKEN = Path(".ray") / "auth_token"  # below the home directory, where Ray itself looks
+OWN_TOKEN = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}  # variables by which a user brings a token
+AF_UNIX_BYTES = 107  # longest path of a Unix socket (Linux, unix(7): 108 with the closing zero)
+SOCKET = "ray/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.0"  # the longest that Ray makes
+
+
+def disable_background_work() -> None:
+    """Keep Ray's own processes, which share the machine with the workers, from taking time that is measured.
+
+    Ray would also give its workers the priority of a background job (nice 15), so that whatever else the
+    machine does would count as theirs.
+    """
+    _default(
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_worker_niceness="0",
+        RAY_enable_metrics_collection="0",  # for Prometheus, which nobody runs here
+        RAY_task_events_report_interval_ms="0",  # for the dashboard, which is off
+        LOG_NAME_UPDATE_INTERVAL_S="10",  # s between two searches for new log files
+    )
+
+
+def require_token(*, shared: bool = False) -> None:
+    """Make Ray's servers refuse whoever lacks this user's token.
+
+    Ray's own default would create a token that every user of the machine can read. Where the home directory
+    cannot be written, the token is in this process's environment; `shared` means that other commands have to
+    find it, which then is a UserError.
+    """
+    _default(RAY_AUTH_MODE="token")
+    if os.environ["RAY_AUTH_MODE"] != "token" or OWN_TOKEN & os.environ.keys():
+        return
+    path = Path.home() / TOKEN
+    try:
+        if path.exists() and path.read_text().strip():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    except OSError as error:
+        if shared:
+            raise UserError(
+                f"cannot write {path}, the token that Ray's servers ask for: {error.strerror}",
+                hint="name a file of your own with RAY_AUTH_TOKEN_PATH",
+            ) from error
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def stay_on_loopback() -> None:
+    """Make a Ray that serves this machine alone listen on 127.0.0.1, as it does by itself on macOS.
+
+    Ray knows no other way: it replaces a loopback address that it is given by the machine's own (2.60).
+    """
+    _default(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+
+
+def require_short_paths() -> None:
+    """Raise UserError where Ray's sockets would get paths that Unix does not allow."""
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    if len(os.fsencode(os.path.join(folder, SOCKET))) > AF_UNIX_BYTES:
+        raise UserError(
+            f"the temporary directory {folder} is too long for Ray's sockets: their paths may have "
+            f"{AF_UNIX_BYTES} bytes",
+            hint="export RAY_TMPDIR=/tmp",
+        )
+
+
+def configure_train(*, timeout_s: float) -> None:
+    """Set what Ray Train reads when it is imported or when its controller starts.
+
+    `timeout_s` is how long a collective operation may take, also Ray's own barrier of a report, which would
+    wait for ever by default.
+    """
+    _default(
+        RAY_TRAIN_METRICS_ENABLED="0",  # Prometheus gauges that nobody scrapes
+        RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0",  # one more process; see max_failures
+        RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="600",  # s that workers wait for CPUs that other runs use
+        RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="1",  # s, how soon an end is noticed
+        TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S="5",  # s, for a rank that does not end its process group
+        RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths stay what the user wrote
+    )
+    os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(timeout_s)
+
+
+def configure_tune() -> None:
+    """Set what Ray Tune reads when it is imported."""
+    _default(
+        TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # no CSV, JSON and TensorBoard files
+        RAY_AIR_NEW_OUTPUT="0",  # the old output can be silenced
+        TUNE_DISABLE_AUTO_INIT="1",  # the sweep has joined Ray
+    )
+
+
+def _default(**values: str) -> None:
+    for name, value in values.items():
+        os.environ.setdefault(name, value)

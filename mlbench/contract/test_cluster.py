@@ -1,0 +1,32 @@
+"""The contract of a cluster: --cluster NAME, or every cluster that is found."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mlbench.contract.options import names
+from mlbench.experiment import plugins
+from mlbench.experiment.config import Cluster, compose
+from mlbench.experiment.identity import key
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", names(metafunc.config, "cluster"))
+
+
+def test_it_composes_and_is_a_measurement_of_its_own(name: str) -> None:
+    experiment = compose([f"cluster={name}"])
+    assert isinstance(experiment.cluster, Cluster) and experiment.cluster.name == name
+    assert name == "local" or key(experiment) != key(compose(["cluster=local"]))
+
+
+def test_it_says_whether_workers_see_the_driver_s_files(name: str) -> None:
+    assert isinstance(plugins.load("cluster", name).shares_files, bool)
+
+
+def test_the_driver_composes_without_ray_and_torch(name: str) -> None:
+    module = plugins.load("cluster", name).__name__
+    code = f"import sys, {module}; assert not {{'ray', 'torch'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

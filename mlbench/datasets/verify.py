@@ -1,0 +1,93 @@
+"""Whether a prepared data set still is what was prepared; files are hashed once per file state.
+
+A state is a file's size, times of modification and of change (which nobody sets by hand), and inode. States
+that were hashed stand in a hidden file beside the data, so that a check costs nothing until a file changes.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mlbench.datasets import arrow
+from mlbench.experiment.errors import UserError
+
+CHECKED = ".checked.json"  # below the data set's folder: by file name, the state that was hashed and its hash
+State = list[int]
+
+
+class Content(NamedTuple):
+    """What a data set was found to hold.
+
+    The fields are those of record.WorkerResult.
+
+    - data_hash: identifies manifest and content, for the record.
+    - data_rows, data_files: by split, its rows and the SHA-256 of its file.
+    - data_inputs: by name, the SHA-256 of the files that it was made from, as its manifest says.
+    """
+
+    data_hash: str
+    data_rows: dict[str, int]
+    data_files: dict[str, str]
+    data_inputs: dict[str, str]
+
+
+def content(folder: Path) -> Content:
+    """Check every file of a prepared data set; UserError naming one that is not what was prepared.
+
+    Files are hashed where their state is not known yet. Rows are counted in the files.
+    """
+    manifest = arrow.read_manifest(folder)
+    known = _known(folder)
+    checked: dict[str, list[Any]] = {}
+    rows = {}
+    for name, split in manifest["splits"].items():
+        path = folder / split["file"]
+        now = _state(path)
+        if known.get(split["file"]) != [now, split["sha256"]] and arrow.digest(path) != split["sha256"]:
+            raise UserError(
+                f"{path} is not what was prepared: its content has changed",
+                hint=f"remove {folder} and run python -m mlbench.data prepare again",
+            )
+        checked[split["file"]] = [now, split["sha256"]]
+        rows[name] = arrow.read_split(folder, name).num_rows
+    if checked != known:
+        _remember(folder, checked)
+    return Content(
+        data_hash=arrow.manifest_hash(folder),
+        data_rows=rows,
+        data_files={name: split["sha256"] for name, split in manifest["splits"].items()},
+        data_inputs={entry["file"]: entry["sha256"] for entry in manifest.get("inputs", [])},
+    )
+
+
+def states(folder: Path) -> dict[str, State]:
+    """Return the state of each file of a prepared data set, to see later whether one was changed."""
+    splits = arrow.read_manifest(folder)["splits"].values()
+    return {split["file"]: _state(folder / split["file"]) for split in splits}
+
+
+def _state(path: Path) -> State:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}", hint="prepare the data set again") from error
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def _known(folder: Path) -> dict[str, Any]:
+    try:
+        known = json.loads((folder / CHECKED).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _remember(folder: Path, checked: dict[str, list[Any]]) -> None:
+    """Write the states; a folder that may not be written to is hashed each time."""
+    partial = folder / f"{CHECKED}.{os.getpid()}"
+    try:
+        partial.write_text(json.dumps(checked), "utf-8")
+        partial.replace(folder / CHECKED)
+    except OSError:
+        partial.unlink(missing_ok=True)

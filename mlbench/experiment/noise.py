@@ -1,0 +1,63 @@
+"""When a machine did something else beside the run: what was measured, and from where on it counts."""
+
+import statistics
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+OTHERS_SHARE = 0.10  # of the CPUs: workers that use them all are slowed down by about as much
+STEAL_SHARE = 0.02  # of the CPUs; a hypervisor that is not overbooked steals less than 1 %
+CALIBRATION_SHARE = 0.15  # by which a node may be slower or faster than the median of its point's runs
+MIN_SECONDS = 0.5  # s; CPU time is counted in steps of 10 ms (Linux), so shorter spans tell nothing
+
+
+class Interference(BaseModel):
+    """What else used the CPUs of one node over some time, as a mean."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seconds: float  # s that were looked at
+    cpus: float  # CPUs that the run may use there
+    others: float  # CPUs that processes which are not the run's used
+    steal: float  # CPUs that the hypervisor gave to other machines
+
+
+def disturbances(
+    hostname: str, *, during: Interference | None, before: Interference | None = None, shared: bool = False
+) -> list[str]:
+    """Return why the times of a run on this node are not those of a quiet machine, one sentence each.
+
+    - before: while the run was started; during: while it trained.
+    - shared: whether another run of mlbench measured on the machine at the same time.
+    """
+    sentences = []
+    if shared:
+        sentences.append(f"another run of mlbench measured on {hostname} at the same time")
+    for interference, when in ((before, "when the run began"), (during, "while it trained")):
+        if interference is None or interference.seconds < MIN_SECONDS:
+            continue
+        if interference.others > OTHERS_SHARE * interference.cpus:
+            sentences.append(
+                f"other processes used {interference.others:.2g} of the {interference.cpus:g} CPUs of "
+                f"{hostname} {when}"
+            )
+        if interference.steal > STEAL_SHARE * interference.cpus:
+            sentences.append(
+                f"the hypervisor took {interference.steal:.2g} of the {interference.cpus:g} CPUs of "
+                f"{hostname} {when}"
+            )
+    return sentences
+
+
+def calibration_outliers(rates: Sequence[float | None]) -> list[float | None]:
+    """Return by which share each rate differs from the median of all runs of its point, where it counts.
+
+    `rates` has one calibration rate a run, e.g. the lowest over its nodes; None where it was not measured.
+    The result is None for a run within CALIBRATION_SHARE of the median, and for points of fewer than three.
+    """
+    known = [rate for rate in rates if rate is not None and rate > 0]
+    if len(known) < 3:  # of two that differ, nobody knows which one is off
+        return [None] * len(rates)
+    median = statistics.median(known)
+    shares = [None if not rate else rate / median - 1 for rate in rates]
+    return [share if share is not None and abs(share) > CALIBRATION_SHARE else None for share in shares]

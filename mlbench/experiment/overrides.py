@@ -1,0 +1,146 @@
+"""`name=value` words of the command line over Hydra's YAML files, with a sentence for each mistake.
+
+Nothing past this module sees Hydra or OmegaConf. Hydra parses the words, finds the files and merges the
+groups; a task's recipe and scale are laid over its values here, before single values are.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from mlbench.experiment import plugins
+from mlbench.experiment.errors import suggest
+from mlbench.experiment.identity import flatten
+
+GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division")
+SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra's own that is read: more folders of YAML files
+LAYERS = {"task.recipe": "recipes", "scale": "scales"}  # overrides that choose a part of the task's file
+
+
+@dataclass
+class Overrides:
+    """Parsed words: choices by group, values by dotted name, further folders, and a sentence a mistake."""
+
+    choices: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    searchpath: tuple[str, ...] = ()
+    errors: list[str] = field(default_factory=list)
+
+
+def parse(words: Sequence[str]) -> Overrides:
+    """Split words into group choices and values; what is neither becomes a sentence in `errors`."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Override
+    from hydra.errors import HydraException
+
+    parsed: list[tuple[str, Override]] = []
+    result = Overrides()
+    parser = OverridesParser.create()
+    for word in words:
+        try:
+            parsed.append((word, parser.parse_override(word)))
+        except HydraException:
+            result.errors.append(f"{word!r} is not of the form name=value")
+    for _, override in parsed:
+        if override.key_or_group == SEARCH_PATH and not override.is_delete():
+            value = override.value()
+            result.searchpath += tuple(map(str, value if isinstance(value, list) else [value]))
+    for word, override in parsed:
+        name = override.key_or_group
+        if override.is_add() or override.is_force_add() or override.is_delete():
+            result.errors.append(f"{word!r}: keys cannot be added or removed, write name=value")
+        elif name == SEARCH_PATH:
+            continue
+        elif name.startswith("hydra."):
+            result.errors.append(f"{word!r}: of Hydra's own settings only {SEARCH_PATH} is read")
+        elif override.is_sweep_override():
+            result.errors.append(
+                f"{word!r} names several values; one run takes one: use python -m mlbench.sweep"
+            )
+        elif name in GROUPS:
+            value, known = str(override.value()), list(plugins.files(name, result.searchpath))
+            if value in known:
+                result.choices[name] = value
+            else:
+                result.errors.append(f"{name}={value} is unknown{suggest(value, known)}")
+        else:
+            result.values[name] = override.value()
+    return result
+
+
+def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the composed values, and those of the closed reference: the same without single values.
+
+    Mistakes are added to `overrides.errors`.
+    """
+    overrides.errors += _without_origin(overrides.values)
+    composed = _layered(overrides)
+    defaults = json.loads(_compose())
+    reference = json.loads(json.dumps(composed)) | {"sync": defaults["sync"]}
+    for name, value in overrides.values.items():
+        _assign(composed, name, value, overrides.errors)
+    return composed, reference
+
+
+@cache
+def _compose(*words: str, searchpath: tuple[str, ...] = ()) -> str:
+    """Return the composed groups as JSON; cached, because the points of a study share most choices."""
+    # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    folders = [f"file://{plugins.folder(address)}" for address in (*plugins.conf_packages(), *searchpath)]
+    more = [f"{SEARCH_PATH}={json.dumps(folders)}"] if folders else []
+    with initialize_config_dir(str(plugins.own_conf()), version_base="1.3"):
+        return json.dumps(OmegaConf.to_container(compose("config", overrides=[*words, *more]), resolve=True))
+
+
+def _without_origin(values: dict[str, Any]) -> list[str]:
+    """Return a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
+    needed = {"hardware.price": ("date", "source"), "hardware.peak": ("source",)}
+    errors = []
+    for group, fields in needed.items():
+        own = [name for name in values if name.startswith(f"{group}.")]
+        lacking = [f"{group}.{field}=..." for field in fields if f"{group}.{field}" not in values]
+        if own and lacking:
+            errors.append(f"{own[0]} needs its origin (rule R13): add {' '.join(lacking)}")
+    return errors
+
+
+def _layered(overrides: Overrides) -> dict[str, Any]:
+    """Compose the groups, then lay the task's recipe and scale over its default values."""
+    words = (f"{group}={choice}" for group, choice in overrides.choices.items())
+    composed = json.loads(_compose(*words, searchpath=overrides.searchpath))
+    task = composed["task"]
+    defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
+    for name, part in LAYERS.items():
+        layers = task.pop(part)
+        chosen = overrides.values.get(name, defaults[name])
+        if chosen in layers:
+            task.update(layers[chosen])
+        else:
+            overrides.errors.append(f"{name}={chosen} is unknown{suggest(str(chosen), list(layers))}")
+            overrides.values.pop(name, None)
+        parent = task if name == "task.recipe" else composed
+        parent[name.removeprefix("task.")] = chosen if chosen in layers else defaults[name]
+    return composed
+
+
+def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) -> None:
+    """Put one value at its dotted place; a place that does not exist is an error."""
+    *parents, last = name.split(".")
+    node: Any = composed
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or last not in node:
+        known = {*flatten(composed), *composed}
+        errors.append(f"{name} is unknown{suggest(name, sorted(known))}")
+    elif parents and last == "name":
+        errors.append(f"{name} cannot be set: {parents[0]}=NAME chooses all values of that name")
+    elif isinstance(node[last], dict):
+        inner = ", ".join(f"{name}.{field}" for field in node[last])
+        errors.append(f"{name} is a group of values; set one of {inner}")
+    else:
+        node[last] = value

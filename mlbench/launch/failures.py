@@ -1,0 +1,100 @@
+"""From what Ray, torch and the kernel raise to the one sentence that a person needs."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from mlbench.experiment.errors import UserError
+
+MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
+# Ray's memory monitor, CUDA and malloc; not Ray's general guess about "OOM killer due to high memory usage".
+OUT_OF_MEMORY = re.compile(r"memory usage threshold|running low on memory|out of memory|not allocate memory")
+
+
+class WorkersFailed(Exception):
+    """The workers did not finish; the text says which rank failed with what."""
+
+
+def root_cause(error: BaseException) -> Exception:
+    """Return a UserError or a WorkersFailed for what Ray's trainer raised."""
+    while (inner := getattr(error, "controller_failure", None) or getattr(error, "cause", None)) is not None:
+        error = inner
+    if isinstance(error, (UserError, WorkersFailed)):
+        return error
+    failures = getattr(error, "worker_failures", None)
+    if not failures:
+        return WorkersFailed(_of_ray(error))
+    causes = {rank: getattr(failures[rank], "cause", None) or failures[rank] for rank in sorted(failures)}
+    for cause in causes.values():
+        if isinstance(cause, UserError):
+            return cause
+    starved = [rank for rank, cause in causes.items() if OUT_OF_MEMORY.search(_text(cause))]
+    if starved:
+        return WorkersFailed(f"rank {_list(starved)} ran out of memory: use fewer workers or a smaller batch")
+    died = [rank for rank, cause in causes.items() if hasattr(cause, "health_check_failure")]
+    if died:  # what the others say, a broken connection, only follows from it
+        return WorkersFailed(f"rank {_list(died)} died: killed, or crashed")
+    for cause in causes.values():  # the lowest rank has heard of the others first
+        if isinstance(cause, WorkersFailed):
+            return cause
+    return WorkersFailed("; ".join(f"rank {rank}: {last_line(cause)}" for rank, cause in causes.items()))
+
+
+def name_missing_rank(error: Exception, worker: Any) -> Exception:
+    """Return the error with the ranks that no longer answer, if it came from a collective or a report."""
+    import torch.distributed as dist
+    from ray.exceptions import RayError
+
+    if worker.world_size == 1 or not isinstance(error, (RuntimeError, dist.DistError, RayError)):
+        return error
+    try:
+        dist.monitored_barrier(
+            group=worker.control, timeout=timedelta(seconds=MISSING_RANK_S), wait_all_ranks=True
+        )
+    except RuntimeError as answer:
+        ranks = missing_ranks(str(answer))
+        if ranks:
+            return WorkersFailed(
+                f"a collective was stuck: rank {ranks} cannot be reached any more (frozen, or its network is "
+                "down)"
+            )
+    return error
+
+
+def missing_ranks(answer: str) -> str | None:
+    """Return the ranks that torch's monitored barrier names, e.g. "1, 2"; None if it names none.
+
+    Rank 0 asks all others. Another rank knows only that rank 0 did not answer: dead itself, or gone because
+    it has found somebody else missing, which its own sentence then says.
+    """
+    found = re.search(r"Ranks? ([\d, ]+) failed to pass", answer)
+    if found:
+        return found[1].strip()
+    return "0" if re.search(r"(?:from|to) rank 0\b", answer) else None
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error's text, which is what a nested traceback ends in."""
+    return (_text(error).splitlines() or [type(error).__name__])[-1].strip()
+
+
+def _of_ray(error: BaseException) -> str:
+    text = _text(error)
+    name = type(error).__name__
+    if OUT_OF_MEMORY.search(text) or name == "OutOfMemoryError":
+        return "Ray ended the run because the node is out of memory: use fewer workers or a smaller batch"
+    if name in ("ActorDiedError", "ActorUnavailableError", "RayActorError"):
+        return "the process that controls the workers has died (killed, or out of memory)"
+    if name == "WorkerGroupStartupTimeoutError":
+        return "the cluster had no room for the workers in time: other runs use it, or nodes have left it"
+    if name == "WorkerGroupStartupFailedError":
+        return "a worker died while the workers were started (killed, or out of memory)"
+    return last_line(error)
+
+
+def _text(error: BaseException) -> str:
+    return str(error).strip() or type(error).__name__
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))

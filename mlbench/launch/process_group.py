@@ -1,0 +1,131 @@
+"""How the workers find each other: one network interface, and torch's store on that interface alone.
+
+torch's own rendezvous (env://, tcp://) makes a store that listens on all interfaces and asks for no token.
+Here rank 0 binds a socket to the one address by which it reaches the cluster, and gives it to the store.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from mlbench.experiment.errors import UserError
+
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # what gloo and NCCL read
+_listening: list[socket.socket] = []  # rank 0's, from `listen` to `join`
+_stores: list[Any] = []  # this process's client of the store, once it has joined
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where rank 0's store listens, and how long the ranks have to meet there."""
+
+    host: str
+    port: int
+    start_timeout_s: float
+
+
+def import_backend(module: str | None) -> None:
+    """Import torch.distributed, and the module that registers the backend."""
+    import torch.distributed  # noqa: F401  (the import is the point)
+
+    if module is not None:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise UserError(
+                f"backend.module={module} cannot be imported on a worker: {error}",
+                hint="install its package on every node",
+            ) from error
+
+
+def choose_interface(head: str, wanted: str | None = None) -> str:
+    """Make gloo and NCCL use one interface on this worker; return its address.
+
+    It is `wanted`, or what the user's environment names, or the one by which this worker reaches the
+    cluster's head. Raises UserError where there is no such interface or it has no address.
+    """
+    import psutil
+
+    addresses = {
+        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        for name, entries in psutil.net_if_addrs().items()
+    }
+    wanted = wanted or os.environ.get(INTERFACES[0])
+    if wanted is not None:
+        if not addresses.get(wanted):
+            names = ", ".join(sorted(name for name, each in addresses.items() if each))
+            raise UserError(
+                f"{socket.gethostname()} has no network interface {wanted!r} with an IPv4 address",
+                hint=f"choose one of {names} with backend.interface=",
+            )
+        interface, address = wanted, addresses[wanted][0]
+    else:
+        address = _address_towards(head)
+        interface = next((name for name, each in addresses.items() if address in each), None)
+    if interface is not None:
+        os.environ[INTERFACES[0]] = interface
+        os.environ.setdefault(INTERFACES[1], f"={interface}")  # =: this name, not all that begin so
+    return address
+
+
+def _address_towards(head: str) -> str:
+    """Return the address from which packets to `head` are sent; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((head, 9))
+        return probe.getsockname()[0]
+
+
+def listen(address: str) -> int:
+    """Open rank 0's socket on this address alone; return its port."""
+    server = socket.create_server((address, 0), backlog=1024)
+    _listening[:] = [server]
+    return server.getsockname()[1]
+
+
+def join(meeting: Rendezvous, rank: int, *, backend: str, world_size: int, timeout_s: float) -> None:
+    """Make the default process group; every rank must call this, and rank 0 have called `listen`."""
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import TCPStore  # the same class, exported for type checkers
+
+    os.environ |= {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a rank that is stuck ends
+    store = TCPStore(
+        meeting.host,
+        meeting.port,
+        world_size=world_size,
+        is_master=rank == 0,
+        timeout=timedelta(seconds=meeting.start_timeout_s),
+        master_listen_fd=_listening.pop().detach() if rank == 0 else None,
+    )
+    _stores[:] = [store]
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def set_key(key: str) -> None:
+    """Tell all ranks that something has happened here."""
+    for store in _stores:
+        store.set(key, "1")
+
+
+def await_keys(keys: Sequence[str], timeout_s: float) -> bool:
+    """Wait until every key was set by some rank; return whether they were within `timeout_s`.
+
+    Unlike a barrier this has a time limit of its own, and ranks that are late fail nothing.
+    """
+    for store in _stores:
+        try:
+            store.wait(list(keys), timedelta(seconds=timeout_s))
+        except RuntimeError:  # torch.distributed.DistStoreError
+            return False
+    return True

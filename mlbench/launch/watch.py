@@ -1,0 +1,110 @@
+"""What the driver does beside waiting for Ray: it shows the run, and notices what Ray does not tell in time.
+
+Nothing that fails here ends a run: a display that breaks leaves an event in the log, and is not asked again.
+"""
+
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mlbench.clusters.connection import Connection
+from mlbench.experiment import clock, events
+from mlbench.launch.heartbeat import HeartbeatServer
+
+POLL_S = 0.2  # s between two looks at the heartbeats and the event log
+SERVERS_POLL_S = 2.0  # s between two looks at Ray's servers
+START_S = 900.0  # s from the connection to the process group; a worker may be frozen where Ray waits for ever
+
+
+class Watch:
+    """A thread that follows one run, as a context manager.
+
+    - lost: why the run cannot go on, in one sentence; the main thread then gets a KeyboardInterrupt.
+    """
+
+    def __init__(self, log: Path, progress: Any) -> None:
+        self.lost: str | None = None
+        self._log = log
+        self._follower = events.Follower(log)
+        self._progress: Any = progress
+        self._heartbeats: HeartbeatServer | None = None
+        self._connection: Connection | None = None
+        self._deadline: float | None = None
+        self._waits_in_main_thread = False
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self.show("__enter__")
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._heartbeats is not None:
+            self._heartbeats.close()
+        self.show("__exit__", None, None, None)
+
+    def connected(self, connection: Connection) -> HeartbeatServer:
+        """Begin to follow the workers; return where they send their heartbeats."""
+        self.show("connected", connection)
+        self._heartbeats = HeartbeatServer(connection.host)
+        self._connection = connection
+        self._deadline = clock.monotonic() + START_S
+        self._waits_in_main_thread = threading.current_thread() is threading.main_thread()
+        self._thread.start()
+        return self._heartbeats
+
+    def show(self, what: str, *values: Any) -> None:
+        """Call the display; once it has failed, the log says so and it is not called again."""
+        if self._progress is None:
+            return
+        try:
+            getattr(self._progress, what)(*values)
+        except Exception as error:
+            self._progress = None
+            self._note(f"{type(error).__name__}: {error}")
+
+    def _note(self, failure: str) -> None:
+        with suppress(Exception):  # e.g. a full disk, which what is measured finds out itself
+            events.append(self._log, "display_failure", failure)
+
+    def _run(self) -> None:
+        next_look = clock.monotonic()
+        while not self._ending.is_set():
+            for heartbeat in self._poll():
+                self.show("heartbeat", heartbeat)
+            self._show_events()
+            if clock.monotonic() >= next_look and self.lost is None:
+                self._look_at_servers()
+                next_look = clock.monotonic() + SERVERS_POLL_S
+        self._show_events()
+
+    def _poll(self) -> list[dict[str, Any]]:
+        assert self._heartbeats is not None
+        try:
+            return self._heartbeats.poll(wait=POLL_S)
+        except (OSError, ValueError):  # e.g. too many open files
+            self._ending.wait(POLL_S)
+            return []
+
+    def _show_events(self) -> None:
+        try:
+            new = self._follower.take()
+        except (OSError, ValueError):
+            return
+        for event in new:
+            if event["key"] == "startup":
+                self._deadline = None
+            self.show("event", event)
+
+    def _look_at_servers(self) -> None:
+        assert self._connection is not None
+        self.lost = self._connection.lost()
+        if self.lost is None and self._deadline is not None and clock.monotonic() > self._deadline:
+            self.lost = f"the workers did not start within {START_S:g} s: one may be frozen"
+        if self.lost is not None and self._waits_in_main_thread:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

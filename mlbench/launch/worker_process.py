@@ -1,0 +1,235 @@
+"""What runs on a worker: it describes its node, builds the Worker, runs the task and reports the result."""
+
+import os
+import platform
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlbench.clusters import calibrate
+from mlbench.clusters.machine_lock import MachineLock
+from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
+from mlbench.experiment import clock, provenance
+from mlbench.experiment.config import Experiment
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import WorkerResult
+from mlbench.launch import process_group
+from mlbench.launch.failures import name_missing_rank
+from mlbench.launch.heartbeat import HeartbeatClient
+from mlbench.tasks import registry
+from mlbench.training import timer
+
+if TYPE_CHECKING:
+    from mlbench.datasets import verify
+
+CALIBRATION_WAIT_S = 120.0  # s that a rank waits for its node's calibration, which takes 2 s when idle
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What every worker gets; pickled by Ray, so it holds plain values only.
+
+    - heartbeats: (host, port) of the driver's server; token: what it asks for.
+    - driver: the driver's process id where it is on the workers' machine, whose lock it then holds.
+    """
+
+    experiment: Experiment
+    seed: int
+    threads: int
+    heartbeats: tuple[str, int]
+    token: str
+    driver: int | None
+
+
+def train_loop_per_worker(config: dict[str, Any]) -> None:
+    """Run the task on this worker and report the result to the event log; every rank takes part."""
+    from mlbench.datasets import verify
+
+    entered = clock.wall()
+    spec: WorkerSpec = config["spec"]
+    experiment = spec.experiment
+    worker = build_worker(spec)
+    task = registry.load(experiment.task.name)
+    # Every rank looks, so that all end alike: nobody waits for hours while rank 0 downloads on a paid node.
+    registry.require_data(experiment.task, experiment.scale, experiment.data_root)
+    if worker.local_rank == 0:
+        checked_data(task.prepare(experiment.task, experiment.data_root))  # hashed once a node
+    node = describe_node(spec) if worker.local_rank == 0 else None
+    process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
+    worker.barrier()
+    folder = task.prepare(experiment.task, experiment.data_root)
+    data = checked_data(folder)
+    before = verify.states(folder) if data else None
+    calibrated = clock.wall()
+    try:
+        with ExitStack() as stack:
+            observation = stack.enter_context(NodeObservation(spec, worker)) if node is not None else None
+            result = registry.run(experiment.task, worker)
+    except UserError:
+        raise
+    except Exception as error:
+        raise name_missing_rank(error, worker) from error
+    if node is not None and observation is not None:
+        node |= observation.fields
+    described = {} if data is None else data._asdict()
+    described["data_changed"] = any(worker.gather(data is not None and verify.states(folder) != before))
+    _report_result(result, worker, described, node=node, entered=entered, calibrated=calibrated)
+
+
+def checked_data(folder: Path) -> "verify.Content | None":
+    """Return what a task's prepared data set holds; UserError where a file is not what was prepared."""
+    from mlbench.datasets import arrow, verify
+
+    return verify.content(folder) if (folder / arrow.MANIFEST).exists() else None
+
+
+def build_worker(spec: WorkerSpec) -> Any:
+    """Build this process's Worker from Ray's context and the process group."""
+    import ray.train
+    import torch
+
+    from mlbench.training import precision
+    from mlbench.training.worker import Worker, control_group
+
+    experiment = spec.experiment
+    precision.without_tf32()
+    torch.set_num_threads(spec.threads)
+    os.environ["OMP_NUM_THREADS"] = str(spec.threads)  # Ray said 1; loaders inherit this
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
+    device = torch.device("cpu")
+    if experiment.backend.device == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
+    world_size = context.get_world_size()
+    return Worker(
+        rank=rank,
+        world_size=world_size,
+        local_rank=context.get_local_rank(),
+        device=device,
+        seed=spec.seed,
+        data_root=experiment.data_root,
+        sync=experiment.sync,
+        timer=timer.PhaseTimer(str(device), enabled=experiment.phase_timing),
+        goal=experiment.target,
+        report_validation=partial(_report, rank),
+        heartbeat=HeartbeatClient(spec.heartbeats, token=spec.token, rank=rank),
+        keep_checkpoints=experiment.max_failures > 0,
+        resume=_resume(),
+        control=control_group(experiment.backend.timeout_s) if world_size > 1 else None,
+    )
+
+
+def describe_node(spec: WorkerSpec) -> dict[str, Any]:
+    """Return the fields of this node's `record.Node`, calibrated; whatever fails is a warning in them.
+
+    Before the training, so that nothing that fails here can happen to a finished run.
+    """
+    import ray
+
+    node: dict[str, Any]
+    try:
+        node = provenance.node()
+    except Exception as error:
+        node = {"hostname": platform.node(), "usable_cpus": os.cpu_count() or 1, "warnings": []}
+        node["warnings"].append(f"{platform.node()} could not be described: {error}")
+    node |= {"threads_per_worker": spec.threads, "ray_node_id": ray.get_runtime_context().get_node_id()}
+    try:
+        node["calibration"] = calibrate.calibrate(int(node["usable_cpus"]), clock=clock.monotonic)
+    except Exception as error:  # e.g. memory that ran out
+        node["calibration"] = {}
+        node["warnings"] = [*node["warnings"], f"{node['hostname']} could not be calibrated: {error}"]
+    process_group.set_key(f"calibrated/{os.environ['RANK']}")
+    return node
+
+
+class NodeObservation:
+    """Watches a node while the task runs there; `fields` are those that it adds to the node's description."""
+
+    def __init__(self, spec: WorkerSpec, worker: Any) -> None:
+        self.fields: dict[str, Any] = {}
+        self._lock = None if spec.driver is not None else MachineLock().acquire(wait=False)
+        self._monitor = NodeMonitor(node=_node_name(worker.world_size))
+        self._driver = spec.driver
+        worker.drain_node_metrics = self._monitor.drain
+
+    def __enter__(self) -> "NodeObservation":
+        self._monitor.__enter__()
+        roots = () if self._driver is None else (self._driver,)
+        self._cpu_use = CpuUse(own=lambda: own_processes(roots))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.fields["interference"] = self._cpu_use.interference().model_dump()
+        self._monitor.__exit__()
+        if self._lock is not None:
+            self.fields["machine_shared"] = self._lock.shared
+            self._lock.release()
+
+
+def _first_ranks(worker: Any) -> list[int]:
+    """Return the first rank of every node."""
+    return [rank for rank, local in enumerate(worker.gather(worker.local_rank)) if local == 0]
+
+
+def _node_name(world_size: int) -> str | None:
+    """Return this node's name in the system metrics; None where the run has one node."""
+    import ray.train
+
+    context = ray.train.get_context()
+    return None if context.get_local_world_size() == world_size else f"node_{context.get_node_rank()}"
+
+
+def _report(rank: int, message: dict[str, Any], state: dict[str, Any] | None) -> None:
+    """Pass a validation to the controller, and rank 0's state as a checkpoint; waits for all ranks."""
+    import ray.train
+    import torch
+
+    message |= {"hostname": platform.node()}
+    if state is None or rank != 0:
+        ray.train.report(message)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(state, Path(folder) / "state.pt")
+        ray.train.report(message, checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+
+def _resume() -> dict[str, Any] | None:
+    import ray.train
+    import torch
+
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return None
+    with checkpoint.as_directory() as folder:
+        return torch.load(Path(folder) / "state.pt", weights_only=True)
+
+
+def _report_result(
+    result: Any,
+    worker: Any,
+    data: dict[str, Any],
+    *,
+    node: dict[str, Any] | None,
+    entered: float,
+    calibrated: float,
+) -> None:
+    """Pass what the log does not hold yet to the controller; once it is there, the run has finished."""
+    import ray.train
+
+    outcome = WorkerResult(
+        status=result.status,
+        error=result.error,
+        sample_unit=result.unit,
+        flops_per_sample=result.flops_per_sample,
+        gradient_bytes=result.gradient_bytes,
+        table=result.table,
+        nodes=[each for each in worker.gather(node) if each],
+        started_at=worker.timer.started_at,
+        entered=entered,
+        calibrated=calibrated,
+        **data,
+    )
+    ray.train.report({"rank": worker.rank, "result": outcome.model_dump(mode="json")})

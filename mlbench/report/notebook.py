@@ -1,0 +1,114 @@
+"""Runs in a notebook: `mlbench.load_runs` as a pandas table, the aggregates of its points, and the charts.
+
+Select runs with pandas, e.g. `runs[runs.task == "resnet20"]`; the other functions take such a table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlbench.analysis import compare as comparison
+from mlbench.analysis.chart import Chart
+from mlbench.experiment import record, run_folders
+from mlbench.experiment.identity import flatten
+from mlbench.experiment.record import Record
+from mlbench.report import aggregates, grouping, render, summary
+from mlbench.report import charts as drawings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("workers", "seed", "status", "goal", "time_to_accuracy", "best", "epochs", "samples_per_s", "wall")
+GROUPS = ("task", "backend", "sync", "hardware", "cluster")  # of the configuration, by their names
+
+
+def load_runs(output_root: str | Path = "runs") -> "pd.DataFrame":
+    """Return one row a finished run, oldest first, indexed by the run's name.
+
+    Columns: task, scale, backend, sync, hardware, cluster, the fields of the record (seconds), `phase_...`
+    (seconds, mean over ranks), the task's settings as `task....`, caveats, and `folder`, the run's folder.
+    Prints a sentence for each record that cannot be read.
+    """
+    import pandas as pd
+
+    root = Path(output_root)
+    records, complaints = run_folders.records(root)
+    for sentence in complaints:
+        print(sentence)
+    rows = {one.run_id: _row(one, root / one.run_id) for one in records}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run")
+
+
+def summarize(runs: "pd.DataFrame") -> "pd.DataFrame":
+    """Return one row a point, with medians and 95 % intervals (`_low`, `_high`); docs/statistics.md."""
+    import pandas as pd
+
+    return pd.DataFrame(aggregates.rows(grouping.groups(_records(runs))))
+
+
+def answers(runs: "pd.DataFrame") -> dict[str, str]:
+    """Return what the runs say about time, price and certainty, in sentences by task, scale and goal."""
+    groups = grouping.groups(_records(runs))
+    return {f"{one.task}, {one.scale}, {one.goal}": " ".join(summary.answer(one)) for one in groups}
+
+
+def draw(runs: "pd.DataFrame", *names: str) -> "list[Picture]":
+    """Return the charts of these names (all without names), of each task, scale, goal and data set.
+
+    Names: speedup, time_to_accuracy, phases, communication, cost, convergence.
+    """
+    groups = grouping.groups(_records(runs))
+    charts = [chart for group in groups for chart in drawings.charts(group)]
+    return [Picture(chart) for chart in charts if not names or chart.name in names]
+
+
+def compare(a: "pd.DataFrame", b: "pd.DataFrame") -> "pd.DataFrame":
+    """Return two selections side by side: medians, ratio B / A with interval, and a verdict.
+
+    Raises UserError for sides that cannot be compared.
+    """
+    import pandas as pd
+
+    rows = [
+        {
+            "task": pair.a.task,
+            "A": f"{pair.a.workers} workers, n = {pair.a.n}",
+            "B": f"{pair.b.workers} workers, n = {pair.b.n}",
+            "measure": one.name,
+            "median A": one.a,
+            "median B": one.b,
+            "B / A": one.ratio and one.ratio.value,
+            "low": one.ratio and one.ratio.low,
+            "high": one.ratio and one.ratio.high,
+            "verdict": f"B is {pair.verdict}" if pair.verdict in ("faster", "slower") else pair.verdict,
+        }
+        for pair in comparison.compare(_records(a), _records(b)).pairs
+        for one in pair.measures
+    ]
+    return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart that a notebook shows."""
+
+    chart: Chart
+
+    def _repr_png_(self) -> bytes:
+        return render.png([self.chart])
+
+
+def _records(runs: "pd.DataFrame") -> Sequence[Record]:
+    return [record.load(Path(folder) / "record.json") for folder in runs["folder"]]
+
+
+def _row(one: Record, folder: Path) -> dict[str, Any]:
+    experiment = one.experiment.plain()
+    row = {group: experiment[group]["name"] for group in GROUPS} | {"scale": experiment["scale"]}
+    row |= {name: getattr(one, name) for name in COLUMNS}
+    row |= {f"phase_{name}": spread.mean for name, spread in one.phases.items()}
+    row |= {
+        name: value for name, value in flatten({"task": experiment["task"]}).items() if name != "task.name"
+    }
+    return row | {"caveats": "; ".join(one.caveats), "folder": str(folder)}

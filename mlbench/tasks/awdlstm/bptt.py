@@ -1,0 +1,178 @@
+"""The order in which a text is read: columns side by side, in chunks of changing length.
+
+The text is cut into as many columns as the global batch has; a rank holds its own ones. All ranks read
+chunks of the same lengths, and a column's hidden state goes on from chunk to chunk until the epoch ends.
+So k workers with b columns each read what one worker with k * b columns reads.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mlbench.experiment.errors import UserError
+from mlbench.tasks.awdlstm.model import Output, States, detached
+from mlbench.training import sampling
+from mlbench.training.worker import Worker
+
+SHORTEST = 5  # tokens; and the standard deviation of a chunk's length (Merity et al. 2017, section 4.1)
+DEVIATION = 5.0  # tokens
+HALF = 0.05  # probability that a chunk is about half as long
+IGNORED = -100  # the target that counts for nothing; cross_entropy's own number for it
+
+
+class BpttChunk(NamedTuple):
+    """A stretch of this rank's columns: words and the words that follow them, [length, columns] int64."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass
+class BpttIterator:
+    """One rank's way through the training text: where it is, and the state of its columns there.
+
+    - text: [rows + 1, columns]; row i + 1 holds what follows row i. A view of the file until `load`.
+    - position: epochs read before this chunk. length: this chunk's, in tokens.
+    """
+
+    text: Tensor
+    bptt: int
+    worker: Worker
+    position: float = 0.0
+    length: int = 0
+    states: States | None = None
+    dropout_rng: torch.Generator | None = None
+
+    def load(self) -> None:
+        """Read this rank's columns from the file onto its device."""
+        self.text = self.text.contiguous().to(self.worker.device)
+
+    def steps(self, epoch: int) -> "EpochChunks":
+        """Return an epoch's chunks, from the start of every column."""
+        rows = len(self.text) - 1
+        lengths = bptt_lengths(rows, bptt=self.bptt, generator=self.worker.generator(epoch))
+        return EpochChunks(self, epoch, lengths)
+
+    def forward(self, net: nn.Module, chunk: BpttChunk) -> Output:
+        """Read a chunk with dropout dropout_rng of this rank's own; the next goes on where it ends."""
+        output = net(chunk.inputs, self.states, self.dropout_rng)
+        self.states = detached(output.states)
+        return output
+
+
+@dataclass
+class EpochChunks:
+    """One epoch's steps, a chunk each."""
+
+    reader: BpttIterator
+    epoch: int
+    lengths: list[int]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[list[BpttChunk]]:
+        reader = self.reader
+        reader.states = None
+        reader.dropout_rng = reader.worker.generator(self.epoch, 1 + reader.worker.rank)
+        begin = 0
+        for length in self.lengths:
+            reader.position = self.epoch + begin / sum(self.lengths)
+            reader.length = length
+            rows = reader.text[begin : begin + length + 1].long()
+            yield [BpttChunk(rows[:-1], rows[1:])]
+            begin += length
+
+
+def columns(tokens: Tensor, worker: Worker, *, each: int) -> Tensor:
+    """Return this rank's columns of a text [tokens], as a view [rows + 1, each]: nothing is read yet.
+
+    The global columns follow one another in the text, and rank r has those from r * each on; the last
+    row repeats the first of the next column, as a target. What fills no row is left out. Raises
+    UserError when the text is too short for so many columns.
+    """
+    count = each * worker.world_size
+    rows = (len(tokens) - 1) // count
+    if rows < SHORTEST:
+        raise UserError(
+            f"{worker.world_size} workers x {each} columns leave {rows} tokens each, {SHORTEST} are needed",
+            hint="use fewer workers, fewer columns (task.batch_size) or a longer text",
+        )
+    whole = tokens.unfold(0, rows + 1, rows)[:count]  # overlapping
+    return whole[worker.rank * each : (worker.rank + 1) * each].T
+
+
+def bptt_lengths(rows: int, *, bptt: int, generator: torch.Generator) -> list[int]:
+    """Return lengths that add up to `rows`: normal around `bptt`, seldom around its half, at least 5.
+
+    What is left at the end and shorter than 5 goes to the chunk before it.
+    """
+    device = generator.device
+    count = rows // SHORTEST + 1
+    half = torch.rand(count, generator=generator, device=device) < HALF
+    mean = torch.where(half, bptt / 2, float(bptt))
+    spread = DEVIATION * torch.randn(count, generator=generator, device=device)
+    ends = (mean + spread).long().clamp(min=SHORTEST).cumsum(0)
+    ends = ends[ends <= rows - SHORTEST].tolist() + [rows]
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def rate(position: float, length: int, *, base: float, bptt: int, workers: int, warmup: float) -> float:
+    """Return the learning rate of a chunk of `length` tokens, `position` epochs into the run.
+
+    `base` for one worker rises linearly to base * sqrt(k) over `warmup` * k epochs (0: is that at once),
+    and is less for shorter chunks, whose gradient is noisier.
+    """
+    done = min(1.0, position / (warmup * workers)) if warmup else 1.0
+    return base * (1 + (math.sqrt(workers) - 1) * done) * length / bptt
+
+
+@dataclass
+class Validation:
+    """Mean loss over a whole text, cut into a fixed number of columns that are shared out over ranks.
+
+    As the hidden state is carried on in a column, the number of columns decides the value; it is the
+    same for every number of workers. Every token but the text's first is predicted once.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    bptt: int
+    worker: Worker
+
+    def __call__(self, net: Callable[..., Any]) -> dict[str, float]:
+        """Return loss in nats a token and perplexity, over all workers."""
+        totals = torch.zeros(2, dtype=torch.float64, device=self.worker.device)
+        states = None
+        for begin in range(0, len(self.inputs) if self.inputs.numel() else 0, self.bptt):
+            targets = self.targets[begin : begin + self.bptt].flatten()
+            output = net(self.inputs[begin : begin + self.bptt], states)
+            states = output.states
+            losses = F.cross_entropy(
+                output.logits.flatten(0, 1), targets, reduction="none", ignore_index=IGNORED
+            )
+            totals[0] += losses.double().sum()
+            totals[1] += (targets != IGNORED).sum()
+        totals = self.worker.sum(totals)
+        loss = totals[0] / totals[1]
+        return {"perplexity": loss.exp().item(), "loss": loss.item()}
+
+
+def validation(tokens: Tensor, worker: Worker, *, count: int, bptt: int) -> Validation:
+    """Return the validation of a text [tokens] in `count` columns whose lengths differ by at most one."""
+    pairs = len(tokens) - 1
+    begins = [pairs * column // count for column in range(count + 1)]
+    own = sampling.shard(count, worker)
+    rows = -(-pairs // count)
+    inputs = torch.zeros(rows, len(own), dtype=torch.int64)
+    targets = torch.full((rows, len(own)), IGNORED)
+    for place, column in enumerate(own):
+        begin, end = begins[column], begins[column + 1]
+        inputs[: end - begin, place] = tokens[begin:end]
+        targets[: end - begin, place] = tokens[begin + 1 : end + 1]
+    return Validation(inputs.to(worker.device), targets.to(worker.device), bptt, worker)

@@ -1,0 +1,101 @@
+"""The AWD-LSTM with SGD, later with its average, until the goal or the last epoch."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from mlbench.tasks.awdlstm import Config, Dropouts, bptt, data
+from mlbench.tasks.awdlstm import model as awd
+from mlbench.tasks.awdlstm.nt_asgd import Averaging
+from mlbench.training.flops import training_flops
+from mlbench.training.setup import TrainingSetup
+from mlbench.training.worker import Worker
+
+
+class Text(NamedTuple):
+    """This rank's columns of the training text, and the validation text, on the device."""
+
+    train: bptt.BpttIterator
+    valid: bptt.Validation
+
+
+def build(config: Config, worker: Worker) -> TrainingSetup:
+    """Return what the loop trains."""
+    files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(worker.seed)  # the same start on every rank
+        model = language_model(config, files.vocabulary).to(worker.device)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+    )
+    averaging = Averaging(model, patience=config.patience)
+    columns = bptt.columns(files.train, worker, each=config.batch_size)
+    reader = bptt.BpttIterator(columns, config.bptt, worker)
+
+    def load() -> Text:
+        reader.load()
+        valid = bptt.validation(files.valid, worker, count=config.validation_columns, bptt=config.bptt)
+        return Text(reader, valid)
+
+    def before_step(_: int) -> None:
+        now = bptt.rate(
+            reader.position,
+            reader.length,
+            base=config.lr,
+            bptt=config.bptt,
+            workers=worker.world_size,
+            warmup=config.warmup_epochs,
+        )
+        for group in optimizer.param_groups:
+            group["lr"] = now
+
+    def loss(output: awd.Output, chunk: bptt.BpttChunk) -> Tensor:
+        return awd.loss(output, chunk.targets, ar=config.ar, tar=config.tar)
+
+    def clipped_step() -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
+        optimizer.step()
+        averaging.after_step()
+
+    return TrainingSetup(
+        model=model,
+        optimizer=optimizer,
+        epochs=config.epochs,
+        load=load,
+        steps=lambda text, epoch: text.train.steps(epoch),
+        forward=reader.forward,
+        loss=loss,
+        validate=lambda trained, text: text.valid(averaging.validated(trained)),
+        samples=lambda chunk: chunk.inputs.numel(),
+        sample_unit="tokens",
+        before_step=before_step,
+        after_validation=averaging.after_validation,
+        optimizer_step=clipped_step,
+        stateful={"averaging": averaging},
+        flops_per_sample=lambda _: flops_per_token(config, files.vocabulary),
+    )
+
+
+def language_model(config: Config, vocabulary: int, *, dropouts: Dropouts | None = None) -> awd.AwdLstm:
+    """Return the untrained model that `config` describes."""
+    return awd.AwdLstm(
+        vocabulary,
+        embedding=config.embedding,
+        hidden=config.hidden,
+        layers=config.layers,
+        dropouts=dropouts or config.dropouts,
+    )
+
+
+def flops_per_token(config: Config, vocabulary: int) -> float:
+    """Return the model FLOPs of one token in a chunk of `bptt` tokens (see `training_flops`).
+
+    That is 6 a weight of the layers and of the output words, less the gradient of the first token's
+    state, where back-propagation is truncated; looking up the input words is no arithmetic.
+    """
+    none = Dropouts(output=0, hidden=0, input=0, embedding=0, recurrent=0)
+    with torch.device("meta"):
+        model = language_model(config, vocabulary, dropouts=none)
+        tokens = torch.zeros(config.bptt, 1, dtype=torch.int64)
+    return training_flops(model, [tokens], lambda output: output.logits.sum(), samples=config.bptt)

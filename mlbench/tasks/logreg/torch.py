@@ -1,0 +1,109 @@
+"""Logistic regression with plain SGD until the goal or the last epoch."""
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from mlbench.tasks.logreg import Config, data
+from mlbench.tasks.logreg import model as logistic
+from mlbench.training import sampling
+from mlbench.training.flops import training_flops
+from mlbench.training.schedules import Plateau, Schedule, inverse_sqrt
+from mlbench.training.setup import TrainingSetup
+from mlbench.training.worker import Worker
+
+# alpha of rate alpha/sqrt(t) for k workers, MLBench 2018; from 16 workers on it stays (README.md)
+REFERENCE_ALPHA = {1: 200.0, 2: 400.0, 4: 600.0, 8: 700.0, 16: 800.0}
+
+
+class Rows(NamedTuple):
+    """All rows of both splits on the device; `train_rows` are the numbers of those to train on, None: all."""
+
+    train: data.Rows
+    test: data.Rows
+    train_rows: torch.Tensor | None
+
+
+def build(config: Config, worker: Worker) -> TrainingSetup:
+    """Return what the loop trains."""
+    files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
+    count, features = files[0].features.shape
+    train_rows = heldout_rows = None
+    if config.validation == "split":
+        train_rows, heldout_rows = (part.to(worker.device) for part in data.held_out(count))
+        count = len(train_rows)
+
+    def load() -> Rows:
+        train, test = (
+            data.Rows(split.features.to(worker.device), split.labels.to(worker.device)) for split in files
+        )
+        if heldout_rows is not None:
+            test = _select(train, heldout_rows)
+        return Rows(train, test, train_rows)
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(worker.seed)  # the same start on every rank
+        model = logistic.linear(features).to(worker.device)
+    if config.schedule == "plateau":
+        lr, factor = config.lr * worker.world_size, lambda step: 1.0
+        plateau = Plateau(config.decay_factor, config.patience)
+    else:
+        lr, factor, plateau = reference_alpha(config, worker.world_size), inverse_sqrt, None
+    # The penalty's gradient, l2 * w, is weight decay; its value is in the validations' loss only: in every
+    # step's it takes a tenth of the time and more on a CPU.
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=config.l2, foreach=False)
+    schedule = Schedule(optimizer, factor, plateau=plateau)
+
+    def steps(rows: Rows, epoch: int) -> sampling.BatchIterator:
+        order = sampling.shuffled_rows(count, batch=config.batch_size, epoch=epoch, worker=worker)
+        if rows.train_rows is not None:
+            order = rows.train_rows[order]
+        return sampling.BatchIterator(order, lambda chosen: _select(rows.train, chosen))
+
+    def validate(trained: nn.Module, rows: Rows) -> dict[str, float]:
+        part = sampling.shard(len(rows.test.labels), worker)
+        labels = rows.test.labels[part.start : part.stop]
+        logits = trained(rows.test.features[part.start : part.stop])
+        # A sum, as the mean over the rows of a worker that has none is not a number.
+        entropy = logistic.cross_entropy(logits.double(), labels, reduction="sum").item()
+        right = logistic.correct(logits, labels).item()
+        entropy, correct, count = worker.sum([entropy, right, len(part)]).tolist()
+        penalty = config.l2 / 2 * float(model.weight.double().square().sum())
+        return {"accuracy": 100 * correct / count, "loss": entropy / count + penalty}
+
+    def flops_per_sample(rows: Rows) -> float:
+        return training_flops(
+            model,
+            [rows.train.features[:1]],
+            lambda logits: logistic.cross_entropy(logits, logits.new_zeros(len(logits))),
+        )
+
+    return TrainingSetup(
+        model=model,
+        optimizer=optimizer,
+        epochs=config.epochs,
+        load=load,
+        steps=steps,
+        forward=lambda net, batch: net(batch.features),
+        loss=lambda logits, batch: logistic.cross_entropy(logits, batch.labels),
+        validate=validate,
+        samples=lambda batch: len(batch.labels),
+        sample_unit="rows",
+        before_step=schedule.before_step,
+        after_validation=schedule.after_validation,
+        stateful={"schedule": schedule},
+        flops_per_sample=flops_per_sample,
+    )
+
+
+def reference_alpha(config: Config, workers: int) -> float:
+    """Return alpha for k workers: the study's, of the largest studied count that is at most k."""
+    if config.alpha is not None:
+        return config.alpha
+    return REFERENCE_ALPHA[max(count for count in REFERENCE_ALPHA if count <= workers)]
+
+
+def _select(rows: data.Rows, chosen: torch.Tensor) -> data.Rows:
+    # A third of the time that indexing with brackets takes on a CPU.
+    return data.Rows(rows.features.index_select(0, chosen), rows.labels.index_select(0, chosen))

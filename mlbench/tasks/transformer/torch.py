@@ -1,0 +1,28 @@
+"""The Transformer with Adam until the goal or the last epoch."""
+
+from functools import partial
+
+from mlbench.tasks.transformer import Config
+from mlbench.tasks.transformer.model import Transformer
+from mlbench.tasks.translation.torch import build_translator
+from mlbench.training.schedules import warmup_inverse_sqrt
+from mlbench.training.setup import TrainingSetup
+from mlbench.training.worker import Worker
+
+
+def build(config: Config, worker: Worker) -> TrainingSetup:
+    """Return what the loop trains; target tokens count."""
+    return build_translator(
+        config,
+        worker,
+        model=partial(
+            Transformer,
+            d_model=config.d_model,
+            ffn=config.ffn,
+            heads=config.heads,
+            layers=config.layers,
+            dropout=config.dropout,
+        ),
+        factor=lambda steps: warmup_inverse_sqrt(config.warmup_steps),
+        counted=lambda source, target: target,
+    )

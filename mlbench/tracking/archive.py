@@ -1,0 +1,224 @@
+"""One run as a zip file, and back.
+
+- record.json, events.jsonl: from these two the run is imported again.
+- config.yaml, provenance.json, result.txt or official_result.txt: what people look for first.
+- mllog.txt: the run as lines of MLPerf's log format (mllog.py).
+
+Nothing in an archive holds a password, and equal runs make equal archives, bit by bit. An archive from
+elsewhere is read without trust: a fixed list of names, read into memory up to a limit, nothing unpacked to
+disk, nothing unpickled.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from pydantic import ValidationError
+
+from mlbench.experiment import config, events, record
+from mlbench.experiment.build_record import build_record, verify_against_log
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+from mlbench.tasks import registry
+from mlbench.tracking import mapping, mllog
+from mlbench.tracking.mapping import cleaned
+from mlbench.tracking.official_result import result_file
+
+Log = list[dict[str, Any]]
+RECORD, RESULTS = "record.json", ("official_result.txt", "result.txt")
+FILES = (RECORD, events.NAME, "config.yaml", "provenance.json", "mllog.txt", *RESULTS)
+MAX_BYTES = 256 * 2**20  # of the zip file and of each file in it; a run of 1,024 workers has about 15 MiB
+DATE = (1980, 1, 1, 0, 0, 0)  # of every entry: the first day of the zip format, so that equal runs are equal
+PROVENANCE = (
+    "command", "mlbench", "source", "key", "seed", "deviations", "caveats", "warnings", "nodes", "software",
+    "data_hash", "ray",
+)  # fmt: skip
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # escapes, text direction
+
+
+def export(folder: Path, target: Path) -> Path:
+    """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written."""
+    found = Record.model_validate(cleaned(record.load(folder / RECORD).model_dump(mode="json")))
+    log = [cleaned(event) for event in events.read(folder / events.NAME)]
+    provenance = {name: value for name, value in found.model_dump(mode="json").items() if name in PROVENANCE}
+    files = {
+        RECORD: found.model_dump_json(indent=2),
+        events.NAME: "".join(json.dumps(event, allow_nan=False) + "\n" for event in log),
+        "config.yaml": yaml.safe_dump(found.experiment.plain(), sort_keys=False),
+        "provenance.json": json.dumps(provenance, indent=2, allow_nan=False),
+        "mllog.txt": mllog.text(found, log),
+    }
+    result = result_file(found)
+    if result is not None:
+        files[result[0]] = result[1]
+    unfinished = target.with_name(f".{target.name}.part")
+    try:
+        if target.exists():
+            raise UserError(f"{target} exists already", hint="give another name with to=")
+        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as opened:
+            for name, text in sorted(files.items()):
+                opened.writestr(zipfile.ZipInfo(name, DATE), text.encode(), zipfile.ZIP_DEFLATED)
+        os.replace(unfinished, target)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}", hint="give another place: to=") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return target
+
+
+def paths(words: Sequence[str]) -> list[Path]:
+    """Return the zip files that the words name: files, and folders with all zips below them, in order."""
+    found: list[Path] = []
+    for place in map(Path, words):
+        if place.is_dir():
+            below = sorted(path for path in place.rglob("*.zip") if path.is_file())
+            if not below:
+                raise UserError(f"no zip file below {place}")
+            found += below
+        elif place.is_file():
+            found.append(place)
+        else:
+            raise UserError(f"there is no file or folder {place}")
+    return list(dict.fromkeys(found))
+
+
+def load(zips: Sequence[Path]) -> Iterator[tuple[Path, Record | UserError, Log]]:
+    """Yield record and event log of each archive, marked as imported, or the reason why it is refused."""
+    for path in zips:
+        try:
+            yield path, *_run(path)
+        except UserError as error:
+            yield path, error, []
+
+
+def _run(path: Path) -> tuple[Record, Log]:
+    files, sha256 = _files(path)
+    for name in (RECORD, events.NAME):
+        if name not in files:
+            raise _refusal(path, f"{name} is missing: it is no export of mlbench")
+    plain = _json(path, RECORD, files[RECORD])
+    try:
+        found = Record.model_validate(plain)
+    except ValidationError as error:
+        raise _changed(path, ".".join(map(str, error.errors()[0]["loc"]))) from error
+    if not RUN_ID.fullmatch(found.run_id) or not found.run_id.endswith(f"-{found.seed:x}"):
+        raise _refusal(path, f"{found.run_id[:80]!r} is no name of a run")
+    _check_experiment(path, found)
+    log = _log(path, files[events.NAME], found)
+    start = log[0]["value"] | {"imported": {"file": path.name, "sha256": sha256}}
+    # Where the run was recorded is not where its copy is: nothing is sent to, or deleted from, that store.
+    start["experiment"] = start["experiment"] | {"tracking_uri": None}
+    log[0] = log[0] | {"value": start}
+    return build_record(log), log
+
+
+def _files(path: Path) -> tuple[dict[str, str], str]:
+    """Return the texts in a zip file by name, and the SHA-256 of the zip."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise _refusal(path, f"it is larger than {MAX_BYTES // 2**20} MiB")
+        with path.open("rb") as source, zipfile.ZipFile(source) as opened:
+            entries = opened.infolist()
+            for entry in entries:
+                if entry.filename not in FILES:
+                    raise _refusal(path, f"{entry.filename[:80]!r} is no file of an export")
+                if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+                    raise _refusal(path, f"{entry.filename!r} is a link or another special file")
+            if len(entries) > len({entry.filename for entry in entries}):
+                raise _refusal(path, "a file is in it twice")
+            texts = {entry.filename: _text(path, opened, entry) for entry in entries}
+            source.seek(0)
+            return texts, hashlib.file_digest(source, "sha256").hexdigest()
+    except OSError as error:
+        raise _refusal(path, error.strerror or str(error)) from error
+    # what zipfile raises on damaged headers, encryption and unknown methods
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        raise _refusal(
+            path, f"it is damaged or no zip file ({str(error)[:60] or 'it ends early'})"
+        ) from error
+
+
+def _text(path: Path, opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
+    with opened.open(entry) as stream:
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise _refusal(path, f"{entry.filename} unpacks to more than {MAX_BYTES // 2**20} MiB")
+    return content.decode()
+
+
+def _json(path: Path, name: str, text: str) -> Any:
+    """Return JSON types in which no text holds control characters, which a terminal would obey."""
+    try:
+        return _visible(json.loads(text, parse_constant=_not_a_number))
+    except (ValueError, RecursionError) as error:
+        raise _refusal(path, f"{name} is not valid JSON ({str(error)[:60]})") from error
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, str):
+        return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, dict):
+        return {_visible(name): _visible(item) for name, item in value.items()}
+    return [_visible(item) for item in value] if isinstance(value, list) else value
+
+
+def _not_a_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")
+
+
+def _check_experiment(path: Path, found: Record) -> None:
+    """Refuse a task that is not known here: a record keeps its fields as they are."""
+    task = found.experiment.task
+    if task.name not in config.choices("task"):
+        raise _refusal(path, f"{RECORD} is of a task that is not known here ({task.name[:40]})")
+    try:
+        registry.load(task.name).Config.model_validate_json(task.model_dump_json(), strict=True)
+    except ValidationError as error:
+        raise _changed(path, f"experiment.task.{'.'.join(map(str, error.errors()[0]['loc']))}") from error
+
+
+def _log(path: Path, text: str, found: Record) -> Log:
+    """Return the event log; UserError where it is not the record's, or MLflow cannot be written from it."""
+    log: Log = [_json(path, events.NAME, line) for line in text.splitlines()]
+    for event in log:
+        if not isinstance(event, dict) or not isinstance(event.get("key"), str) or not _is_event(event):
+            raise _refusal(path, f"{events.NAME} holds a line that is no event")
+    keys = [event["key"] for event in log]
+    if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
+        raise _refusal(path, f"{events.NAME} is not the whole log of a run")
+    start = log[0]["value"]
+    try:
+        verify_against_log(found, log)
+    except UserError as error:
+        raise _refusal(path, str(error)) from error
+    try:
+        mapping.opening_tags(start)
+        mapping.params(start)
+        mapping.series(log)
+        mapping.closing_metrics(found, ended=datetime.fromisoformat(found.ended_at).timestamp())
+        datetime.fromtimestamp(start["begun"])
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError) as error:
+        raise _refusal(path, f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error
+    return log
+
+
+def _is_event(event: dict[str, Any]) -> bool:
+    return "value" in event and isinstance(event.get("metadata"), dict)
+
+
+def _changed(path: Path, where: str) -> UserError:
+    return _refusal(path, f"{RECORD} is of another version of mlbench, or changed ({where})")
+
+
+def _refusal(path: Path, reason: str) -> UserError:
+    return UserError(f"{path.name} is not imported: {reason}")

@@ -1,0 +1,56 @@
+"""Who was last: exposed communication is split into waiting for the slowest rank's gradients and transfer."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from mlbench.experiment.phases import LatenessBlock, PhaseTimes
+from mlbench.training.stamps import Arrivals
+
+BLOCKS = 10  # of steps between two validations, at most; a median of each
+
+
+def split(
+    measured: Sequence[tuple[PhaseTimes, Arrivals]],
+    *,
+    ranks: int,
+    to_common: Callable[[np.ndarray], np.ndarray],
+    group: dist.ProcessGroup | None,
+) -> None:
+    """Move from `transfer` to `wait` what this rank waited for the others, and note how late it was.
+
+    Two sums over the ranks of one number a stamped step; every rank must call this with as many steps.
+    to_common: brings times on this rank's clock to that of rank 0.
+    """
+    arrivals = [each for _, each in measured]
+    own = to_common(np.concatenate([np.frombuffer(each.launched) for each in arrivals] or [np.zeros(0)]))
+    if ranks == 1 or not len(own):
+        return
+    latest, total = torch.from_numpy(own.copy()), torch.from_numpy(own.copy())
+    dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
+    # Sums of times since the first launch: float64 keeps nanoseconds of a month, not of a month times ranks.
+    zero = latest[0].item()
+    total -= zero
+    dist.all_reduce(total, group=group)
+    mine = own - zero
+    lateness = mine - (total.numpy() - mine) / (ranks - 1)
+    last = own == latest.numpy()
+    waited = np.clip(latest.numpy() - own, 0.0, None)
+    begin = 0
+    for times, each in measured:
+        part = slice(begin, begin + len(each.launched))
+        begin = part.stop
+        wait = float(np.minimum(waited[part], np.frombuffer(each.exposed)) @ np.frombuffer(each.weights))
+        times.phases["wait"] += wait
+        times.phases["transfer"] -= wait
+        times.lateness = _blocks(lateness[part], last[part])
+
+
+def _blocks(lateness: np.ndarray, last: np.ndarray) -> list[LatenessBlock]:
+    count = min(BLOCKS, len(lateness))
+    parts = np.array_split(np.arange(len(lateness)), count) if count else []
+    return [
+        LatenessBlock(len(part), int(last[part].sum()), float(np.median(lateness[part]))) for part in parts
+    ]

@@ -1,0 +1,91 @@
+"""Clocks of several hosts brought to one: how far each rank's monotonic clock is from rank 0's, over time.
+
+Ranks whose timers read the same clock (one boot of one host) are exactly 0 apart. For others one rank a clock
+exchanges messages with rank 0: the middle of the fastest round's two times at rank 0 is taken for the moment
+at which the other read its clock, with half of that round as a bound of the error (Cristian 1989,
+"Probabilistic clock synchronization"). Between two estimates the offset changes linearly: that is drift.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from mlbench.training.worker import Worker
+
+ROUNDS = 20  # exchanges an estimate; the fastest counts
+
+
+@dataclass
+class Estimate:
+    """At `at` on this rank's clock, `offset` seconds lead to rank 0's, with an error of at most `error`."""
+
+    at: float
+    offset: float
+    error: float
+
+
+class ClockOffset:
+    """This rank's way to rank 0's clock. Every rank must make it, and call `measure`, at the same point."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        clocks = worker.gather(worker.timer.clock_id)
+        # The first rank of each clock but rank 0's exchanges messages with rank 0.
+        self._leaders = {clocks.index(clock) for clock in clocks} - {0}
+        self._leader = clocks.index(clocks[worker.rank])
+        self.estimates: list[Estimate] = []
+        self.measure()
+
+    @property
+    def one_clock(self) -> bool:
+        """Whether all ranks read the same clock."""
+        return not self._leaders
+
+    def measure(self) -> None:
+        """Estimate the offset anew and keep it beside the one before."""
+        worker, now = self._worker, self._worker.timer.now
+        if self.one_clock:
+            self.estimates = [Estimate(now(), 0.0, 0.0)]
+            return
+        estimates = torch.zeros(worker.world_size, 3, dtype=torch.float64)
+        for leader in sorted(self._leaders):
+            if worker.rank == 0:
+                estimates[leader] = torch.tensor(self._exchange(leader), dtype=torch.float64)
+            elif worker.rank == leader:
+                self._answer()
+        dist.broadcast(estimates, 0, group=worker.control)
+        at, offset, error = estimates[self._leader].tolist() if self._leader else (now(), 0.0, 0.0)
+        self.estimates = [*self.estimates[-1:], Estimate(at, offset, error)]
+
+    def to_common(self, at: np.ndarray) -> np.ndarray:
+        """Return times on this rank's clock (s) as times on rank 0's."""
+        times = [estimate.at for estimate in self.estimates]
+        return at + np.interp(at, times, [estimate.offset for estimate in self.estimates])
+
+    def error(self) -> float:
+        """Return the bound of the error of the two latest estimates, s."""
+        return max(estimate.error for estimate in self.estimates)
+
+    def _exchange(self, leader: int) -> tuple[float, float, float]:
+        now, group = self._worker.timer.now, self._worker.control
+        message = torch.zeros(1, dtype=torch.float64)
+        rounds = []
+        for _ in range(ROUNDS):
+            begin = now()
+            dist.send(message, leader, group=group)
+            dist.recv(message, leader, group=group)
+            end = now()
+            there = message.item()
+            rounds.append(((end - begin) / 2, there, (begin + end) / 2 - there))
+        error, there, offset = min(rounds)
+        return there, offset, error
+
+    def _answer(self) -> None:
+        now, group = self._worker.timer.now, self._worker.control
+        message = torch.zeros(1, dtype=torch.float64)
+        for _ in range(ROUNDS):
+            dist.recv(message, 0, group=group)
+            message[0] = now()
+            dist.send(message, 0, group=group)

@@ -1,0 +1,95 @@
+"""What a task hands to the timed loop, and what it gets back."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from mlbench.experiment.phases import PhaseTimes
+
+
+class Steps(Protocol):
+    """One epoch's steps of this rank; a step is the list of micro-batches that it accumulates."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Sequence[Any]]: ...
+
+
+class Scaler(Protocol):
+    """A dynamic loss scale that says which steps it skips (mlbench/training/precision.py)."""
+
+    overflowed: torch.Tensor  # a bool on the device: whether the last step was skipped
+
+    def scale(self, outputs: torch.Tensor, /) -> torch.Tensor: ...
+    def step(self, optimizer: torch.optim.Optimizer, /) -> object: ...
+    def update(self) -> None: ...
+    def stuck(self) -> bool: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None: ...
+
+
+def _nothing(*_: Any) -> None: ...
+
+
+@dataclass
+class TrainingSetup:
+    """A model, its recipe and its data. Times and communication are the loop's own affair.
+
+    - load(): reads training and validation data, moves them to the device, sorts them: whatever looks at more
+      than their numbers of rows. It comes first on the clock, also after a restart. What it returns is `data`
+      below.
+    - steps(data, epoch): this rank's steps, the same number on every rank.
+    - forward(model, batch) and loss(output, batch): the loss of a micro-batch, such that the mean of the
+      gradients over workers is the step's gradient (accumulated micro-batches add up).
+    - validate(model, data): global metrics from summed counts, identical on every rank.
+    - samples(batch): this rank's samples in a micro-batch; `sample_unit` names them.
+    - before_step(step): sets the learning rate of step 0, 1, ...
+    - after_validation(metrics): e.g. a plateau schedule; metrics has train_loss too.
+    - optimizer_step(): clips and steps; the default is optimizer.step() through the scaler.
+    - validate_at: fractions of an epoch after which to validate; the last is 1.
+    - stateful: what a checkpoint must hold beside model and optimizer, by name.
+    - autocast, scaler: mixed precision and its loss scale; None and None is full precision.
+    - flops_per_sample(data): of training on one sample (mlbench/training/flops.py); off the clock.
+    - table(data): rows for the result, of what is no phase and no metric; every rank calls it, off the clock.
+    - close(): ends what `build` started, also after an error.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    epochs: int
+    steps: Callable[[Any, int], Steps]
+    forward: Callable[[nn.Module, Any], Any]
+    loss: Callable[[Any, Any], torch.Tensor]
+    validate: Callable[[nn.Module, Any], dict[str, float]]
+    samples: Callable[[Any], int]
+    sample_unit: str = "samples"
+    load: Callable[[], Any] = _nothing
+    before_step: Callable[[int], None] = _nothing
+    after_validation: Callable[[dict[str, float]], None] = _nothing
+    optimizer_step: Callable[[], None] | None = None
+    validate_at: tuple[float, ...] = (1.0,)
+    stateful: dict[str, Any] = field(default_factory=dict)
+    autocast: torch.dtype | None = None
+    scaler: Scaler | None = None
+    flops_per_sample: Callable[[Any], float | None] = _nothing
+    table: Callable[[Any], list[dict[str, Any]]] = lambda _: []
+    close: Callable[[], None] = _nothing
+
+
+@dataclass
+class TaskResult:
+    """What a run of a task gives back, on every rank: plain values that travel as JSON."""
+
+    status: str  # goal_reached, goal_not_reached, completed (no goal asked), diverged
+    validations: list[dict[str, Any]] = field(default_factory=list)
+    phase_times: list[PhaseTimes] = field(default_factory=list)
+    time_to_accuracy: float | None = None  # s
+    steps: int = 0
+    elapsed: float = 0.0  # s from the first touch of data to the end of the last validation
+    unit: str = "samples"  # what `samples` counts: images, rows, tokens
+    flops_per_sample: float | None = None
+    gradient_bytes: int | None = None  # what a worker contributes to a step's all-reduce
+    error: str | None = None  # why the status is `failed`
+    table: list[dict[str, Any]] = field(default_factory=list)  # of tasks that measure without training

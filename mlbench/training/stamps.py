@@ -1,0 +1,162 @@
+"""From stamps to seconds: the phases of stamped steps, and when their gradients were complete."""
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlbench.experiment.phases import PHASES, PhaseTimes, duration_bin
+
+
+@dataclass
+class Arrivals:
+    """Of each stamped step with communication, one entry, s on this rank's clock.
+
+    - launched: when the last bucket was handed to the backend. exposed: from there until backward ended.
+    - weights: how many steps' time a stamped one stands for.
+    """
+
+    launched: array = field(default_factory=lambda: array("d"))
+    exposed: array = field(default_factory=lambda: array("d"))
+    weights: array = field(default_factory=lambda: array("d"))
+
+
+@dataclass
+class _Stratum:
+    """Sums over some stamped steps, s; `launched` and `exposed` are of each step that launched a bucket."""
+
+    phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    overlapped: float = 0.0
+    launched: array = field(default_factory=lambda: array("d"))
+    exposed: array = field(default_factory=lambda: array("d"))
+
+    def seconds(self) -> float:
+        return math.fsum(self.phases.values())
+
+
+class StepTotals:
+    """Adds up stamped steps: those that come first after time outside, and those that stand for others."""
+
+    def __init__(self) -> None:
+        self.first, self.others = _Stratum(), _Stratum()
+        self.step_s: dict[int, int] = {}
+        self.stamped = 0
+        self._stratum = self.others
+        self._begin = self._previous = 0.0
+        self._buckets: list[tuple[float, float]] = []
+        self._launch: float | None = None
+        self._exposed = 0.0
+
+    def add(self, stamps: Sequence[tuple[str, Any]]) -> None:
+        """Take in stamps (s) in the order in which they were taken; a step may lie in two calls."""
+        for kind, at in stamps:
+            if kind == "launch":
+                self._launch = at
+            elif kind == "reduced":
+                self._buckets.append(at)
+            elif kind in ("", "first"):
+                self._begin = self._previous = at
+                self._stratum = self.first if kind == "first" else self.others
+            else:
+                self._end_phase(kind, at)
+
+    def _end_phase(self, phase: str, at: float) -> None:
+        stratum = self._stratum
+        if phase == "backward" and self._launch is not None and self._launch >= self._previous:
+            stratum.phases["backward"] += self._launch - self._previous
+            stratum.phases["transfer"] += at - self._launch
+            stratum.overlapped += _busy(sorted(self._buckets), until=self._launch)
+            stratum.launched.append(self._launch)
+            stratum.exposed.append(at - self._launch)
+        else:
+            stratum.phases[phase] += at - self._previous
+        if phase == "backward":
+            self._buckets.clear()
+            self._launch = None
+        if phase == "metrics":
+            n = duration_bin(at - self._begin)
+            self.step_s[n] = self.step_s.get(n, 0) + 1
+            self.stamped += 1
+            self._begin = at
+            self._stratum = self.others
+        self._previous = at
+
+    def fill(self, times: PhaseTimes) -> Arrivals:
+        """Write the sums into `times`, scaled such that the phases add up to its seconds."""
+        first, others = self.first, self.others
+        stamped = first.seconds() + others.seconds()
+        if stamped == 0:
+            return Arrivals()
+        rest = times.seconds - first.seconds()
+        if others.seconds() > 0 and rest > 0:
+            weights = (1.0, rest / others.seconds())
+        else:
+            weights = (times.seconds / stamped,) * 2
+        arrivals = Arrivals()
+        for stratum, weight in zip((first, others), weights, strict=True):
+            for phase, seconds in stratum.phases.items():
+                times.phases[phase] += weight * seconds
+            times.overlapped_communication += weight * stratum.overlapped
+            arrivals.launched.extend(stratum.launched)
+            arrivals.exposed.extend(stratum.exposed)
+            arrivals.weights.extend([weight] * len(stratum.launched))
+        times.step_s, times.stamped_steps = self.step_s, self.stamped
+        return arrivals
+
+
+class DeviceClock:
+    """Turns CUDA events into seconds on the host's clock, and keeps them for further use.
+
+    torch gives the time between two events as a float32 of milliseconds, which is coarse over minutes, so
+    each is taken to the last event of the step before. A "first" comes with the host's time at which the
+    device was idle.
+    """
+
+    def __init__(self) -> None:
+        self.free: list[Any] = []
+        self._base: Any = None
+        self._base_s = 0.0
+
+    def seconds(self, stamps: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """Return the stamps in seconds; the device must have passed them, and is waited for."""
+        result: list[tuple[str, Any]] = []
+        for kind, stamp in stamps[-1:]:
+            if kind not in ("first", "reduced"):
+                stamp.synchronize()
+        for kind, stamp in stamps:
+            if kind == "first":
+                event, at = stamp
+                self._rebase(event, at)
+                result.append((kind, at))
+            elif kind == "reduced":
+                stamp[1].synchronize()  # on a stream of its own
+                result.append((kind, (self._at(stamp[0]), self._at(stamp[1]))))
+                self.free += stamp
+            else:
+                at = self._at(stamp)
+                result.append((kind, at))
+                if kind in ("", "metrics"):
+                    self._rebase(stamp, at)
+                elif kind != "launch":  # which its "reduced" holds, too
+                    self.free.append(stamp)
+        return result
+
+    def _at(self, event: Any) -> float:
+        return self._base_s + self._base.elapsed_time(event) / 1e3
+
+    def _rebase(self, event: Any, at: float) -> None:
+        if self._base is not None:
+            self.free.append(self._base)
+        self._base, self._base_s = event, at
+
+
+def _busy(intervals: list[tuple[float, float]], *, until: float) -> float:
+    """Return the length of the union of intervals (sorted by begin), cut off at `until`."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in intervals:
+        begin, end = max(begin, reached), min(end, until)
+        if end > begin:
+            total += end - begin
+            reached = end
+    return total

@@ -1,0 +1,9 @@
+"""Gradients averaged by an all-reduce that overlaps with backward."""
+
+from mlbench.experiment.config import PositiveFloat, Sync
+
+
+class Config(Sync):
+    """What conf/sync/ddp.yaml holds."""
+
+    bucket_cap_mb: PositiveFloat  # DDP's bucket size in MiB

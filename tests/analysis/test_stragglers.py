@@ -1,0 +1,53 @@
+"""The sentence about a straggler: there when a rank is late, not there by chance."""
+
+import numpy as np
+import pytest
+
+from mlbench.analysis.stragglers import Straggler, sentence, straggler
+from mlbench.experiment.phases import LatenessBlock
+
+
+def simulated(ranks: int, late_s: float, *, blocks: int = 40, seed: int = 0) -> list[list[LatenessBlock]]:
+    """Return stretches of 25 steps; rank 1 is late by `late_s`, all by noise of 2 ms that stretches share."""
+    random = np.random.default_rng(seed)
+    stretch = random.normal(0, 2e-3, (blocks, 1, ranks))
+    launches = stretch + random.normal(0, 2e-3, (blocks, 25, ranks))
+    launches[..., 1] += late_s
+    others = (launches.sum(2, keepdims=True) - launches) / (ranks - 1)
+    lateness, last = launches - others, launches == launches.max(2, keepdims=True)
+    return [
+        [
+            LatenessBlock(25, int(last[block, :, rank].sum()), float(np.median(lateness[block, :, rank])))
+            for block in range(blocks)
+        ]
+        for rank in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_late_rank_is_named_with_how_late_it_is(ranks: int) -> None:
+    found = straggler(simulated(ranks, 5e-3))
+    assert found is not None and found.rank == 1
+    assert found.low_s < 5e-3 < found.high_s and found.median_s == pytest.approx(5e-3, rel=0.2)
+    assert found.last > 2 * found.chance or ranks == 2
+
+
+def test_ranks_that_are_alike_are_not_accused() -> None:
+    """At most one study in a hundred may; of 300 more than 9 would come once in a thousand."""
+    accused = sum(straggler(simulated(4, 0.0, seed=seed)) is not None for seed in range(300))
+    assert accused <= 9
+
+
+def test_few_stretches_one_rank_or_a_coarse_clock_show_nothing() -> None:
+    assert straggler(simulated(2, 5e-3, blocks=5)) is None
+    assert straggler(simulated(2, 5e-3)[:1]) is None
+    assert straggler([[], []]) is None
+    assert straggler(simulated(2, 5e-3), clock_error_s=0.01) is None
+
+
+def test_the_sentence_says_who_how_often_and_how_late() -> None:
+    said = sentence(Straggler(3, 0.91, 0.125, 0.012, 0.011, 0.0132))
+    assert said == (
+        "rank 3 keeps the others waiting: it came last in 91.0 % of the steps (by chance 12.5 %), "
+        "12.0 ms after the mean of the others (11.0 ms to 13.2 ms)"
+    )

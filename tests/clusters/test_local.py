@@ -1,0 +1,88 @@
+"""What would make a local Ray hang or end in its own words is told before it starts."""
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlbench.clusters import local, ray_env
+from mlbench.experiment.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAY_TMPDIR", "TMPDIR", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+
+
+def test_a_temporary_directory_too_long_for_sockets_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = "/" + "t" * (ray_env.AF_UNIX_BYTES - len(ray_env.SOCKET) - 2)
+    for variable in ("TMPDIR", "RAY_TMPDIR"):  # the second takes precedence
+        monkeypatch.setenv(variable, fits)
+        ray_env.require_short_paths()
+        monkeypatch.setenv(variable, fits + "t")
+        with pytest.raises(UserError, match="too long for Ray's sockets.*RAY_TMPDIR=/tmp"):
+            ray_env.require_short_paths()
+
+
+def test_few_open_files_are_raised_as_far_as_allowed_and_refused_beyond() -> None:
+    code = (
+        "import resource, sys; from mlbench.clusters import local;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])));"
+        "local.require_machine(); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    enough = subprocess.run([sys.executable, "-c", code, str(hard)], capture_output=True, text=True)
+    assert enough.stdout.strip() == str(local.MIN_OPEN_FILES), enough.stderr
+    few = subprocess.run([sys.executable, "-c", code, "64"], capture_output=True, text=True)
+    assert few.returncode and "a process may open 64 files here" in few.stderr.splitlines()[-1]
+
+
+def test_a_token_is_made_once_for_the_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ray_env.require_token()
+    path = tmp_path / ray_env.TOKEN
+    token = path.read_text()
+    assert len(token) == 64 and stat.S_IMODE(path.stat().st_mode) == 0o600
+    ray_env.require_token()
+    assert path.read_text() == token and "RAY_AUTH_TOKEN" not in os.environ
+
+
+def test_where_home_cannot_be_written_the_token_is_this_process_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".ray").write_text("a file in the way")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UserError, match=r"cannot write .*auth_token.*RAY_AUTH_TOKEN_PATH"):
+        ray_env.require_token(shared=True)  # other commands would not find it
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    ray_env.require_token()
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "RAY_worker_niceness"
+    monkeypatch.setenv(name, "5")
+    ray_env.disable_background_work()
+    assert os.environ[name] == "5"
+
+
+def test_only_ray_s_own_children_are_ended_after_a_run(tmp_path: Path) -> None:
+    """A notebook's loader, or a thread's subprocess, is not ours to kill."""
+    session = str(tmp_path / "session_2026")
+    sleep = "import time; time.sleep(600)"
+    server = subprocess.Popen([sys.executable, "-c", sleep, f"--session_dir={session}"])
+    bystander = subprocess.Popen([sys.executable, "-c", sleep])
+    try:
+        assert local._servers(session) == {psutil.Process(server.pid)}
+    finally:
+        for process in (server, bystander):
+            process.kill()
+            process.wait()

@@ -1,0 +1,1 @@
+"""YAML files on Hydra's search path."""

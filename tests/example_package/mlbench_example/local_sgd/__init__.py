@@ -1,0 +1,9 @@
+"""A sync strategy: workers train alone and average their models every few steps (Stich 2019, Local SGD)."""
+
+from mlbench.experiment.config import PositiveInt, Sync
+
+
+class Config(Sync):
+    """What conf/sync/local_sgd.yaml holds."""
+
+    every: PositiveInt  # steps between two averages

@@ -1,0 +1,82 @@
+"""What Ray and torch raise becomes one sentence that names the rank; their own classes where possible."""
+
+import pytest
+from ray.exceptions import ActorDiedError, OutOfMemoryError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
+from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
+
+from mlbench.experiment.errors import UserError
+from mlbench.launch.failures import WorkersFailed, missing_ranks, root_cause
+
+# torch 2.13: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, monitoredBarrier.
+FROM_RANK_0 = "[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 10000 ms"
+FROM_RANK_2 = (
+    "Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+    "rank 0. Please check rank 0 logs for faulty rank."
+)
+# Ray 2.60: what it guesses of any dead process, and what its memory monitor says.
+GUESS = (
+    "Worker unexpectedly exits: (1) The process is killed by SIGKILL by OOM killer due to high memory usage."
+)
+MONITOR = "Memory on the node was 15.2GB / 16GB (0.953), which exceeds the memory usage threshold of 0.95."
+
+
+def died() -> Exception:
+    return WorkerHealthCheckFailedError("A worker health check failed.", ActorDiedError())
+
+
+@pytest.mark.parametrize(
+    ("failures", "sentence"),
+    [
+        ({1: died(), 0: RuntimeError("Connection closed by peer")}, "rank 1 died: killed, or crashed"),
+        ({0: died(), 1: died()}, "rank 0, 1 died: killed, or crashed"),
+        ({0: RuntimeError("gloo"), 1: WorkersFailed("stuck: rank 2")}, "stuck: rank 2"),
+        ({2: WorkersFailed("rank 0 is gone"), 0: WorkersFailed("rank 1 is gone")}, "rank 1 is gone"),
+        ({0: ValueError("one\ntwo"), 1: KeyError()}, "rank 0: two; rank 1: KeyError"),
+        (
+            {
+                0: RuntimeError("closed"),
+                1: OutOfMemoryError("killed due to the node running low on memory"),
+            },
+            "rank 1 ran out of memory: use fewer workers or a smaller batch",
+        ),
+        ({0: WorkerHealthCheckFailedError("x", RuntimeError(MONITOR))}, "rank 0 ran out of memory"),
+        ({0: WorkerHealthCheckFailedError("x", RuntimeError(GUESS))}, "rank 0 died: killed, or crashed"),
+        ({0: RuntimeError("CUDA out of memory. Tried to allocate")}, "rank 0 ran out of memory"),
+    ],
+)
+def test_a_worker_s_end_is_one_sentence(failures: dict[int, Exception], sentence: str) -> None:
+    found = root_cause(WorkerGroupError("training failed", failures))
+    assert isinstance(found, WorkersFailed) and str(found).startswith(sentence)
+    assert "\n" not in str(found)
+
+
+def test_a_user_s_mistake_comes_before_what_follows_from_it() -> None:
+    mistake = UserError("no file", hint="make one")
+    assert root_cause(WorkerGroupError("x", {0: RuntimeError("closed"), 1: mistake})) is mistake
+    assert root_cause(ControllerError(mistake)) is mistake
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            ControllerError(RuntimeError("rank 1 did not import torch within 5 s")),
+            "rank 1 did not import torch",
+        ),
+        (ControllerError(WorkerGroupStartupTimeoutError(num_workers=2)), "the cluster had no room"),
+        (ActorDiedError(), "the process that controls the workers has died"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_an_error_outside_the_workers_is_one_sentence(error: Exception, sentence: str) -> None:
+    found = root_cause(error)
+    assert isinstance(found, WorkersFailed) and str(found).startswith(sentence) and "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "ranks"),
+    [(FROM_RANK_0, "1, 2"), (FROM_RANK_2, "0"), ("[Rank 0]: Rank 12 failed to pass", "12"), ("else", None)],
+)
+def test_the_ranks_are_those_that_torch_names(answer: str, ranks: str | None) -> None:
+    assert missing_ranks(answer) == ranks

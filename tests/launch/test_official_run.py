@@ -1,0 +1,85 @@
+"""A whole official run, in a release of its own on published data of its own, and forgeries of it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from mlbench.datasets import arrow
+from mlbench.experiment import record
+from mlbench.experiment.record import Record
+from mlbench.tasks.logreg.data import EPSILON
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+NOISE = ("the machine was busy", "caveat: other processes", "caveat: the hypervisor", "caveat: another run")
+
+
+def published(root: Path, *, rows: int = 1024) -> Path:
+    """Prepare an epsilon whose label is its first feature."""
+    random = np.random.default_rng(1)
+
+    def write(writer: arrow.DatasetWriter) -> None:
+        for split in ("train", "test"):
+            y = random.integers(0, 2, rows).astype(np.float32)
+            x = 0.01 * random.standard_normal((rows, 2000)).astype(np.float32)
+            x[:, 0] = 2 * y - 1
+            writer.write(split, [arrow.record_batch({"features": x, "label": y})])
+
+    return arrow.write_dataset(root / "epsilon", write, manifest=EPSILON)
+
+
+def python(copy: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy), **environment},
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+
+
+def run(copy: Path, data: Path, output: Path, **environment: str) -> tuple[Record | None, str]:
+    words = ("task=logreg", "scale=official", "workers=1", f"data_root={data}", f"output_root={output}")
+    done = python(copy, "-m", "mlbench.run", *words, **environment)
+    shown = done.stdout + done.stderr
+    found = sorted(output.glob("*/record.json"))
+    return (record.load(found[-1]) if found else None), shown
+
+
+def reasons(found: Record | None) -> list[str]:
+    assert found is not None and found.status == "goal_reached", found and found.error
+    return [reason for reason in found.official_reasons if not reason.startswith(NOISE)]
+
+
+def test_an_untampered_run_is_official_and_its_forgeries_are_not(tmp_path: Path) -> None:
+    copy, data = tmp_path / "release", tmp_path / "data"
+    for folder in ("mlbench", "conf"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = published(data)
+    frozen = python(copy, str(ROOT / "tests/tools/freeze.py"), "--release", "--data", str(folder))
+    assert frozen.returncode == 0, frozen.stderr
+    found, _ = run(copy, data, tmp_path / "untampered")
+    assert reasons(found) == []
+    assert found is not None and found.data_hash == arrow.manifest_hash(folder)
+    other = tmp_path / "other"
+    published(other, rows=512)
+    found, shown = run(copy, other, tmp_path / "runs-other", ONEDNN_DEFAULT_FPMATH_MODE="BF16")
+    told = " ".join(reasons(found))
+    assert "official yes" not in shown
+    assert "the rows of the data set" in told and "the prepared files of the data set" in told
+    assert "ONEDNN_DEFAULT_FPMATH_MODE=BF16 lowers the precision" in told
+    task = copy / "conf/task/logreg.yaml"
+    task.write_text(task.read_text().replace("official: 89", "official: 60"))
+    found, _ = run(copy, data, tmp_path / "runs-recipe")
+    told = " ".join(reasons(found))
+    assert "the recipe or a goal of logreg" in told and "the sources are not those" in told
+    path = folder / "train.arrow"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    times = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    found, shown = run(copy, data, tmp_path / "runs-edited")
+    assert found is None and "is not what was prepared" in " ".join(shown.split())

@@ -1,0 +1,87 @@
+"""The ranks meet on one interface: real processes, real sockets."""
+
+import multiprocessing
+import socket
+from typing import Any
+
+import psutil
+import pytest
+
+from mlbench.experiment.errors import UserError
+from mlbench.launch import process_group
+from mlbench.launch.process_group import Rendezvous
+
+LOOPBACK = "127.0.0.1"
+
+
+def _rank(rank: int, port: Any, ready: Any, seen: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    address = process_group.choose_interface(LOOPBACK)
+    if rank == 0:
+        port.value = process_group.listen(address)
+        ready.set()
+    ready.wait(60)
+    meeting = Rendezvous(address, port.value, start_timeout_s=60)
+    process_group.join(meeting, rank, backend="gloo", world_size=2, timeout_s=60)
+    total = torch.tensor([float(rank + 1)])
+    dist.all_reduce(total)
+    listening = {
+        entry.laddr.ip
+        for entry in psutil.Process().net_connections("inet")
+        if entry.status == psutil.CONN_LISTEN
+    }
+    seen.put((rank, total.item(), sorted(listening)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_two_ranks_meet_on_loopback_and_listen_nowhere_else() -> None:
+    spawn = multiprocessing.get_context("spawn")
+    port, ready, seen = spawn.Value("i", 0), spawn.Event(), spawn.Queue()
+    ranks = [spawn.Process(target=_rank, args=(rank, port, ready, seen)) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    results = sorted(seen.get(timeout=120) for _ in ranks)
+    for rank in ranks:
+        rank.join(60)
+    assert [total for _, total, _ in results] == [3.0, 3.0]
+    for _, _, listening in results:
+        assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {LOOPBACK}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in process_group.INTERFACES:
+        monkeypatch.setenv(name, "x")  # so that what the code sets is taken back, too
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def loopback_interface() -> str:
+    addresses = psutil.net_if_addrs()
+    return next(name for name in addresses if any(a.address == LOOPBACK for a in addresses[name]))
+
+
+def test_the_interface_is_the_one_that_reaches_the_head(environment: pytest.MonkeyPatch) -> None:
+    import os
+
+    assert process_group.choose_interface(LOOPBACK) == LOOPBACK
+    assert os.environ["GLOO_SOCKET_IFNAME"] == loopback_interface()
+    assert os.environ["NCCL_SOCKET_IFNAME"] == f"={loopback_interface()}"
+
+
+def test_a_name_that_is_wanted_or_in_the_environment_comes_first(environment: pytest.MonkeyPatch) -> None:
+    name = loopback_interface()
+    assert process_group.choose_interface("192.0.2.1", name) == LOOPBACK
+    environment.setenv("GLOO_SOCKET_IFNAME", name)
+    assert process_group.choose_interface("192.0.2.1") == LOOPBACK
+    with pytest.raises(UserError, match=rf"{socket.gethostname()} has no network interface 'eth99'.*{name}"):
+        process_group.choose_interface(LOOPBACK, "eth99")
+
+
+def test_a_backend_s_module_that_is_missing_is_told() -> None:
+    process_group.import_backend("json")
+    with pytest.raises(UserError, match="backend.module=no_such_module.*install"):
+        process_group.import_backend("no_such_module")

@@ -1,0 +1,87 @@
+"""What the driver does beside the run decides nothing, except that a dead Ray ends the wait for it."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mlbench.clusters.connection import Connection
+from mlbench.experiment import events
+from mlbench.launch import watch
+from mlbench.launch.heartbeat import HeartbeatClient
+from mlbench.launch.watch import Watch
+
+
+class Display:
+    """Keeps what it is shown, or breaks at the first heartbeat."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        self.breaks = breaks
+        self.shown: list[str] = []
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: Any) -> None: ...
+    def connected(self, _: Connection) -> None: ...
+
+    def heartbeat(self, heartbeat: dict[str, Any]) -> None:
+        if self.breaks:
+            raise KeyError("loss")
+        self.shown.append(f"rank {heartbeat['rank']}")
+
+    def event(self, event: dict[str, Any]) -> None:
+        self.shown.append(event["key"])
+
+
+def connection(*servers: tuple[str, psutil.Process]) -> Connection:
+    return Connection({}, "PACK", 1, False, host="127.0.0.1", job_id="1", node_ids=[], servers=servers)
+
+
+def wait_for(condition: Any) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_a_display_that_breaks_leaves_an_event_and_the_run_goes_on(tmp_path: Path) -> None:
+    log, display = tmp_path / events.NAME, Display(breaks=True)
+    with Watch(log, display) as watching:
+        heartbeats = watching.connected(connection())
+        HeartbeatClient(heartbeats.address, token=heartbeats.token, rank=0)({"epoch": 1})
+        wait_for(lambda: log.exists())
+    (event,) = events.read(log)
+    assert (event["key"], event["value"]) == ("display_failure", "KeyError: 'loss'")
+    assert watching.lost is None and display.shown == []
+
+
+def test_heartbeats_and_events_are_shown_to_the_last(tmp_path: Path) -> None:
+    log, display = tmp_path / events.NAME, Display()
+    with Watch(log, display) as watching:
+        heartbeats = watching.connected(connection())
+        HeartbeatClient(heartbeats.address, token=heartbeats.token, rank=1)({"epoch": 1})
+        wait_for(lambda: display.shown)
+        events.append(log, "validation", {})
+    assert display.shown == ["rank 1", "validation"]
+
+
+def test_a_dead_server_of_ray_ends_the_wait_in_the_main_thread(tmp_path: Path) -> None:
+    server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with pytest.raises(KeyboardInterrupt), Watch(tmp_path / "log", Display()) as watching:
+        watching.connected(connection(("gcs_server", psutil.Process(server.pid))))
+        server.kill()
+        time.sleep(30)
+    server.wait()
+    assert watching.lost is not None and "(GCS) has died" in watching.lost
+
+
+def test_workers_that_do_not_start_have_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "START_S", 0.1)
+    monkeypatch.setattr(watch, "SERVERS_POLL_S", 0.05)
+    with pytest.raises(KeyboardInterrupt), Watch(tmp_path / "log", Display()) as watching:
+        watching.connected(connection())
+        time.sleep(30)
+    assert watching.lost is not None and "did not start within 0.1 s" in watching.lost

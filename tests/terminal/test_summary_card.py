@@ -1,0 +1,180 @@
+"""The card of at most 12 lines, and how it is printed."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from records import nothing_measured, record
+from scripted import experiment
+
+from mlbench.experiment.record import STATUSES, RankStats
+from mlbench.terminal import show, summary_card
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+HARDWARE = "hardware=gcp_n1_t4"
+DEVIATION = {"field": "task.rate", "given": 0.1, "reference": 0.02, "rule": "R1"} | dict(
+    fixed=False, declared=False
+)
+
+
+def card(one, width=80, ascii_only=True):
+    where = {"folder": Path("/r") / one.run_id, "tracking_uri": "sqlite:////r/mlflow.db"}
+    return [line.plain for line in summary_card.lines(one, width=width, ascii_only=ascii_only, **where)]
+
+
+@pytest.mark.parametrize("build", [record, nothing_measured])
+@pytest.mark.parametrize("status", STATUSES)
+def test_every_ending_is_told_in_twelve_lines_of_80_columns(build, status):
+    if build is nothing_measured and status == "goal_reached":
+        return
+    one = build(
+        status=status,
+        error="rank 0: it broke: " + 30 * "a long reason ",
+        **({"goal": None} if status == "completed" else {}),
+        caveats=[20 * "a caveat "],
+        warnings=[20 * "load "],
+        deviations=[DEVIATION],
+        oversubscribed=True,
+    )
+    lines = card(one)
+    assert len(lines) <= 12, lines
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(status.replace("_", " ").upper())
+    assert "None" not in "".join(lines)
+    assert any(line.startswith("all numbers") and line.endswith("--full") for line in lines)
+
+
+def test_the_verdict_comes_first_then_the_doubts_then_time_cost_and_phases():
+    lines = card(record(HARDWARE, warnings=["load 7.5 on 2 CPUs"], cost=PRICED))
+    order = [
+        "GOAL REACHED: top1_accuracy 95.28 %",
+        "! busy machine: load 7.5 on 2 CPUs; not official: scale=mini",
+        *("run ", "time ", "cost ", "data_wait", "forward", "all numbers", "run again", "MLflow"),
+    ]
+    places = [next(i for i, line in enumerate(lines) if line.startswith(word)) for word in order]
+    assert places == sorted(places)
+
+
+PRICED = {
+    "nodes": 2,
+    "wall_usd": 4.0,
+    "goal_usd": 2.0,
+    "wall_usd_spot": None,
+    "goal_usd_spot": None,
+    "date": "2026-11-21",
+    "source": "a page",
+}
+
+
+def test_phases_are_bars_whose_lengths_are_their_shares():
+    lines = {line.split()[0]: line for line in card(record()) if "#" in line}
+    assert re.search(r"forward +##### +39 %", lines["forward"])
+    assert re.search(r"backward +###### +45 %", lines["backward"])
+    assert re.search(r"data_wait +1 %", "".join(card(record())))
+    text = "".join(card(record()))
+    assert re.search(r"[^_]wait +# +5 %", text) and re.search(r"transfer +# +8 %", text)
+    alone = {"forward": RankStats.of([1.0]), "backward": RankStats.of([3.0])}
+    assert "transfer" not in "".join(card(record("workers=1", workers=1, phases=alone)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({"oversubscribed": True}, "oversubscribed"),
+        ({"caveats": ["CPUs were missing"]}, "CPUs were missing"),
+        ({"warnings": ["load 9 on 2 CPUs"]}, "busy machine: load 9 on 2 CPUs"),
+        ({"deviations": [DEVIATION]}, "1 deviation"),
+        ({"source": "mlbench-published"}, "imported: measured elsewhere"),
+        ({}, "not official: scale=mini"),
+    ],
+)
+def test_every_doubt_stands_right_below_the_verdict(changes, doubt):
+    lines = card(record(**changes))
+    assert lines[1].startswith("! ") and doubt in lines[1]
+
+
+def test_an_official_run_without_doubts_has_no_line_of_doubt():
+    assert not card(record("scale=official", official=True))[1].startswith("!")
+
+
+def test_many_doubts_are_cut_with_the_way_to_all_of_them():
+    lines = card(record(caveats=[f"caveat number {n} is told" for n in range(20)]))
+    assert lines[2].endswith("... (--full)") and not lines[3].startswith("caveat")
+
+
+def test_no_price_is_said_and_never_zero():
+    text = "\n".join(card(record()))
+    assert "cost              not priced (hardware=local has no price)" in text and "USD" not in text
+
+
+def test_the_card_goes_to_stdout_and_full_has_everything(capsys, tmp_path):
+    where = {"folder": tmp_path, "tracking_uri": "sqlite:////r/mlflow.db"}
+    show.card(record(), where="4f2a", **where)
+    short, err = capsys.readouterr()
+    assert err == "" and short.startswith("GOAL REACHED: ") and len(short.splitlines()) <= 12
+    show.stored(record(), full=True, **where)
+    full, _ = capsys.readouterr()
+    assert len(full.splitlines()) > 20 and f"files:          {tmp_path}\n" in full
+    assert "MLflow:         mlflow ui --backend-store-uri sqlite:////r/mlflow.db\n" in full
+
+
+def test_a_result_of_the_past_says_so_and_how_to_measure_again(capsys):
+    show.reused(record(), experiment("output_root=/results"))
+    out, err = capsys.readouterr()
+    assert "already measured at 2026-11-21T03:45:01.123+00:00 with seed=7; force=true measures again" in err
+    assert "GOAL REACHED" in out
+
+
+PROGRAM = (
+    "import sys; from pathlib import Path; from mlbench.terminal import show; "
+    "from mlbench.experiment.record import Record; "
+    "show.card(Record.model_validate_json(sys.stdin.read()), folder=Path('/long/' + 90 * 'x'), "
+    "where=None, tracking_uri='http://mlflow:5000')"
+)
+
+
+def test_a_real_terminal_gets_colours_and_unbroken_commands():
+    """The card is printed by a process of its own on a pseudo-terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=record().model_dump_json().encode(),
+        stdout=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "80", "PYTHONUTF8": "1"},
+        timeout=60,
+    )
+    assert ended.returncode == 0
+    os.close(theirs)
+    text = b""
+    while chunk := _read(ours):
+        text += chunk
+    os.close(ours)
+    assert b"\x1b[1;32m" in text, "a goal that was reached is green"
+    plain = CONTROL.sub("", text.decode()).replace("\r\n", "\n")
+    assert "GOAL REACHED: top1_accuracy 95.28 %" in plain and "━" in plain
+    assert "python -m mlbench.results sync output_root=/long\n" in plain
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback():
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=record().model_dump_json().encode(),
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # the other end of a pseudo-terminal is closed
+        return b""

@@ -1,0 +1,48 @@
+"""What pages name is there."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("mlbench/**/README.md")])
+
+
+def test_contributing_names_files_that_exist() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where")[2].partition("##")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and "`" in line]
+    assert len(rows) >= 20
+    named = [path for row in rows for path in re.findall(r"`([^`]+)`", row)]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_page_is_on_the_map() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert {name for name in pages if f"({name})" not in index} == set()
+
+
+def test_a_folder_s_readme_is_short() -> None:
+    pages = [ROOT / "conf" / "README.md", *(ROOT / "mlbench").glob("*/README.md")]
+    assert [page for page in pages if len(list(filter(None, page.read_text().splitlines()))) > 12] == []
+
+
+def test_the_package_s_dependencies_are_pinned_in_requirements() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    pins = [Requirement(line.partition("#")[0].strip()) for line in lines if line and line[0] not in "#-"]
+    versions = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
+    wanted = [Requirement(line) for group in (project["dependencies"], *extras.values()) for line in group]
+    assert {canonicalize_name(one.name) for one in wanted} == versions.keys()
+    assert [str(one) for one in wanted if versions[canonicalize_name(one.name)] not in one.specifier] == []

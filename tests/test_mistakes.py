@@ -1,0 +1,236 @@
+"""Over a hundred wrong command lines: each ends with exit code 2 and one sentence that names the field."""
+
+import os
+import shlex
+from importlib import import_module
+
+import pytest
+from driven import Run
+
+# A command line, and what its sentence must contain. {root} has two runs, {tmp} nothing.
+MISTAKES = """
+run task=resnet                                    | task=resnet is unknown: did you mean resnet
+run tsk=resnet20                                   | tsk is unknown: did you mean task?
+run worker=2                                       | did you mean workers?
+run scale=offical                                  | did you mean official?
+run task.recipe=mlbench2021                        | task.recipe=mlbench2021
+run hardware=gcp_t4                                | hardware=gcp_t4
+run backend=ncl                                    | did you mean nccl?
+run cluster=remote                                 | cluster=remote is unknown
+run sync=dpp                                       | sync=dpp is unknown
+run division=opened                                | did you mean open?
+run task resnet20                                  | write task=resnet20
+run resnet20                                       | write task=resnet20
+run logreg workers=2                               | write task=logreg
+run task = resnet20                                | write task=resnet20 without spaces
+run task= resnet20                                 | task=
+run workers =2                                     | write workers=2 without spaces
+run "task=resnet20 workers=2"                      | holds several overrides
+run --task resnet20                                | write task=resnet20
+run --task=resnet20                                | write task=resnet20
+run --workers 4                                    | write workers=4
+run -m workers=1,2                                 | python -m mlbench.sweep
+run --multirun workers=1,2                         | python -m mlbench.sweep
+run --cfg                                          | --cfg
+run --cfg hydra                                    | --cfg
+run --info                                         | --cfg job
+run --hydra-help                                   | use --help
+run --verbos                                       | --verbos is not an option of run
+run --json                                         | --json is not an option of run
+run -x                                             | -x is not an option of run
+run --                                             | -- is not an option
+run workers=two                                    | workers
+run workers=2.5                                    | workers
+run workers=0                                      | workers=0
+run workers=-1                                     | workers=-1
+run workers=                                       | workers
+run workers=null                                   | workers
+run workers=1,2                                    | use python -m mlbench.sweep
+run workers=1-4                                    | write workers=range(1,5)
+run workers=1..4                                   | write workers=range(1,5)
+run workers=1, 2                                   | write workers=1,2 without spaces
+run task=resnet20 task=logreg                      | task is given twice
+run seed=1 seed=2                                  | seed is given twice
+run seed=-1                                        | seed=-1
+run seed=x                                         | seed
+run seed=1.5                                       | seed
+run goal=ofical                                    | goal
+run goal=                                          | goal
+run max_failures=-1                                | max_failures=-1
+run force=maybe                                    | force
+run verbose=2                                      | verbose
+run phase_timing=sometimes                         | phase_timing
+run task.lr=0.3                                    | task.lr is 0.3
+run goal=200                                       | goal=200
+run goal=-1                                        | goal=-1
+run task=logreg goal=100.5                         | goal=100.5
+run task.batch_size=-5                             | task.batch_size
+run task.batch_size=many                           | task.batch_size
+run task.learning_rate=0.1                         | task.learning_rate is unknown
+run task.goals.official=80                         | goal=NUMBER
+run task.goals=80                                  | task.goals
+run hardware=local hardware.cpus=0                 | hardware.cpus
+run hardware.cpus=many                             | hardware.cpus
+run hardware.price=3                               | hardware.price
+run hardware.price.usd_per_hour=3                  | hardware.price.usd_per_hour
+run backend.timeout_s=-1                           | backend.timeout_s
+run study=../../x                                  | study
+run +foo=1                                         | +foo=1
+run ~task                                          | ~task
+run ++workers=2                                    | ++workers
+run =2                                             | '=2' is not of the form name=value
+run ''                                             | '' is not of the form name=value
+run scale=official data_root={tmp}                 | python -m mlbench.data prepare task=resnet20
+run data_root={tmp} output_root=/dev/null/x        | output_root
+sweep                                              |
+sweep tsk=logreg workers=1,2                       | tsk is unknown: did you mean task?
+sweep task=logreg,resnet workers=1                 | task=resnet is unknown
+sweep task=logreg wrokers=1,2                      | did you mean workers?
+sweep task=logreg workers=0,1                      | workers=0
+sweep task=logreg workers=1, 2                     | write workers=1,2 without spaces
+sweep task=logreg workers=1-4                      | write workers=range(1,5)
+sweep task=logreg workers=1,2 repeats=x            | repeats=x
+sweep task=logreg workers=1,2 repeats=0            | repeats=0
+sweep task=logreg workers=1,2 repeats=-3           | repeats=-3
+sweep task=logreg workers=1,2 repeat=3             | repeat is unknown: did you mean repeats?
+sweep task=logreg workers=1,2 seed=x,y             | seed=x,y
+sweep task=logreg workers=1,2 seed=1,2 repeats=3   | repeats=3
+sweep task=logreg workers=1,2 max_usd=free         | max_usd=free
+sweep task=logreg workers=1,2 max_usd=-1           | max_usd=-1
+sweep task=logreg workers=1,2 max_usd=5            | hardware=local has none
+sweep task=logreg workers=1,2 workers=4            | workers is given twice
+sweep task=logreg output_root={tmp},{root}         | output_root
+sweep study=nosuch output_root={tmp}               | no study 'nosuch'
+sweep study=a/b task=logreg workers=1              | study
+sweep workers=1 force=true output_root={tmp}       | force=true
+sweep --dry workers=1,2                            | --dry is not an option of sweep
+sweep --repeats 3 workers=1,2                      | write repeats=3
+sweep task=logreg workers=1 output_root=/dev/null  | /dev/null
+data                                               |
+data lst                                           | did you mean list?
+data lists                                         | did you mean list?
+data task=logreg                                   | is not a sub-command of data
+data prepare taks=logreg                           | taks is unknown: did you mean task?
+data prepare logreg                                | write task=logreg
+data prepare task=cifar10                          | task=cifar10 is unknown
+data prepare --task logreg                         | write task=logreg
+data prepare task=logreg task.train_file=a.txt     | task.train_file
+data prepare task=logreg --force                   | --force
+data verify data_root={tmp}/none                   | {tmp}/none
+data verify task=resnet20 data_root={tmp}/none     | is not a prepared data set
+data list data_root=[1]                            | data_root
+results                                            |
+results lst                                        | did you mean list?
+results --json                                     | results needs a sub-command
+results show output_root={root}                    | show takes one RUN
+results show nothing output_root={root}            | 'nothing'
+results show 2026 output_root={root}               | '2026' is a part of 2 runs' names
+results show last output_root={tmp}                | 'last'
+results show last worker=2 output_root={root}      | worker is unknown to results show
+results show last --ful output_root={root}         | did you mean --full?
+results list worker=2 output_root={root}           | did you mean workers?
+results list --wid output_root={root}              | did you mean --wide?
+results list sort=speed output_root={root}         | sort=speed is not a column
+results list last=few output_root={root}           | last=few is not a number of runs
+results list last=0 output_root={root}             | last=0 is not a number of runs
+results list study:none output_root={root}         | 'none'
+results compare output_root={root}                 | compare takes A and B
+results compare workers=1 output_root={root}       | compare takes A and B
+results compare a-1 b-2 c-3 output_root={root}     | got a third: c-3
+results compare a-1 none output_root={root}        | B
+results compare a-1 a-1 output_root={root}         | is on both sides
+results compare a-1 b-2 --fail-if-slower 5 output_root={root}  | got: 5
+results compare a-1 b-2 --fail-if-slower           | --fail-if-slower
+results compare a-1 b-2 --fail-if-slower=x% output_root={root} | got: x%
+results compare a-1 b-2 --fail-if-slow 5%          | did you mean --fail-if-slower?
+results export output_root={root}                  | name the runs
+results export none output_root={root}             | matches none
+results export 2026 to={tmp}/one.zip output_root={root}        | is one file for 2 runs
+results export a-1 to=/dev/null/x output_root={root}           | to=/dev/null/x
+results import                                     | import takes
+results import /nowhere.zip output_root={tmp}      | /nowhere.zip
+results import {file} output_root={tmp}            | no-archive.zip
+results plot none output_root={root}               | matches none
+results plot output_root={tmp}                     | no finished run in {tmp}
+results plot a-1 to=/dev/null/x output_root={root} | /dev/null/x
+results delete output_root={root}                  | name the runs
+results delete none output_root={root}             | matches none
+results delete a-1 output_root={root}              | --yes answers yes
+results sync here output_root={root}               | sync takes no further word
+results sync worker=1 output_root={root}           | worker is unknown to results sync
+predict                                            |
+predict workers=1,2                                | predict takes a study
+predict nothing output_root={root}                 | 'nothing'
+predict colour=red                                 | colour is unknown to predict
+predict published:chess                            | 'chess'
+predict published:gnmt backend=mpi                 | 'mpi'
+predict published:gnmt published:transformer       | cannot be put together
+predict published:gnmt workers=1,3                 | 3 workers
+predict published:gnmt workers=one                 | workers=one
+predict published:gnmt max_workers=0               | max_workers=0
+predict published:gnmt deadline=8                  | deadline=8
+predict published:gnmt deadline=soon               | deadline=soon
+predict published:gnmt budget=-1                   | budget=-1
+predict published:gnmt network=fast                | network=fast
+predict published:gnmt hardware=abacus             | hardware=abacus is unknown
+predict published:gnmt plot=/dev/null/x.png        | plot=/dev/null/x.png
+predict published:gnmt --jsn                       | did you mean --json?
+cluster                                            |
+cluster begin                                      | 'begin' is not a sub-command of cluster
+cluster strat                                      | did you mean start?
+cluster start now                                  | cluster start takes no further word
+cluster start workers=2                            | workers is unknown to cluster start
+cluster stop --force                               | --force is not an option of cluster stop
+"""
+CASES = [tuple(part.strip() for part in line.rsplit("|", 1)) for line in MISTAKES.strip().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("runs")
+    for name, seed in (("2026-a", 1), ("2026-b", 2)):
+        run = Run(root, name=name, seed=seed)
+        run.validate(90.0)
+        run.end("goal_reached")
+    empty = tmp_path_factory.mktemp("empty")
+    (empty / "no-archive.zip").write_text("text")
+    return {"root": str(root), "tmp": str(empty), "file": str(empty / "no-archive.zip")}
+
+
+def test_there_are_more_than_a_hundred_over_all_commands() -> None:
+    assert len(CASES) == len(set(CASES)) > 100
+    assert {line.split()[0] for line, _ in CASES} == {"run", "sweep", "data", "results", "predict", "cluster"}
+
+
+@pytest.mark.parametrize(("line", "part"), CASES, ids=[line for line, _ in CASES])
+def test_a_mistake_is_one_sentence_that_names_the_field(
+    line: str,
+    part: str,
+    places: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(places["tmp"])
+    command, *words = shlex.split(line.format(**places))
+    assert import_module(f"mlbench.{command}").main(words) == 2
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    if not words:  # nothing was written: the help
+        assert out.startswith(f"usage: python -m mlbench.{command}") and err == ""
+        return
+    told = [line for line in err.splitlines() if line.startswith("mlbench: ")]
+    assert len(told) == 1 and part.format(**places) in told[0], err
+    others = [line for line in err.splitlines() if not line.startswith("mlbench: ")]
+    assert all(line.startswith(("[", "2026-")) for line in others), "nothing else but progress and names"
+    assert len(told[0]) < 600, "a sentence, not a list of everything"
+
+
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: os.PathLike[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mlbench import results
+
+    file = f"{tmp_path}/file"
+    open(file, "w").close()
+    assert results.main(["export", "last", f"output_root={file}"]) == 2
+    assert file in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""The package, installed elsewhere: it runs the main job, and finds what another package brings."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+pytestmark = pytest.mark.slow
+EXAMPLE = ROOT / "tests" / "example_package"
+
+
+def command(*words: str | Path, at: Path) -> str:
+    """Run a command in a folder, without what this checkout puts on Python's path; return its output."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    clean |= {"XDG_CACHE_HOME": str(at / "cache"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(list(map(str, words)), cwd=at, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an empty folder beside a new environment with mlbench's wheel and the example package.
+
+    Third-party libraries are those of this environment, so that nothing is fetched.
+    """
+    root = tmp_path_factory.mktemp("package")
+    source, empty = root / "source", root / "empty"
+    empty.mkdir()
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in tracked.stdout.splitlines():
+        if name.startswith(
+            ("mlbench/", "conf/", "pyproject", "setup.py", "README", "LICENSE", "tests/example")
+        ):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    offline = ("--no-deps", "--no-build-isolation", "--no-index", "-q")
+    for folder in (source, source / "tests" / "example_package"):
+        command(sys.executable, "-m", "pip", "wheel", *offline, "-w", root / "wheels", folder, at=root)
+    venv.create(root / "venv", symlinks=True)
+    python = root / "venv" / "bin" / "python"
+    wheels = sorted((root / "wheels").glob("*.whl"))
+    assert [wheel.name.split("-")[0] for wheel in wheels] == ["mlbench_example", "mlbench_suite"]
+    command(sys.executable, "-m", "pip", "--python", python, "install", *offline, *wheels, at=root)
+    site = Path(
+        command(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", at=root).strip()
+    )
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")  # its own .pth files are not read
+    where = command(python, "-c", "import mlbench; print(mlbench.__file__)", at=empty)
+    assert Path(where.strip()).is_relative_to(root / "venv")
+    return empty
+
+
+def tool(place: Path, name: str) -> Path:
+    return place.parent / "venv" / "bin" / name
+
+
+def record(place: Path, task: str) -> dict:
+    (path,) = place.glob(f"runs/*-{task}-*/record.json")
+    return json.loads(path.read_text())
+
+
+def test_the_wheel_has_configuration_licence_and_one_command(place: Path) -> None:
+    assert "resnet20" in command(tool(place, "mlbench"), "data", "list", at=place)
+    licences = (place.parent / "venv").rglob("mlbench_suite-*.dist-info/licenses/LICENSE")
+    assert [path.read_bytes() for path in licences] == [(ROOT / "LICENSE").read_bytes()]
+    shown = command(tool(place, "mlbench"), "run", "--cfg", "job", at=place)
+    assert "resnet20" in shown
+
+
+def test_another_package_s_task_strategy_and_cluster_run_with_one_command(place: Path) -> None:
+    words = ["task=blobs", "sync=local_sgd", "cluster=few_cpus", "division=open", "workers=2", "seed=1"]
+    command(tool(place, "mlbench"), "run", *words, at=place)
+    found = record(place, "blobs")
+    assert found["status"] == "goal_reached" and found["official"] is False
+    assert found["experiment"]["cluster"]["cpus"] == 2 and found["experiment"]["sync"]["every"] == 4
+    assert {"task", "cluster", "sync"} <= {deviation["field"] for deviation in found["deviations"]}
+
+
+def test_another_package_passes_the_contract(place: Path) -> None:
+    words = ("--task=mlbench_example.blobs", "--sync=local_sgd", "--cluster=few_cpus")
+    python = tool(place, "python")
+    told = command(python, "-m", "pytest", "-q", "--pyargs", "mlbench.contract", *words, at=place)
+    assert "passed" in told and "skipped" not in told
+
+
+def test_the_main_job_runs_from_an_empty_folder(place: Path) -> None:
+    command(tool(place, "python"), "-m", "mlbench.run", "seed=1", at=place)
+    assert record(place, "resnet20")["status"] == "goal_reached"

@@ -1,0 +1,105 @@
+"""Write mlbench/experiment/closed.json, with which official results are compared.
+
+    python tests/tools/freeze.py                          recipes and published data; sources stay unknown
+    python tests/tools/freeze.py --release                also the sources, when a version is released
+    python tests/tools/freeze.py --data FOLDER            also rows and hashes of a data set prepared there
+
+A data set is frozen by whoever prepared it from the published files; the others keep their values.
+"""
+
+import argparse
+import hashlib
+from pathlib import Path
+
+import mlbench
+from mlbench.datasets import verify
+from mlbench.experiment import config, official, plugins, provenance
+from mlbench.experiment.official import Dataset, Recipe, Reference
+from mlbench.tasks import registry
+from mlbench.tasks.awdlstm.data import WIKITEXT2_ARCHIVE
+from mlbench.tasks.logreg.data import EPSILON_SHA256
+from mlbench.tasks.resnet20.data import CIFAR10_ARCHIVE
+from mlbench.terminal import help
+
+PLACE = Path(official.__file__).with_name(official.FILE)
+# What can move a number; a change raises Major.Minor (rule R9).
+MEASURING = (
+    "training/**/*.py", "launch/*.py", "tasks/**/*.py", "datasets/*.py", "clusters/*.py",
+    "experiment/clock.py", "experiment/phases.py", "experiment/build_record.py",
+)  # fmt: skip
+
+
+def measuring() -> str:
+    """Return the hash of all sources and configuration that can move a number."""
+    digest = hashlib.sha256()
+    package = Path(mlbench.__file__).parent
+    paths = [path for pattern in MEASURING for path in package.glob(pattern)]
+    for path in sorted([*paths, *plugins.own_conf().rglob("*.yaml")]):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def recipes() -> dict[str, Recipe]:
+    """Return the hash of every shipped task's recipes at official scale."""
+    found = {}
+    for task in config.choices("task"):
+        for recipe in help.recipes(plugins.own_conf() / "task" / f"{task}.yaml"):
+            experiment = config.compose([f"task={task}", f"task.recipe={recipe}", "scale=official"])
+            free: list[str] = sorted(registry.load(task).Config.FREE)
+            sha256 = official.recipe_hash(experiment.plain(), free)
+            found[f"{task}/{recipe}"] = Recipe(sha256=sha256, free=free)
+    return found
+
+
+def frozen(before: Reference | None, *, release: bool, data: list[Path]) -> Reference:
+    """Return the reference of the sources as they are, with the data sets and releases of `before`."""
+    datasets = dict(before.datasets) if before else {}
+    for name in PUBLISHED:
+        known = datasets.get(name, Dataset(rows=None, inputs=None, prepared=None))
+        datasets[name] = known.model_copy(update=PUBLISHED[name])
+    for folder in data:
+        content = verify.content(folder)
+        datasets[folder.name] = Dataset(
+            rows=content.data_rows, inputs=content.data_inputs, prepared=content.data_files
+        )
+    released = dict(before.measuring) if before else {}
+    if release:
+        released[mlbench.__version__.rsplit(".", 1)[0]] = measuring()
+    return Reference(
+        version=mlbench.__version__,
+        sources=provenance.sources() if release else None,
+        measuring=released,
+        recipes=recipes(),
+        datasets=datasets,
+    )
+
+
+# What is known of the published data sets without having them here; the rest is null until it is frozen.
+PUBLISHED = {
+    # rows: as the LIBSVM data page says
+    "epsilon": {"rows": {"train": 400_000, "test": 100_000}, "inputs": EPSILON_SHA256},
+    # rows: as the publisher's page says, https://www.cs.toronto.edu/~kriz/cifar.html
+    "cifar10": {
+        "rows": {"train": 50_000, "test": 10_000},
+        "inputs": {CIFAR10_ARCHIVE.file: CIFAR10_ARCHIVE.sha256},
+    },
+    "imagenet": {},
+    "wikitext2": {"inputs": {WIKITEXT2_ARCHIVE.file: WIKITEXT2_ARCHIVE.sha256}},
+    "wmt16_en_de": {},
+    "wmt17_en_de": {},
+}
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--release", action="store_true")
+    parser.add_argument("--data", type=Path, action="append", default=[])
+    options = parser.parse_args()
+    before = Reference.model_validate_json(PLACE.read_text("utf-8")) if PLACE.exists() else None
+    reference = frozen(before, release=options.release, data=options.data)
+    PLACE.write_text(reference.model_dump_json(indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

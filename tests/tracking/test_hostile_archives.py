@@ -1,0 +1,133 @@
+"""Zip files that somebody made to do harm, and files that are none."""
+
+import io
+import json
+import stat
+import struct
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zips
+from driven import Run
+from test_archive import exported, rewritten
+
+from mlbench import results
+from mlbench.experiment.errors import UserError
+from mlbench.tracking import archive
+
+
+def forged(name: str, *, mode: int = stat.S_IFREG | 0o644, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as target:
+        entry = zipfile.ZipInfo(name)
+        entry.external_attr, entry.compress_type = mode << 16, method
+        target.writestr(entry, "{}")
+    return buffer.getvalue()
+
+
+def twice() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as target, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        target.writestr("record.json", "{}")
+        target.writestr("record.json", "{}")
+    return buffer.getvalue()
+
+
+def patched(signature: bytes, offset: int, value: bytes) -> bytes:
+    """Return a zip in whose headers of this signature bytes were replaced."""
+    whole = bytearray(forged("record.json"))
+    at = whole.index(signature) + offset
+    whole[at : at + len(value)] = value
+    return bytes(whole)
+
+
+def read(path: Path) -> UserError:
+    ((_, found, _),) = archive.load([path])
+    assert isinstance(found, UserError), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (forged("../../record.json"), "is no file of an export"),
+        (forged("/etc/record.json"), "is no file of an export"),
+        (forged("folder/"), "is no file of an export"),
+        (forged("evil.pkl"), "is no file of an export"),
+        (forged("record.json\x1b[2J"), "is no file of an export"),
+        (forged("record.json", mode=stat.S_IFLNK | 0o777), "is a link"),
+        (forged("record.json", mode=stat.S_IFIFO | 0o777), "is a link"),
+        (twice(), "is in it twice"),
+        (forged("record.json")[:-30], "damaged or no zip file"),
+        (b"PK\x03\x04 and no more", "damaged or no zip file"),
+        (b"", "damaged or no zip file"),
+        (patched(b"PK\x01\x02", 8, struct.pack("<H", 1)), "damaged or no zip file"),  # says it is encrypted
+        (patched(b"PK\x01\x02", 10, struct.pack("<H", 97)), "damaged or no zip file"),  # unknown method
+        (patched(b"PK\x01\x02", 16, b"\0\0\0\0"), "damaged or no zip file"),  # wrong check sum
+        (forged("record.json"), "events.jsonl is missing"),
+    ],
+    ids=range(15),
+)
+def test_bad_zips_are_refused_and_write_nothing(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "run.zip"
+    path.write_bytes(content)
+    error = str(read(path))
+    assert reason in error and "\x1b" not in error
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_bomb_is_read_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_BYTES", 2**20)
+    path = zips.write(tmp_path / "run.zip", {"record.json": " " * (8 * 2**20)})
+    assert path.stat().st_size < archive.MAX_BYTES
+    assert "record.json unpacks to more than 1 MiB" in str(read(path))
+    path.write_bytes(bytes(2**20 + 1))
+    assert "is larger than 1 MiB" in str(read(path))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    run = Run(tmp_path / "runs")
+    run.validate(50.0)
+    run.end("failed", error="it broke")
+    return exported(run, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["artifacts", "mlflow.db", "studies", "ray", "..", ".", "../../home-7", "/tmp/x-7", "a\x1b-7", "a-8"],
+)
+def test_a_run_cannot_take_the_name_of_something_else(
+    files: dict[str, str], tmp_path: Path, name: str
+) -> None:
+    """Archives with these names collided with the store below output_root."""
+    log = [json.loads(line) for line in files["events.jsonl"].splitlines()]
+    log[0]["value"]["run_id"] = name
+    content = rewritten(files, run_id=name) | {"events.jsonl": "\n".join(map(json.dumps, log)) + "\n"}
+    path = zips.write(tmp_path / "named.zip", content)
+    elsewhere = tmp_path / "elsewhere"
+    assert results.main(["import", str(path), f"output_root={elsewhere}"]) == 2
+    assert not elsewhere.exists() and "is no name of a run" in str(read(path))
+
+
+def test_what_a_terminal_would_obey_is_made_visible(tmp_path: Path, empty_store: Path, capsys: Any) -> None:
+    error = "\x1b[2J\x1b]0;owned\x07\u202e[red]it broke[/red]"
+    run = Run(tmp_path / "theirs")
+    run.end("failed", error=error)
+    path = archive.export(run.folder, tmp_path / "run.zip")
+    elsewhere = zips.with_store(tmp_path / "elsewhere", empty_store)
+    assert results.main(["import", str(path), f"output_root={elsewhere}"]) == 0
+    capsys.readouterr()
+    assert results.main(["show", "run-7", f"output_root={elsewhere}"]) == 0
+    shown = capsys.readouterr().out
+    assert "[red]it broke[/red]" in shown
+    assert not any(mark in shown for mark in ("\x1b", "\x07", "\u202e"))
+
+
+def test_deep_json_is_refused(files: dict[str, str], tmp_path: Path) -> None:
+    path = zips.write(tmp_path / "run.zip", files | {"record.json": "[" * 100_000 + "]" * 100_000})
+    assert "is not valid JSON" in str(read(path))

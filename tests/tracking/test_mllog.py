@@ -1,0 +1,98 @@
+"""The exported log under MLPerf's own checker (mlperf-logging)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driven import Run
+from mlperf_logging.compliance_checker import mlp_compliance as compliance
+from test_archive import exported
+
+OURS = Path(__file__).parent / "mlperf_ruleset.yaml"
+GOALS = {"gnmt": 24.1, "transformer": 25.2, "resnet50": 76.0}
+
+
+def log_of(place: Path, *words: str, values: tuple[float, ...]) -> Path:
+    """Return the exported log of a run whose validations had these values."""
+    run = Run(place / "runs", *words)
+    for value in values:
+        run.validate(value)
+    target = run.experiment.target
+    reached = target is not None and target.reached(values[-1])
+    run.end("goal_reached" if reached else "goal_not_reached")
+    path = place / "mllog.txt"
+    path.write_text(exported(run, place)["mllog.txt"])
+    return path
+
+
+def complaints(path: Path, config: str = "training_0.7.0/common.yaml") -> list[str]:
+    """Return what MLPerf's checker says of a log; nothing is SUCCESS."""
+    compliance.enqueued_configs.clear()
+    checker = compliance.make_checker("training", "0.7.0", quiet=False, werror=True)
+    valid = checker.check_file(str(path), config)
+    said = [*checker.overwritable.values(), *checker.not_overwritable]
+    assert valid == (not said)
+    return said
+
+
+def values(path: Path) -> dict[str, Any]:
+    lines = (json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines()[1:])
+    return {line["key"]: line for line in lines}
+
+
+@pytest.mark.parametrize("task", sorted(GOALS))
+def test_official_logs_pass_mlperf_s_rules(task: str, tmp_path: Path) -> None:
+    path = log_of(tmp_path, f"task={task}", "scale=official", values=(15.0, GOALS[task]))
+    assert complaints(path) == []
+    found = values(path)
+    assert found["eval_accuracy"]["value"] == GOALS[task] / 100
+    division = found["submission_division"]
+    if task == "resnet50":
+        assert division["value"] == "open" and "cosine" in division["metadata"]["reasons"][0]
+        closed = path.read_text().replace('"value": "open"', '"value": "closed"')
+        path.write_text(closed)
+        assert any("sgd_opt_end_learning_rate" in said for said in complaints(path)), "why it is open"
+    else:
+        assert division["value"] == "closed"
+
+
+@pytest.mark.parametrize("task", sorted(GOALS))
+def test_mlperf_s_rules_refuse_a_log_below_its_goal(task: str, tmp_path: Path) -> None:
+    path = log_of(tmp_path, f"task={task}", "scale=official", values=(15.0, 18.0))
+    assert any("eval_accuracy" in said for said in complaints(path))
+
+
+@pytest.mark.parametrize(
+    ("words", "course"),
+    [
+        (("task=resnet20", "scale=official"), (60.0, 81.0)),
+        (("task=resnet20",), (60.0, 96.0)),
+        (("task=logreg",), (60.0, 89.5)),
+        (("task=logreg", "goal=light"), (60.0, 70.0)),
+        (("task=awdlstm",), (30.0, 16.0)),
+        (("task=gnmt",), (30.0, 81.0)),
+        (("task=resnet50",), (30.0, 50.0)),
+    ],
+)
+def test_the_other_logs_pass_our_rules(
+    words: tuple[str, ...], course: tuple[float, ...], tmp_path: Path
+) -> None:
+    path = log_of(tmp_path, *words, values=course)
+    assert complaints(path, str(OURS)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"status": "aborted"', '"status": "success"'),
+        ('"key": "global_batch_size"', '"key": "batch"'),
+        ('"key": "epoch_stop"', '"key": "epoch_end"'),
+        ('"key": "run_start"', '"key": "start"'),
+    ],
+)
+def test_our_rules_can_fail(old: str, new: str, tmp_path: Path) -> None:
+    path = log_of(tmp_path, "task=logreg", values=(60.0, 70.0))
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    assert complaints(path, str(OURS)) != []

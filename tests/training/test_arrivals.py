@@ -1,0 +1,135 @@
+"""Waiting and transfer with real gloo processes, two buckets and a rank that is slow by a known amount."""
+
+import math
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks
+from torch import nn
+
+from mlbench.experiment.config import compose
+from mlbench.experiment.phases import PhaseTimes
+from mlbench.training import clock_offset
+from mlbench.training.loop import train
+from mlbench.training.setup import TrainingSetup
+from mlbench.training.timer import PhaseTimer
+from mlbench.training.worker import Worker
+
+SLOW_S = 0.15  # s that the straggler needs more in forward
+TAIL_S = 0.03  # s between the two buckets' launches, in backward
+STEPS = 12
+DRIFT = 3e-4  # of the other host's clock, ten times a bad quartz
+OFFSET_S = 1234.5
+
+
+class Pause(torch.autograd.Function):
+    """Lets backward pause between the gradients of the two layers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        time.sleep(TAIL_S)
+        return gradients[0]
+
+
+class TwoBuckets(nn.Module):
+    """Two layers of 80 kB each: a bucket of 0.05 MiB holds one."""
+
+    def __init__(self, straggler: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(100, 200), nn.Linear(200, 100)
+        self.straggler = straggler
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.straggler:
+            time.sleep(SLOW_S)
+        return self.second(Pause.apply(self.first(x)))
+
+
+@dataclass
+class Epoch:
+    """Equal steps."""
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __iter__(self) -> Any:
+        return iter([[torch.ones(4, 100)]] * STEPS)
+
+
+def timed(worker: Worker, straggler: int | None, two_hosts: bool) -> list[PhaseTimes]:
+    """Train two epochs; with `two_hosts` rank 1 reads another clock."""
+    worker.sync = compose(["sync.bucket_cap_mb=0.05", "division=open"]).sync
+    worker.timer = PhaseTimer()
+    if two_hosts and worker.rank == 1:
+        worker.timer = PhaseTimer(
+            now=lambda: OFFSET_S + (1 + DRIFT) * time.perf_counter(), clock_id="another host"
+        )
+    torch.manual_seed(1)
+    model = TwoBuckets(straggler == worker.rank)
+    setup = TrainingSetup(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        epochs=2,
+        steps=lambda _, __: Epoch(),
+        forward=lambda net, x: net(x),
+        loss=lambda output, _: output.square().mean(),
+        validate=lambda *_: {"loss": 0.0},
+        samples=len,
+    )
+    return train(setup, worker, report_s=0).phase_times[1:]  # DDP makes its buckets in the first steps
+
+
+@pytest.mark.parametrize("two_hosts", [False, True], ids=["one clock", "two clocks"])
+def test_a_slow_rank_is_found_and_the_others_wait_for_it(two_hosts: bool) -> None:
+    (fast,), (slow,) = run_ranks(timed, 2, 1, two_hosts)
+    expected = SLOW_S * STEPS
+    assert fast.phases["wait"] == pytest.approx(expected, rel=0.1)
+    assert slow.phases["wait"] < 0.1 * expected
+    assert 0 < slow.phases["transfer"] < 0.2 * expected
+    for times, sign in ((fast, -1), (slow, 1)):
+        typical = statistics.median(block.median_s for block in times.lateness)
+        assert typical == pytest.approx(sign * SLOW_S, rel=0.1)
+        assert sum(block.steps for block in times.lateness) == STEPS
+        assert sum(block.last for block in times.lateness) == (STEPS if sign > 0 else 0)
+        assert (times.clock_error_s > 0) == (two_hosts and sign > 0) and times.clock_error_s < 0.1 * SLOW_S
+        assert math.fsum(times.phases.values()) == pytest.approx(times.seconds, rel=1e-9)
+        # The first bucket travels while backward pauses; the other's transfer starts after it.
+        assert times.phases["backward"] > 0.9 * TAIL_S * STEPS
+    assert 0 < slow.overlapped_communication < slow.phases["backward"]
+
+
+def test_equal_ranks_wait_for_nobody() -> None:
+    for (times,) in run_ranks(timed, 2, None, False):
+        assert times.phases["wait"] < 0.2 * SLOW_S * STEPS
+
+
+def offsets(worker: Worker) -> list[tuple[float, float]]:
+    """Return estimates of a known offset, at several times, and their error bounds."""
+    if worker.rank == 2:
+        worker.timer = PhaseTimer(
+            now=lambda: OFFSET_S + (1 + DRIFT) * time.perf_counter(), clock_id="another host"
+        )
+    clock = clock_offset.ClockOffset(worker)
+    found = []
+    for _ in range(3):
+        time.sleep(0.05)
+        clock.measure()
+        at = clock.estimates[-1].at
+        true = (at - OFFSET_S) / (1 + DRIFT) - at if worker.rank == 2 else 0.0
+        found.append((clock.estimates[-1].offset - true, clock.error()))
+    return found
+
+
+def test_an_offset_between_clocks_is_known_within_its_bound_and_is_nought_on_one_clock() -> None:
+    zero, one, two = run_ranks(offsets, 3)
+    assert zero == one == [(0.0, 0.0)] * 3
+    for difference, bound in two:
+        assert 0 < bound < 0.05 and abs(difference) <= bound

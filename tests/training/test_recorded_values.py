@@ -1,0 +1,50 @@
+"""The same seed gives the validation values that were recorded, for every task at mini scale."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import mini_worker, run_ranks
+
+from mlbench.experiment.config import compose
+from mlbench.experiment.goal import Goal
+from mlbench.experiment.provenance import node
+from mlbench.tasks import registry
+from mlbench.training import loop
+from mlbench.training.worker import Worker
+
+RECORDED = json.loads(Path(__file__).with_name("recorded_values.json").read_text())
+EPOCHS = {"logreg": 2, "resnet20": 2, "resnet50": 2, "awdlstm": 2, "gnmt": 1, "transformer": 1}
+
+
+def values(worker: Worker, root: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return what each task's first epoch is validated with; translation's up to its first validation."""
+    found = {}
+    for name, epochs in EPOCHS.items():
+        task = compose([f"task={name}", "goal=none", "division=open", f"task.epochs={epochs}"]).task
+        worker.goal = Goal("bleu", -1.0, "max") if task.metric == "bleu" else None
+        setup = registry.build(task, mini_worker(worker, root))
+        result = loop.train(replace(setup, epochs=1), worker)
+        fields = ("epoch", "step", "train_loss", "metrics")
+        found[name] = [{field: each[field] for field in fields} for each in result.validations]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_same_seed_gives_the_recorded_values(workers: int, data_root: Path) -> None:
+    """To the last digits where they were recorded; another CPU or torch adds in another order.
+
+    Who changes them on purpose (other data, another recipe) records them anew, with the commit.
+    """
+    here = (node()["cpu_model"], torch.__version__) == (RECORDED["cpu_model"], RECORDED["torch"])
+    for rank in run_ranks(values, workers, data_root):
+        for name, recorded in RECORDED["workers"][str(workers)].items():
+            (found,), (expected,) = rank[name], recorded
+            assert (found["epoch"], found["step"]) == (expected["epoch"], expected["step"])
+            loss = pytest.approx(expected["train_loss"], rel=1e-5 if here else 0.05)
+            assert found["train_loss"] == loss, name
+            assert not here or found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5), name

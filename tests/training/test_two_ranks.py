@@ -1,0 +1,111 @@
+"""What the loop promises of several ranks, each beside an independent computation, with gloo processes."""
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from ranks import run_ranks
+from torch import nn
+
+from mlbench.training.loop import train
+from mlbench.training.setup import TrainingSetup
+from mlbench.training.worker import Worker
+
+STEPS, BATCH, FEATURES = 6, 8, 3
+LATE_S = 1.0  # s
+
+
+def inputs(rank: int) -> torch.Tensor:
+    """Return a rank's batches, [STEPS, BATCH, FEATURES], with a mean and a deviation of its own."""
+    drawn = torch.randn(STEPS, BATCH, FEATURES, generator=torch.Generator().manual_seed(rank))
+    return (drawn * (1 + 2 * rank) + 5 * rank).double()
+
+
+def setup_of(model: nn.Module, rank: int, **changes: Any) -> TrainingSetup:
+    values: dict[str, Any] = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3),
+        "epochs": 1,
+        "steps": lambda _, __: [[batch] for batch in inputs(rank)],
+        "forward": lambda net, x: net(x),
+        "loss": lambda output, _: output.square().mean(),
+        "validate": lambda *_: {"loss": 0.0},
+        "samples": len,
+    }
+    return TrainingSetup(**values | changes)
+
+
+def statistics(worker: Worker) -> tuple[list[float], list[float]]:
+    """Train a batch norm and return the running statistics that the validation saw."""
+    torch.manual_seed(1)
+    norm = nn.BatchNorm1d(FEATURES).double()
+    seen: list[list[float]] = []
+
+    def validate(model: nn.Module, _: Any) -> dict[str, float]:
+        assert not model.training
+        seen.extend([norm.running_mean.tolist(), norm.running_var.tolist()])  # type: ignore[union-attr]
+        return {"loss": 0.0}
+
+    model = nn.Sequential(norm, nn.Linear(FEATURES, 1).double())
+    train(setup_of(model, worker.rank, validate=validate), worker)
+    return seen[0], seen[1]
+
+
+def test_batch_norm_is_validated_with_the_mean_of_what_each_rank_saw_for_itself() -> None:
+    means, variances = [], []
+    for rank in (0, 1):
+        mean, variance = torch.zeros(FEATURES).double(), torch.ones(FEATURES).double()
+        for batch in inputs(rank):
+            mean = 0.9 * mean + 0.1 * batch.mean(0)
+            variance = 0.9 * variance + 0.1 * batch.var(0, unbiased=True)
+        means.append(mean)
+        variances.append(variance)
+    for found_mean, found_variance in run_ranks(statistics, 2):
+        assert found_mean == pytest.approx(((means[0] + means[1]) / 2).tolist(), rel=1e-9)
+        assert found_variance == pytest.approx(((variances[0] + variances[1]) / 2).tolist(), rel=1e-9)
+
+
+def clocked(worker: Worker) -> tuple[float, float]:
+    """Return the last validation's time and the same by another clock, where rank 1 comes late."""
+    if worker.rank == 1:
+        time.sleep(LATE_S)
+    stamps: list[float] = []
+
+    def load() -> None:
+        stamps.append(time.perf_counter())
+        time.sleep(LATE_S)
+
+    def validate(*_: Any) -> dict[str, float]:
+        stamps.append(time.perf_counter())
+        return {"loss": 0.0}
+
+    setup = setup_of(nn.Linear(FEATURES, 1).double(), worker.rank, load=load, validate=validate)
+    result = train(setup, worker)
+    assert result.elapsed == result.validations[-1]["elapsed"]
+    return result.elapsed, stamps[-1] - stamps[0]
+
+
+def test_the_clock_starts_when_all_ranks_are_there_and_is_rank_0s() -> None:
+    """Not a sum over ranks, and without the wait for the last rank to begin."""
+    (elapsed, own), (other, _) = run_ranks(clocked, 2)
+    assert elapsed == other
+    assert LATE_S <= own <= elapsed < own + 0.8 * LATE_S
+
+
+def sums(worker: Worker) -> list[float]:
+    return worker.sum([2.0**24 + worker.rank, 0.1]).tolist()
+
+
+def test_sums_over_ranks_are_exact_in_float64() -> None:
+    """2^25 + 1 is no float32, and neither is a tenth."""
+    assert run_ranks(sums, 2) == [[2.0**25 + 1, 0.2]] * 2
+
+
+def gathered(worker: Worker) -> list[Any]:
+    return worker.gather({"rank": worker.rank, "text": "ä" * worker.rank * 5, "none": None})
+
+
+def test_what_ranks_tell_each_other_comes_back_in_their_order() -> None:
+    expected = [{"rank": rank, "text": "ä" * rank * 5, "none": None} for rank in range(3)]
+    assert run_ranks(gathered, 3) == [expected] * 3
