@@ -13,20 +13,15 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from mlbench.experiment import attempts, format, plugins, record, run_folders, study
+from mlbench.experiment import format, plugins, record, run_folders, study
 from mlbench.experiment.config import Hardware, choices
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.prediction import explain, forecast, model
+from mlbench.prediction import advice, explain, forecast, model
 from mlbench.prediction.forecast import FURTHEST, Forecast, HoldoutError, Target
 from mlbench.prediction.model import Network
-from mlbench.prediction.runs import (
-    PUBLISHED_TASKS,
-    Measurements,
-    check,
-    from_records,
-    published_runs,
-)
+from mlbench.prediction.published import PUBLISHED_TASKS, published_runs
+from mlbench.prediction.runs import Measurements, check, from_records
 from mlbench.terminal import tables
 from mlbench.terminal.args import JSON, OK, Args, Command, Verb, paragraph, run_command
 
@@ -71,10 +66,10 @@ def _predict(args: Args) -> int:
     errors = forecast.leave_one_out(fitted)
     held_out = forecast.held_out(fit, everything)
     deadline, budget = args.settings["deadline"], args.settings["budget"]
-    answers = forecast.advise(
+    answers = advice.advise(
         found,
-        deadline=forecast.parse_deadline(deadline) if deadline else None,
-        budget=forecast.parse_budget(budget) if budget else None,
+        deadline=advice.parse_deadline(deadline) if deadline else None,
+        budget=advice.parse_budget(budget) if budget else None,
     )
     if args.settings["plot"]:
         as_measured = target == Target()
@@ -106,11 +101,7 @@ def _measurements(args: Args) -> Measurements:
         task = first.removeprefix(PUBLISHED)
         return published_runs(task, backend=backend, profile=_hardware(PUBLISHED_ON))
     plan = study.load(study.folder(args.output_root, first)) if len(args.words) == 1 else None
-    found = (
-        attempts.results(study.records(plan, args.output_root))
-        if plan
-        else [_run(n, args) for n in args.words]
-    )
+    found = study.records(plan, args.output_root) if plan else [_run(n, args) for n in args.words]
     wanted = {group: args.settings[name] for group, name in _FILTERS.items() if args.settings[name]}
     kept = [one for one in found if all(getattr(one.experiment, g).name == n for g, n in wanted.items())]
     return from_records(kept, title=" ".join(args.words))

@@ -119,13 +119,18 @@ def points(records: Iterable[Record], *, with_disturbed: bool = False) -> list[P
 
     `with_disturbed`: pool also runs beside which their machine did something else.
     """
-    together: dict[tuple[str, str], list[Record]] = {}
-    for run in attempts.results(records):
-        together.setdefault((run.source, run.key), []).append(run)
     return sorted(
-        (_quiet_point(runs, with_disturbed=with_disturbed) for runs in together.values()),
+        (_quiet_point(runs, with_disturbed=with_disturbed) for runs in by_configuration(records)),
         key=lambda point: (point.source, point.series, point.workers),
     )
+
+
+def by_configuration(records: Iterable[Record]) -> list[list[Record]]:
+    """Return the runs that count for their seeds, those of one experiment together."""
+    configurations: dict[tuple[str, str], list[Record]] = {}
+    for run in attempts.results(records):
+        configurations.setdefault((run.source, run.key), []).append(run)
+    return list(configurations.values())
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:

@@ -1,4 +1,4 @@
-"""Sentences beside the table: what was fitted, what the runs could not tell, how far off the model was."""
+"""The chart of a prediction, and sentences on what was fitted and how far off the model was."""
 
 import math
 from collections.abc import Sequence
@@ -6,51 +6,47 @@ from statistics import mean, median
 
 from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.experiment import format
-from mlbench.prediction.forecast import (
-    Forecast,
-    HoldoutError,
-    Target,
-    compare,
-    extrapolation_error,
-    noise,
-)
-from mlbench.prediction.model import BITS, Model
+from mlbench.prediction.forecast import Forecast, HoldoutError, Target, compare, extrapolation_error, noise
+from mlbench.prediction.model import Model
 from mlbench.prediction.runs import Measurements
 
 # s; what people count in
 TICKS_S = (1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
-POOR_FIT = 0.1  # relative error at a fitted count from which it is said
+POOR_FIT = 0.1  # relative error at a fitted count from which it is reported
 
 
-def chart(found: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements | None) -> Chart:
+def chart(
+    forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements | None = None
+) -> Chart:
     """Return the predicted time over workers with its 95 % band, and the measured runs."""
-    workers = [one.workers for one in found]
-    times = [one.time_s for one in found]
-    texts = [f"{k:,} workers: {format.duration(time.value)}" for k, time in zip(workers, times, strict=True)]
-    known = [(k, time) for k, time in zip(workers, times, strict=True) if time.low and time.high]
-    band = Trace(
-        "95 % of further runs",
-        [k for k, _ in known],
-        [time.value for _, time in known],
-        "band",
-        style=5,
-        low=[time.low for _, time in known],
-        high=[time.high for _, time in known],
-    )
-    traces = [band, Trace("predicted", workers, [time.value for time in times], texts=texts, small=True)]
-    for runs, secondary, label in ((fitted, False, "measured"), (held_out, True, "measured, not fitted")):
-        points = [(run.workers, run.total_s) for run in runs.runs if run.reached] if runs else []
-        xs, ys = [x for x, _ in points], [y for _, y in points]
-        said = [f"{x:,} workers: {format.duration(y)}" for x, y in points]
-        traces.append(Trace(label, xs, ys, "marks", 1, secondary=secondary, texts=said))
+    workers, times = [one.workers for one in forecasts], [one.time_s.value for one in forecasts]
+    known = [one for one in forecasts if one.time_s.low and one.time_s.high]
+    traces = [
+        Trace(
+            "95 % of further runs",
+            [one.workers for one in known],
+            [one.time_s.value for one in known],
+            "band",
+            style=5,
+            low=[one.time_s.low for one in known],
+            high=[one.time_s.high for one in known],
+        ),
+        Trace("predicted", workers, times, texts=_texts(workers, times), small=True),
+    ]
+    for measurements, label in ((fitted, "measured"), (held_out, "measured, not fitted")):
+        runs = [run for run in measurements.runs if run.reached] if measurements else []
+        xs, ys = [run.workers for run in runs], [run.total_s for run in runs]
+        traces.append(
+            Trace(label, xs, ys, "marks", 1, secondary=measurements is held_out, texts=_texts(xs, ys))
+        )
     drawn = [y for trace in traces for y in (*trace.y, *trace.low, *trace.high) if y]
     ticks = [y for y in TICKS_S if min(drawn) / 10 < y < max(drawn) * 10]
     limits = min([*drawn, *ticks]), max([*drawn, *ticks])
     return Chart.of(
         "prediction",
         f"Predicted time to accuracy of {fitted.task}",
-        about=f"{fitted.title}, fitted at {', '.join(map(str, fitted.counts))} workers",
+        about=f"{fitted.title}, fitted at {_list(fitted.counts)} workers",
         x=Axis("workers", "log", tuple((float(k), f"{k:,}") for k in workers)),
         y=Axis("time to accuracy", "log", tuple((y, format.duration(y)) for y in ticks), limits),
         traces=traces,
@@ -59,37 +55,29 @@ def chart(found: Sequence[Forecast], *, fitted: Measurements, held_out: Measurem
 
 def basis(model: Model) -> list[str]:
     """Return sentences on what the model is fitted to and what follows from it."""
-    measurements = model.measurements
-    sentences = [
-        f"Fitted on {format.counted(len(measurements.runs), 'run')} at {_list(measurements.counts)} workers."
-    ]
-    sentences += [f"Left out: {why}." for why in measurements.left_out]
-    sentences += [f"Note: {note}." for note in measurements.notes]
-    sentences += _fit(model) + _epochs(model) + _communication(model) + _noise(model)
-    for k in measurements.counts:
-        times = measurements.times(k)
+    runs, counts = model.measurements, model.measurements.counts
+    sentences = [f"Fitted on {format.counted(len(runs.runs), 'run')} at {_list(counts)} workers."]
+    sentences += [f"Left out: {why}." for why in runs.left_out]
+    sentences += [f"Note: {note}." for note in runs.notes]
+    errors = [compare(model, runs.only([k])) for k in counts]
+    worst = max(errors, key=lambda one: abs(one.epoch_error))
+    if abs(worst.epoch_error) >= POOR_FIT:
+        sentences.append(f"The fit is off where it was fitted: {error(worst)}.")
+    if len(model.allreduce) > 1:
+        forms = " and ".join(model.allreduce)
+        sentences.append(f"Communication: the runs do not tell {forms} apart, which count half each.")
+    for k in counts:
+        times = runs.times(k)
         missed = sum(map(math.isinf, times))
         if missed:
             sentences.append(
                 f"At {format.counted(k, 'worker')} {missed} of {format.counted(len(times), 'run')} missed "
                 "the goal: what is predicted is the time of a run that reaches it."
             )
-    startups = [run.startup_s for run in measurements.runs if run.startup_s is not None]
+    startups = [run.startup_s for run in runs.runs if run.startup_s is not None]
     if startups:
         sentences.append(f"Start-up comes on top: {format.duration(median(startups))} (median).")
-    sentences.append(_beyond(measurements))
-    return sentences
-
-
-def _fit(model: Model) -> list[str]:
-    """Return the largest error of the model at the counts that it was fitted to, where it is large."""
-    counts = model.measurements.counts
-    errors = [compare(model, model.measurements.only([k])).epoch_error for k in counts]
-    worst = max(errors, key=abs)
-    if abs(worst) < POOR_FIT:
-        return []
-    at = format.counted(counts[errors.index(worst)], "worker")
-    return [f"The fit itself is off by {worst:+.0%} in the seconds of an epoch at {at}.".replace("%", " %")]
+    return [*sentences, *_noise(model), _beyond(runs)]
 
 
 def target(model: Model, other: Target) -> list[str]:
@@ -122,11 +110,8 @@ def left_out(errors: Sequence[HoldoutError]) -> str:
     if not errors:
         return "Leave one out: not possible, it needs runs at 3 or more worker counts."
     each = "; ".join(error(one) for one in errors)
-    size = mean(abs(one.time_error) for one in errors)
-    return (
-        f"Leave one out, each worker count predicted from the others: {each}; "
-        f"{format.percent(size)} on average."
-    )
+    size = format.percent(mean(abs(one.time_error) for one in errors))
+    return f"Leave one out, each worker count predicted from the others: {each}; {size} on average."
 
 
 def held_out(errors: Sequence[HoldoutError]) -> str:
@@ -142,70 +127,36 @@ def error(one: HoldoutError) -> str:
     )
 
 
-def _epochs(model: Model) -> list[str]:
-    least, grows = model.epochs.theta
-    if not model.measurements.grows:
-        return [
-            f"Epochs to the goal: {format.number(least)}; a step has the same batch for any worker count."
-        ]
-    if grows == 0 or least == 0:
-        growth = (
-            "does not grow with the global batch" if grows == 0 else "grows in proportion to the global batch"
-        )
-        return [f"The number of epochs to the goal {growth}, as far as the runs tell."]
-    return [
-        f"Epochs to the goal: {format.number(least)} x (1 + global batch / {format.number(least / grows)})."
-    ]
-
-
-def _communication(model: Model) -> list[str]:
-    counts = [k for k in model.measurements.counts if k > 1]
-    if len(counts) == 1:
-        return [
-            f"Communication was measured at {format.counted(counts[0], 'worker')} only, which does not tell "
-            "latency from bandwidth: either may be all of it, and they count half each."
-        ]
-    forms = [name for name, weight in model.weights.items() if weight]
-    if len(forms) > 1:
-        return [
-            f"The runs at {_list(counts)} workers do not settle how latency grows with them: "
-            f"{' and '.join(forms)} count half each."
-        ]
-    size = model.measurements.gradient_bytes
-    if not forms or not size:  # else the fitted seconds are of an unknown amount
-        return []
-    alpha, beta = model.allreduce[forms[0]].theta
-    rate = f", {format.number(BITS * size / beta / 1e9)} Gbit/s" if beta else ""
-    hop = format.duration(alpha)
-    return [f"Communication as a {forms[0]}: {hop} a hop{rate}, waiting for each other included."]
-
-
 def _noise(model: Model) -> list[str]:
-    told = noise(model)
-    if not told.dof or not told.epochs_dof:
-        what = "seconds" if not told.dof else "epochs to the goal"
+    shown = noise(model)
+    if not shown.known:
+        what = "epochs to the goal" if shown.dof else "seconds"
         return [f"No intervals: the runs do not show the noise of the {what}. Repeat them."]
-    sigma, epochs = (math.sqrt(sum(one * one) / len(one)) for one in (told.seconds, told.epochs))
+    sigma, epochs = (math.sqrt(mean(one**2)) for one in (shown.seconds, shown.epochs))
     sentences = [
         f"Noise of a run, allowing for few runs: {format.percent(sigma)} of its seconds and "
-        f"{format.percent(epochs)} of its epochs ({told.dof} and {told.epochs_dof} degrees of freedom)."
+        f"{format.percent(epochs)} of its epochs ({shown.dof} and {shown.epochs_dof} degrees of freedom)."
     ]
     if sigma > LOUD:
         sentences.append("The runs are so far from the model or from each other that little follows.")
     return sentences
 
 
-def _beyond(measurements: Measurements) -> str:
+def _beyond(runs: Measurements) -> str:
     """Return what is done about worker counts beyond the largest that was measured."""
-    off = extrapolation_error(measurements)
-    said = f"Everything beyond {measurements.counts[-1]:,} workers is extrapolated"
-    if not off:
-        return f"{said}; from fewer than 3 worker counts nothing tells how far the model drifts there."
+    drift, most = extrapolation_error(runs), f"{runs.counts[-1]:,}"
+    sentence = f"Everything beyond {most} workers is extrapolated"
+    if not drift:
+        return f"{sentence}; from fewer than 3 worker counts nothing shows how far the model drifts there."
     return (
-        f"{said}; intervals are widened there by {format.percent(math.expm1(off))} a doubling, "
-        f"by which the model was off at {measurements.counts[-1]:,}, predicted from fewer."
+        f"{sentence}; intervals are widened there by {format.percent(math.expm1(drift))} a doubling, "
+        f"by which the model was off at {most}, predicted from fewer."
     )
 
 
 def _list(counts: Sequence[int]) -> str:
     return ", ".join(f"{k:,}" for k in counts)
+
+
+def _texts(workers: Sequence[int], seconds: Sequence[float]) -> list[str]:
+    return [f"{k:,} workers: {format.duration(s)}" for k, s in zip(workers, seconds, strict=True)]
