@@ -1,0 +1,38 @@
+"""The list of mutations stays true while the code changes; `python tests/mutations.py` runs them."""
+
+import shlex
+
+import mutations
+import pytest
+from conftest import ROOT
+
+MUTATIONS = mutations.load()
+
+
+def problem(mutation: mutations.Mutation) -> str:
+    """Return why a mutation cannot be run any more; empty if it can."""
+    try:
+        mutation.applied(ROOT)
+    except ValueError as error:
+        return str(error)
+    paths = [word for word in shlex.split(mutation.tests) if word.startswith("tests/")]
+    if bool(paths) == bool(mutation.equivalent) or not all((ROOT / path).is_file() for path in paths):
+        return f"mutation {mutation.number} names no tests, or some that are gone: {mutation.tests}"
+    return ""
+
+
+def test_every_mutation_still_applies() -> None:
+    """Where its line was changed, change the mutation with it and run it again."""
+    assert not [told for one in MUTATIONS if (told := problem(one))]
+
+
+def test_the_review_s_mutations_and_more_of_our_own_are_there() -> None:
+    assert [one.review for one in MUTATIONS if one.review] == list(range(1, 37))
+    assert sum(not one.review for one in MUTATIONS) >= 60
+    assert len({(one.file, one.old, one.new) for one in MUTATIONS}) == len(MUTATIONS)
+
+
+def test_a_line_that_is_there_twice_or_not_at_all_is_an_error() -> None:
+    one = mutations.Mutation(1, "mlbench/experiment/goal.py", "no such line", "", "nothing")
+    with pytest.raises(ValueError, match="holds 0 times"):
+        one.applied(ROOT)

@@ -1,0 +1,99 @@
+"""What one step and one validation of the loop count, worked out by hand."""
+
+import math
+from typing import Any
+
+import torch
+from ranks import run_ranks
+from torch import nn
+
+from mlbench.experiment.goal import Goal
+from mlbench.training.loop import train
+from mlbench.training.setup import TaskResult, TrainingSetup
+from mlbench.training.worker import Worker
+
+# Two steps of three micro-batches each; a micro-batch's loss is the sum of its numbers.
+STEPS = [[[1.0], [2.0, 3.0], [4.0]], [[5.0], [6.0], [7.0, 8.0, 9.0]]]
+
+
+class Scale(nn.Module):
+    """One weight, that never changes as the rate is 0; remembers in which mode it was used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.modes: list[bool] = []
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        self.modes.append(self.training)
+        return self.weight * numbers.sum()
+
+
+def run(worker: Worker, **changes: Any) -> tuple[Scale, TaskResult]:
+    model = Scale()
+
+    def validate(net: nn.Module, _: Any) -> dict[str, float]:
+        return {"score": net(torch.zeros(1)).item()}
+
+    values: dict[str, Any] = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.0),
+        "epochs": 2,
+        "steps": lambda _, __: [[torch.tensor(part) for part in step] for step in STEPS],
+        "forward": lambda net, numbers: net(numbers),
+        "loss": lambda output, _: output,
+        "validate": validate,
+        "samples": len,
+        "flops_per_sample": lambda _: 7.0,
+        "validate_at": (0.5, 1.0),
+    }
+    return model, train(TrainingSetup(**values | changes), worker, report_s=0.0)
+
+
+def test_every_micro_batch_is_counted_and_the_mode_comes_back_after_a_validation() -> None:
+    worker = Worker()
+    model, result = run(worker)
+    # An epoch: a step's three micro-batches, a validation, and again.
+    assert model.modes == [True, True, True, False] * 4
+    # 1 + 2 + 3 + 4 and 5 + 6 + 7 + 8 + 9, each the loss of one step since the last validation.
+    assert [each["train_loss"] for each in result.validations] == [10.0, 35.0, 10.0, 35.0]
+    assert [times.steps for times in result.phase_times] == [1, 1, 1, 1]
+    assert [times.samples for times in result.phase_times] == [4, 5, 4, 5]
+    assert (result.steps, result.flops_per_sample, result.gradient_bytes) == (4, 7.0, 4)
+
+
+def test_a_validation_says_whether_it_reached_the_goal() -> None:
+    scores = iter([0.25, 0.75])
+    worker = Worker(goal=Goal("score", 0.5, "max"))
+    _, result = run(worker, validate=lambda *_: {"score": next(scores)})
+    assert result.status == "goal_reached"
+    assert [each["goal_reached"] for each in result.validations] == [False, True]
+    assert result.time_to_accuracy == result.validations[-1]["elapsed"] > result.validations[0]["elapsed"]
+
+
+def launches(worker: Worker) -> int:
+    counted = []
+    launched = worker.timer.bucket_launched
+    worker.timer.bucket_launched = lambda: counted.append(1) or launched()
+    run(worker)
+    return len(counted)
+
+
+def test_gradients_are_communicated_once_a_step() -> None:
+    """The model has one bucket, so four steps of three micro-batches launch four."""
+    assert run_ranks(launches, 2) == [4, 4]
+
+
+def infinite_at_the_end(worker: Worker) -> str:
+    """An infinite summand has no gradient, so nothing but its own loss tells rank 1 that it diverged."""
+    seen = []
+
+    def loss(output: torch.Tensor, _: Any) -> torch.Tensor:
+        seen.append(1)
+        return output + (math.inf if worker.rank == 1 and len(seen) == 6 else 0.0)
+
+    return run(worker, loss=loss, epochs=1, validate_at=(1.0,))[1].status
+
+
+def test_ranks_agree_that_one_diverged_in_its_last_step() -> None:
+    assert run_ranks(infinite_at_the_end, 2) == ["diverged", "diverged"]
