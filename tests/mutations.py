@@ -4,7 +4,7 @@
 
 mutations.yaml lists the mutations. Each is applied in a copy of the checkout, the tests that it names are run
 there until the first failure, and a table is printed. A test that fails without the mutation, too, catches
-nothing. With --results a later call runs what the file does not hold as caught for the same mutation and tests.
+nothing. With --results a later call leaves out what the file holds as caught, by the same tests.
 """
 
 import argparse
