@@ -112,11 +112,7 @@ _FILTERS = {"task": "task", "backend": "backend", "hardware": "on"}  # group of 
 
 def _run(word: str, args: Args) -> Record:
     """Return the record of one run, by its name or by a part that no other run has."""
-    path = run_folders.folder(args.output_root, word) / "record.json"
-    try:
-        return record.load(path)
-    except ValueError as error:
-        raise UserError(f"{path} is damaged or of another version of mlbench") from error
+    return record.load(run_folders.folder(args.output_root, word) / "record.json")
 
 
 def _chosen(everything: Measurements, counts: str) -> Measurements:

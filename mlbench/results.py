@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.analysis import compare, select
-from mlbench.experiment import format, run_folders
+from mlbench.experiment import format, record, run_folders
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.terminal import run_table, show, tables
@@ -59,7 +59,7 @@ def _show(args: Args) -> int:
     if re.fullmatch(MLFLOW_ID, word):
         word = uploader.run_id_of(word, uploader.default_uri(args.output_root)) or word
     folder = run_folders.folder(args.output_root, word)
-    one = run_folders.load(folder)
+    one = record.load(folder / "record.json")
     if args.json:
         print(one.model_dump_json(indent=2))
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import mlbench
 from mlbench.experiment import clock, cost, noise, official
 from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, comparable, unreadable
 from mlbench.experiment.goal import Goal, better
 from mlbench.experiment.phases import EXPOSED, PHASES, PhaseTimes, merged, percentiles
 from mlbench.experiment.record import (
@@ -118,7 +118,7 @@ def verify_against_log(record: Record, log: Log) -> None:
 
     Asked of a run that was measured elsewhere: every field of its record follows from its log.
     """
-    ours, theirs = mlbench.__version__.rsplit(".", 1)[0], run_start(log).mlbench.rsplit(".", 1)[0]
+    ours, theirs = comparable(mlbench.__version__), comparable(run_start(log).mlbench)
     if ours != theirs:
         raise UserError(f"it was measured by mlbench {theirs}, this is {ours}", hint="use that version")
     try:
@@ -139,10 +139,7 @@ def run_start(log: Log) -> RunStart:
     try:
         return RunStart.model_validate(value)
     except ValueError as error:
-        raise UserError(
-            "the event log is damaged, or of another version of mlbench",
-            hint="use the version that made it",
-        ) from error
+        raise unreadable("the event log", value, hint="restore it from a copy") from error
 
 
 def run_end(log: Log) -> RunEnd:

@@ -2,6 +2,10 @@
 
 import difflib
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlbench
 
 FEW = 12  # names that an error lists in full
 
@@ -19,6 +23,21 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def comparable(version: str) -> str:
+    """Return the Major.Minor of a version: results of one are comparable, and its files can be read."""
+    return version.rsplit(".", 1)[0]
+
+
+def unreadable(file: Path | str, values: Any, *, hint: str, damage: str = "is damaged") -> UserError:
+    """Return why a file that holds `values` cannot be read: another version wrote it, or its damage."""
+    version = values.get("mlbench") if isinstance(values, dict) else None
+    if isinstance(version, str) and comparable(version) != comparable(mlbench.__version__):
+        return UserError(
+            f"{file} is of another version of mlbench ({version})", hint=f"read it with mlbench {version}"
+        )
+    return UserError(f"{file} {damage}", hint=hint)
 
 
 def suggest(name: str, allowed: Sequence[str]) -> str:

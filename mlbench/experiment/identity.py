@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, Protocol
 
 import mlbench
+from mlbench.experiment.errors import comparable
 
 Role = Literal["identity", "location", "presentation", "operation"]
 
@@ -107,7 +108,7 @@ def key(experiment: Values) -> str:
 
 def hashed(fields: Mapping[str, Any]) -> str:
     """Return the key of identity fields, for Major.Minor of this mlbench."""
-    values = {**fields, "mlbench": mlbench.__version__.rsplit(".", 1)[0]}
+    values = {**fields, "mlbench": comparable(mlbench.__version__)}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

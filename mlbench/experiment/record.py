@@ -3,6 +3,7 @@
 Types only: `build_record` fills them from the event log, and every reader gets them back with `load`.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serial
 from mlbench.experiment.config import Cluster, Experiment, Sync, TaskConfig
 from mlbench.experiment.cost import Cost
 from mlbench.experiment.division import Deviation
+from mlbench.experiment.errors import UserError, unreadable
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.noise import Interference
 from mlbench.experiment.phases import LatenessBlock
@@ -323,8 +325,17 @@ class Record(Values):
 
 
 def load(path: Path) -> Record:
-    """Read a record.json; raises OSError or ValueError where there is none that this version can read."""
-    return Record.model_validate_json(path.read_text())
+    """Read a record.json; raises FileNotFoundError, or UserError where this version cannot read it."""
+    values = None
+    try:
+        values = json.loads(path.read_bytes())
+        return Record.model_validate(values)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        run = path.parent.name
+        hint = f"remove it and results sync makes it from the event log; results delete {run} deletes the run"
+        raise unreadable(path, values, hint=hint) from error
 
 
 def find(output_root: Path, *, key: str, seed: int) -> list[Record]:
@@ -336,7 +347,7 @@ def find(output_root: Path, *, key: str, seed: int) -> list[Record]:
     for path in sorted(output_root.glob(f"*-{seed:x}/record.json")):
         try:
             record = load(path)
-        except (OSError, ValueError):
+        except (FileNotFoundError, UserError):
             continue  # damaged, or another version's, which has another key
         if record.key == key and record.seed == seed and not record.imported:
             found.append(record)

@@ -19,8 +19,8 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
     for path in sorted(output_root.glob("*/record.json")):
         try:
             one = record.load(path)
-        except (OSError, ValueError):
-            complaints.append(f"{path} is damaged or of another version of mlbench")
+        except (FileNotFoundError, UserError) as error:
+            complaints.append(str(error))
             continue
         if one.run_id == path.parent.name:
             found.append(one)
@@ -29,25 +29,13 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
     return found, complaints
 
 
-def load(place: Path) -> Record:
-    """Return the record in a run's folder; UserError if it cannot be read."""
-    try:
-        return record.load(place / "record.json")
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{place / 'record.json'} is damaged or of another version of mlbench",
-            hint=f"results sync makes it again from the event log once it is removed, results delete "
-            f"{place.name} deletes the run",
-        ) from error
-
-
 def damaged(output_root: Path, word: str) -> Path | None:
     """Return the folder of this whole name if it is a run's whose record cannot be read."""
     place = output_root / word
     if place.parent != output_root or not (place / "record.json").is_file():
         return None
     try:
-        load(place)
+        record.load(place / "record.json")
     except UserError:
         return place
     return None

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 import mlbench
 from mlbench.experiment import clock, events, format, record
 from mlbench.experiment.config import Experiment, Model
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, unreadable
 from mlbench.experiment.identity import key
 from mlbench.experiment.record import FINISHED, Record
 
@@ -100,14 +100,14 @@ def new(name: str, *, question: str) -> Study:
 
 def load(place: Path) -> Study | None:
     """Return the study in a folder, None if there is none; UserError if it cannot be read."""
+    values = None
     try:
-        return Study.model_validate(yaml.safe_load((place / PLAN).read_text()))
+        values = yaml.safe_load((place / PLAN).read_text())
+        return Study.model_validate(values)
     except FileNotFoundError:
         return None
-    except (yaml.YAMLError, ValidationError) as error:
-        raise UserError(
-            f"{place / PLAN} is damaged", hint="restore it, or give another study=NAME"
-        ) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise unreadable(place / PLAN, values, hint="restore it, or give another study=NAME") from error
 
 
 def save(study: Study, place: Path) -> None:

@@ -61,4 +61,6 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
             trainer.stop()
         raise
     except Exception as error:
-        raise root_cause(error) from error
+        starts = [one for one in events.read(folder / events.NAME) if one["key"] == "startup"]
+        logs = starts[-1]["metadata"].get("logs", []) if starts else []
+        raise root_cause(error, logs) from error

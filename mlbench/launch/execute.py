@@ -214,12 +214,15 @@ def _measure(
         with watch:
             watch.show("say", f"starting Ray ({experiment.cluster.name})")
             # ray.init replaces signal handlers, so ours are set again after it.
-            with clusters.connect(experiment) as connection, signals.interruptible():
+            with (
+                clusters.connect(experiment) as connection,
+                watch.connected(connection) as heartbeats,
+                signals.interruptible(),
+            ):
                 stamps["connect_end"] = clock.wall()
                 end["interference"] = before.interference() if lock else None
                 end["oversubscribed"] = connection.oversubscribed
                 end["ray"] = RayIds(job_id=connection.job_id, node_ids=connection.node_ids)
-                heartbeats = watch.connected(connection)
                 driver = os.getpid() if lock else None
                 spec = WorkerSpec(
                     experiment, seed, connection.threads, heartbeats.address, heartbeats.token, driver

@@ -1,6 +1,7 @@
 """From what Ray, torch and the kernel raise to the one sentence that a person needs."""
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,8 +16,8 @@ class WorkersFailed(Exception):
     """The workers did not finish; the text says which rank failed with what."""
 
 
-def root_cause(error: BaseException) -> Exception:
-    """Return a UserError or a WorkersFailed for what Ray's trainer raised."""
+def root_cause(error: BaseException, logs: Sequence[str] = ()) -> Exception:
+    """Return a UserError or a WorkersFailed for what Ray's trainer raised; `logs`: where each rank logs."""
     while (inner := getattr(error, "controller_failure", None) or getattr(error, "cause", None)) is not None:
         error = inner
     if isinstance(error, (UserError, WorkersFailed)):
@@ -33,11 +34,12 @@ def root_cause(error: BaseException) -> Exception:
         return WorkersFailed(f"rank {_list(starved)} ran out of memory: use fewer workers or a smaller batch")
     died = [rank for rank, cause in causes.items() if hasattr(cause, "health_check_failure")]
     if died:  # what the others say, a broken connection, only follows from it
-        return WorkersFailed(f"rank {_list(died)} died: killed, or crashed")
+        return WorkersFailed(f"rank {_list(died)} died: killed, or crashed{_log(died[0], logs)}")
     for cause in causes.values():  # the lowest rank has heard of the others first
         if isinstance(cause, WorkersFailed):
             return cause
-    return WorkersFailed("; ".join(f"rank {rank}: {last_line(cause)}" for rank, cause in causes.items()))
+    reasons = [f"rank {rank}: {last_line(cause)}{_line(cause)}" for rank, cause in causes.items()]
+    return WorkersFailed("; ".join(reasons) + _log(min(causes), logs))
 
 
 def name_missing_rank(error: Exception, worker: Any) -> Exception:
@@ -76,6 +78,16 @@ def missing_ranks(answer: str) -> str | None:
 def last_line(error: BaseException) -> str:
     """Return the last line of an error's text, which is what a nested traceback ends in."""
     return (_text(error).splitlines() or [type(error).__name__])[-1].strip()
+
+
+def _line(error: BaseException) -> str:
+    """Return the line of code at which a nested traceback ends."""
+    places = re.findall(r'^ *File "(.+)", line (\d+)', _text(error), re.MULTILINE)
+    return " ({}, line {})".format(*places[-1]) if places else ""
+
+
+def _log(rank: int, logs: Sequence[str]) -> str:
+    return f"; log of rank {rank}: {logs[rank]}" if rank < len(logs) else ""
 
 
 def _of_ray(error: BaseException) -> str:

@@ -28,8 +28,8 @@ class Rendezvous:
     start_timeout_s: float
 
 
-def import_backend(module: str | None) -> None:
-    """Import torch.distributed, and the module that registers the backend."""
+def import_backend(module: str | None) -> str:
+    """Import torch.distributed and the module that registers the backend; return where this process logs."""
     import torch.distributed  # noqa: F401  (the import is the point)
 
     if module is not None:
@@ -40,6 +40,7 @@ def import_backend(module: str | None) -> None:
                 f"backend.module={module} cannot be imported on a worker: {error}",
                 hint="install its package on every node",
             ) from error
+    return f"{os.path.realpath('/dev/fd/2')} on {socket.gethostname()}"
 
 
 def choose_interface(head: str, wanted: str | None = None) -> str:

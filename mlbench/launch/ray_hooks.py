@@ -86,7 +86,7 @@ def _on_start(self: Any, worker_group: Any, config: ProcessGroupConfig) -> None:
     """Make the process group, from the controller; every step has a deadline, for a worker may be frozen."""
     begin = clock.wall()
     limit = config.start_timeout_s
-    await_ranks(worker_group.execute_async(import_backend, config.module), "import torch", limit)
+    logs = await_ranks(worker_group.execute_async(import_backend, config.module), "import torch", limit)
     imported = clock.wall()
     head = ray.get_runtime_context().gcs_address.rpartition(":")[0].strip("[]")
     choosing = worker_group.execute_async(choose_interface, head, config.interface)
@@ -100,7 +100,7 @@ def _on_start(self: Any, worker_group: Any, config: ProcessGroupConfig) -> None:
     await_ranks(joining, "join the process group", limit + 1)  # the ranks that wait tell what for
     stamps = {"backend_begin": begin, "imports_end": imported, "group_end": clock.wall()}
     if config.log is not None:
-        events.append(Path(config.log), "startup", stamps, hostname=platform.node())
+        events.append(Path(config.log), "startup", stamps, hostname=platform.node(), logs=logs)
 
 
 def await_ranks(results: Sequence[Any], what: str, timeout_s: float) -> list[Any]:

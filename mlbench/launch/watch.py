@@ -5,7 +5,8 @@ Nothing that fails here ends a run: a display that breaks leaves an event in the
 
 import signal
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class Watch:
         self._connection: Connection | None = None
         self._deadline: float | None = None
         self._waits_in_main_thread = False
+        self._looking = threading.Lock()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -48,15 +50,26 @@ class Watch:
             self._heartbeats.close()
         self.show("__exit__", None, None, None)
 
-    def connected(self, connection: Connection) -> HeartbeatServer:
-        """Begin to follow the workers; return where they send their heartbeats."""
+    @contextmanager
+    def connected(self, connection: Connection) -> Iterator[HeartbeatServer]:
+        """Follow the workers; yield where they send their heartbeats.
+
+        Ray's servers are looked at for as long as the block lasts, and once more where it fails: what stops
+        them afterwards is the driver itself.
+        """
         self.show("connected", connection)
         self._heartbeats = HeartbeatServer(connection.host)
         self._connection = connection
         self._deadline = clock.monotonic() + START_S
         self._waits_in_main_thread = threading.current_thread() is threading.main_thread()
         self._thread.start()
-        return self._heartbeats
+        try:
+            yield self._heartbeats
+        finally:
+            with self._looking:
+                self._waits_in_main_thread = False
+                self._look_at_servers()
+                self._connection = None
 
     def show(self, what: str, *values: Any) -> None:
         """Call the display; once it has failed, the log says so and it is not called again."""
@@ -78,8 +91,9 @@ class Watch:
             for heartbeat in self._poll():
                 self.show("heartbeat", heartbeat)
             self._show_events()
-            if clock.monotonic() >= next_look and self.lost is None:
-                self._look_at_servers()
+            if clock.monotonic() >= next_look:
+                with self._looking:
+                    self._look_at_servers()
                 next_look = clock.monotonic() + SERVERS_POLL_S
         self._show_events()
 
@@ -102,7 +116,8 @@ class Watch:
             self.show("event", event)
 
     def _look_at_servers(self) -> None:
-        assert self._connection is not None
+        if self._connection is None or self.lost is not None:
+            return
         self.lost = self._connection.lost()
         if self.lost is None and self._deadline is not None and clock.monotonic() > self._deadline:
             self.lost = f"the workers did not start within {START_S:g} s: one may be frozen"

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from mlbench.experiment import config, events, record
 from mlbench.experiment.build_record import build_record, verify_against_log
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, unreadable
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
 from mlbench.tracking import mapping, mllog
@@ -110,7 +110,7 @@ def _run(path: Path) -> tuple[Record, Log]:
     try:
         found = Record.model_validate(plain)
     except ValidationError as error:
-        raise _changed(path, ".".join(map(str, error.errors()[0]["loc"]))) from error
+        raise _changed(path, ".".join(map(str, error.errors()[0]["loc"])), plain) from error
     if not RUN_ID.fullmatch(found.run_id) or not found.run_id.endswith(f"-{found.seed:x}"):
         raise _refusal(path, f"{found.run_id[:80]!r} is no name of a run")
     _check_experiment(path, found)
@@ -184,7 +184,8 @@ def _check_experiment(path: Path, found: Record) -> None:
     try:
         registry.load(task.name).Config.model_validate_json(task.model_dump_json(), strict=True)
     except ValidationError as error:
-        raise _changed(path, f"experiment.task.{'.'.join(map(str, error.errors()[0]['loc']))}") from error
+        field = f"experiment.task.{'.'.join(map(str, error.errors()[0]['loc']))}"
+        raise _changed(path, field, {"mlbench": found.mlbench}) from error
 
 
 def _log(path: Path, text: str, found: Record) -> Log:
@@ -216,8 +217,8 @@ def _is_event(event: dict[str, Any]) -> bool:
     return "value" in event and isinstance(event.get("metadata"), dict)
 
 
-def _changed(path: Path, where: str) -> UserError:
-    return _refusal(path, f"{RECORD} is of another version of mlbench, or changed ({where})")
+def _changed(path: Path, field: str, values: Any) -> UserError:
+    return _refusal(path, str(unreadable(RECORD, values, damage=f"was changed ({field})", hint="")))
 
 
 def _refusal(path: Path, reason: str) -> UserError:

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from mlbench.experiment import events, record
 from mlbench.experiment.build_record import build_record
 from mlbench.experiment.errors import UserError
@@ -21,7 +19,7 @@ def recover(folder: Path) -> Record:
     log = events.read(folder / events.NAME)
     try:
         found = record.load(folder / "record.json")
-    except (FileNotFoundError, ValidationError):
+    except (FileNotFoundError, UserError):
         found = _rebuilt(folder, log)
         found.save(folder)
     if _stops(log)[-1:] != [found.status]:
@@ -43,4 +41,4 @@ def _rebuilt(folder: Path, log: list[dict[str, Any]]) -> Record:
     try:
         return build_record(log)
     except UserError as error:
-        raise UserError(f"{folder}: {error}", hint=error.hint) from error
+        raise UserError(f"{folder}: {error.message}", hint=error.hint) from error

@@ -1,5 +1,6 @@
 """What happens when something dies in the middle of a run: real processes, really killed."""
 
+import os
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +44,55 @@ def test_a_killed_worker_fails_the_run_in_one_sentence(start) -> None:
     assert record.error in " ".join(output.split())
     assert len(record.validations) >= 2 and record.time_to_accuracy is None
     assert "Traceback" not in output
+
+
+@pytest.fixture
+def broken_task(tmp_path: Path) -> dict[str, str]:
+    """Install a task whose build asks for a key that is not there; return an environment with no Ray."""
+    package, info = tmp_path / "site" / "broken_task", tmp_path / "site" / "broken_task-1.dist-info"
+    (package / "conf" / "task").mkdir(parents=True)
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-task\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[mlbench.tasks]\nbroken = broken_task\n[mlbench.conf]\nbroken_task = broken_task.conf\n"
+    )
+    (package / "__init__.py").write_text(
+        "from mlbench.experiment.config import TrainingConfig as Config\n"
+        "def prepare(config, root, *, progress=None): return root\n"
+    )
+    (package / "torch.py").write_text("def build(config, worker):\n    return {}['learning_rate']\n")
+    (package / "conf" / "__init__.py").touch()
+    (package / "conf" / "task" / "broken.yaml").write_text(
+        "{name: broken, recipe: plain, dataset: none, metric: accuracy, metric_unit: '%', direction: max, "
+        "goals: null, time_budget_s: 60, batch_size: 1, epochs: 1, recipes: {plain: {}}, "
+        "scales: {mini: {}, official: {}}}"
+    )
+    return {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(package.parent)}
+
+
+def test_an_exception_in_a_worker_is_told_with_its_rank_line_and_log(
+    broken_task: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    """On a Ray of the run's own, whose servers end with it: their end is no cause."""
+    run = Run(broken_task, tmp_path / "runs", data_root, "task=broken")
+    code, output = run.finish()
+    record = run.record()
+    assert code == 1 and record.status == "failed" and record.error is not None, output
+    told, _, log = record.error.partition("; log of rank 0: ")
+    assert "rank 0: KeyError: 'learning_rate' (" in told and "broken_task/torch.py, line 2)" in told
+    assert "broken_task" in Path(log.split(" on ")[0]).read_text()
+    assert "GCS" not in output and "Traceback" not in output
+
+
+def test_a_killed_server_of_ray_ends_the_run_and_is_told(tmp_path: Path, data_root: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    run = Run(environment, tmp_path / "runs", data_root, *LONG)
+    run.await_validation(1)
+    children = psutil.Process(run.process.pid).children(recursive=True)
+    next(child for child in children if child.name() == "gcs_server").kill()
+    code, output = run.finish()
+    record = run.record()
+    assert code == 1 and record.status == "failed" and "(GCS) has died" in (record.error or ""), output
 
 
 def test_a_killed_worker_is_restarted_from_the_last_checkpoint_and_the_clock_runs_on(start) -> None:

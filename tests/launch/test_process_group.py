@@ -82,6 +82,6 @@ def test_a_name_that_is_wanted_or_in_the_environment_comes_first(environment: py
 
 
 def test_a_backend_s_module_that_is_missing_is_told() -> None:
-    process_group.import_backend("json")
+    assert socket.gethostname() in process_group.import_backend("json")
     with pytest.raises(UserError, match="backend.module=no_such_module.*install"):
         process_group.import_backend("no_such_module")

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,7 @@ def wait_for(condition: Any) -> None:
 
 def test_a_display_that_breaks_leaves_an_event_and_the_run_goes_on(tmp_path: Path) -> None:
     log, display = tmp_path / events.NAME, Display(breaks=True)
-    with Watch(log, display) as watching:
-        heartbeats = watching.connected(connection())
+    with Watch(log, display) as watching, watching.connected(connection()) as heartbeats:
         HeartbeatClient(heartbeats.address, token=heartbeats.token, rank=0)({"epoch": 1})
         wait_for(lambda: log.exists())
     (event,) = events.read(log)
@@ -60,8 +60,7 @@ def test_a_display_that_breaks_leaves_an_event_and_the_run_goes_on(tmp_path: Pat
 
 def test_heartbeats_and_events_are_shown_to_the_last(tmp_path: Path) -> None:
     log, display = tmp_path / events.NAME, Display()
-    with Watch(log, display) as watching:
-        heartbeats = watching.connected(connection())
+    with Watch(log, display) as watching, watching.connected(connection()) as heartbeats:
         HeartbeatClient(heartbeats.address, token=heartbeats.token, rank=1)({"epoch": 1})
         wait_for(lambda: display.shown)
         events.append(log, "validation", {})
@@ -70,18 +69,40 @@ def test_heartbeats_and_events_are_shown_to_the_last(tmp_path: Path) -> None:
 
 def test_a_dead_server_of_ray_ends_the_wait_in_the_main_thread(tmp_path: Path) -> None:
     server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    with pytest.raises(KeyboardInterrupt), Watch(tmp_path / "log", Display()) as watching:
-        watching.connected(connection(("gcs_server", psutil.Process(server.pid))))
+    watching = Watch(tmp_path / "log", Display())
+    servers = connection(("gcs_server", psutil.Process(server.pid)))
+    with pytest.raises(KeyboardInterrupt), watching, watching.connected(servers):
         server.kill()
         time.sleep(30)
     server.wait()
     assert watching.lost is not None and "(GCS) has died" in watching.lost
 
 
+def test_a_server_counts_as_lost_while_the_run_needs_it_and_not_once_the_driver_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "SERVERS_POLL_S", 0.05)
+    for dies_within in (False, True):
+        server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        servers = connection(("raylet", psutil.Process(server.pid)))
+        with Watch(tmp_path / "log", Display()) as watching:
+            monkeypatch.setattr(watch, "SERVERS_POLL_S", 600 if dies_within else 0.05)
+            with suppress(KeyError), watching.connected(servers):
+                if dies_within:  # and a worker fails of it, before the thread looks
+                    time.sleep(1)
+                    server.kill()
+                    server.wait()
+                raise KeyError
+            server.kill()
+            server.wait()
+            time.sleep(1)
+        assert (watching.lost is not None) == dies_within
+
+
 def test_workers_that_do_not_start_have_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "START_S", 0.1)
     monkeypatch.setattr(watch, "SERVERS_POLL_S", 0.05)
-    with pytest.raises(KeyboardInterrupt), Watch(tmp_path / "log", Display()) as watching:
-        watching.connected(connection())
+    watching = Watch(tmp_path / "log", Display())
+    with pytest.raises(KeyboardInterrupt), watching, watching.connected(connection()):
         time.sleep(30)
     assert watching.lost is not None and "did not start within 0.1 s" in watching.lost

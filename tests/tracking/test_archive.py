@@ -208,7 +208,7 @@ def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> N
         ("changed: nodes of", rewritten(files, nodes=[{"hostname": "n", "usable_cpus": 64}])),
         ("changed: official of", rewritten(files, official=True)),
         ("measured by mlbench 9.9", relogged(files, 0, mlbench="9.9.0")),
-        ("of another version of mlbench, or changed \\(workers\\)", rewritten(files, workers="many")),
+        ("record.json was changed \\(workers\\)", rewritten(files, workers="many")),
         ("changed \\(status\\)", rewritten(files, status="excellent")),
         ("changed \\(experiment.task\\)", rewritten(files, experiment={})),
         ("not known here \\(common.arrow\\)", relogged(rewritten(files, **unknown), 0, **unknown)),

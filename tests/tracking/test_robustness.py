@@ -17,10 +17,13 @@ import pytest
 import zips
 from driven import Run
 
+import mlbench
 from mlbench import results
 from mlbench.experiment import config, events, provenance
+from mlbench.experiment.errors import UserError
 from mlbench.launch import execute
 from mlbench.tracking import uploader
+from mlbench.tracking.recover import recover
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2x9"
@@ -105,9 +108,33 @@ def test_a_damaged_record_is_told_and_can_be_deleted(root: Path, content: str, c
     shown = capsys.readouterr()
     assert [one["run"] for one in json.loads(shown.out)] == ["run-2"] and "run-1" in shown.err
     assert results.main(["show", "run-1", where]) == 2
-    assert "is damaged or of another version" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "record.json is damaged (remove it and results sync" in shown and "results delete run-1" in shown
     assert results.main(["delete", "run-1", where, "--yes"]) == 0
     assert not (root / "run-1").exists() and (root / "run-2").exists()
+
+
+def test_what_another_version_wrote_is_told_with_that_version(root: Path, capsys: Any) -> None:
+    """As mlbench 0.1 wrote them: other fields, and never called damaged."""
+    record, log = root / "run-1" / "record.json", root / "run-1" / "events.jsonl"
+    record.write_text('{"run_id": "run-1", "mlbench": "0.1.3", "data_manifest": null}')
+    plan = root / "studies" / "old" / "study.yaml"
+    plan.parent.mkdir(parents=True)
+    plan.write_text("{name: old, mlbench: 0.1.3, asked: [], points: []}")
+    told = "is of another version of mlbench (0.1.3) (read it with mlbench 0.1.3)"
+    where = f"output_root={root}"
+    assert results.main(["list", where]) == 0
+    assert f"{record} {told}" in capsys.readouterr().err
+    for words in (["show", "run-1", where], ["plot", "study=old", where]):
+        assert results.main(words) == 2
+        shown = capsys.readouterr().err
+        assert told in shown and "damaged" not in shown
+    before = record.read_text()
+    lines = log.read_text().replace(f'"mlbench": "{mlbench.__version__}"', '"mlbench": "0.1.3"')
+    log.write_text(lines.replace('"deviations"', '"old_field"'))
+    with pytest.raises(UserError, match=r"the event log is of another version of mlbench \(0\.1\.3\)"):
+        recover(log.parent)
+    assert record.read_text() == before
 
 
 @pytest.fixture
