@@ -45,8 +45,8 @@ def copy(source: nn.Module, target: nn.Module) -> None:
     """Copy parameters by their order, which must have the same shapes."""
     pairs = zip(source.parameters(), target.parameters(), strict=True)
     for ours, theirs in pairs:
-        assert ours.shape == theirs.shape
-        theirs.data.copy_(ours)
+        assert ours.numel() == theirs.numel()
+        theirs.data.copy_(ours.view_as(theirs))
 
 
 def copy_gnmt(ours: Any, theirs: Any) -> None:

@@ -1,3 +1,4 @@
+import copy
 import math
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
 from mlbench.tasks.logreg import data
-from mlbench.tasks.logreg.model import correct, cross_entropy, linear
+from mlbench.tasks.logreg.model import Linear, correct, cross_entropy
 from mlbench.training import loop
 from mlbench.training.worker import Worker
 
@@ -38,49 +39,65 @@ def loss(logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, l2: f
 
 
 def test_the_map_is_linear_without_bias():
-    model = linear(2000)
-    assert [tuple(p.shape) for p in model.parameters()] == [(1, 2000)]
+    model = Linear(2000)
+    assert [tuple(p.shape) for p in model.parameters()] == [(2000,)]
     x = torch.randn(3, 2000)
     torch.testing.assert_close(model(2 * x), 2 * model(x))
+
+
+def test_the_step_is_that_of_torchs_sgd(data_root: Path) -> None:
+    setup = registry.build(compose(["task=logreg"]).task, mini_worker(Worker(), data_root))
+    copied = copy.deepcopy(setup.model)
+    theirs = torch.optim.SGD(
+        copied.parameters(), lr=3.0, weight_decay=setup.optimizer.defaults["weight_decay"]
+    )
+    setup.optimizer.param_groups[0]["lr"] = 3.0
+    for weight in (*setup.model.parameters(), *copied.parameters()):
+        weight.grad = torch.arange(len(weight)) / len(weight)
+    assert setup.optimizer_step is not None
+    setup.optimizer_step()
+    theirs.step()
+    for ours, expected in zip(setup.model.parameters(), copied.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_loss_and_gradient_equal_the_closed_form(rows):
     features, labels = rows
     torch.manual_seed(1)
-    model = linear(20).double()
+    model = Linear(20).double()
     value = loss(model(torch.from_numpy(features)), torch.from_numpy(labels), model.weight, L2)
     value.backward()
-    w = model.weight.detach().numpy()[0]
+    w = model.weight.detach().numpy()
     probability = 1 / (1 + np.exp(-features @ w))
     gradient = features.T @ (probability - labels) / len(labels) + L2 * w
     assert value.shape == ()
     assert value.item() == pytest.approx(objective(features, labels, w), rel=1e-12)
     assert model.weight.grad is not None
-    np.testing.assert_allclose(model.weight.grad.numpy()[0], gradient, rtol=1e-10, atol=1e-15)
+    np.testing.assert_allclose(model.weight.grad.numpy(), gradient, rtol=1e-10, atol=1e-15)
 
 
 def test_scikit_learns_optimum_is_ours(rows):
     """Its objective is 1/2 ||w||^2 + C * sum of losses: ours times 1/l2 for C = 1/(n * l2)."""
     features, labels = rows
     fitted = LogisticRegression(C=1 / (len(labels) * L2), fit_intercept=False, tol=1e-10)
-    w = fitted.fit(features, labels).coef_
+    w = fitted.fit(features, labels).coef_[0]
     weight = torch.tensor(w, requires_grad=True)
-    logits = torch.from_numpy(features) @ weight.T
+    logits = torch.from_numpy(features) @ weight
     value = loss(logits, torch.from_numpy(labels), weight, L2)
     value.backward()
-    assert value.item() == pytest.approx(objective(features, labels, w[0]), rel=1e-12)
+    assert value.item() == pytest.approx(objective(features, labels, w), rel=1e-12)
     assert weight.grad is not None
     assert weight.grad.abs().max() < 1e-7
     off = torch.from_numpy(w + 0.01)
-    assert loss(torch.from_numpy(features) @ off.T, torch.from_numpy(labels), off, L2) > value
+    assert loss(torch.from_numpy(features) @ off, torch.from_numpy(labels), off, L2) > value
 
 
 def test_mean_of_two_workers_gradients_is_the_joined_batchs(rows):
     features, labels = (torch.from_numpy(part) for part in rows)
 
     def gradient(part):
-        weight = torch.full((1, 20), 0.3, dtype=torch.double, requires_grad=True)
-        loss(features[part] @ weight.T, labels[part], weight, L2).backward()
+        weight = torch.full((20,), 0.3, dtype=torch.double, requires_grad=True)
+        loss(features[part] @ weight, labels[part], weight, L2).backward()
         assert weight.grad is not None
         return weight.grad
 
@@ -90,20 +107,20 @@ def test_mean_of_two_workers_gradients_is_the_joined_batchs(rows):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool])
 def test_labels_of_any_type_give_the_same_loss(dtype):
-    logits, labels = torch.tensor([[2.0], [-1.0], [0.5]]), torch.tensor([1, 0, 1])
+    logits, labels = torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 1])
     expected = (np.logaddexp(0, -2) + np.logaddexp(0, -1) + np.logaddexp(0, -0.5)) / 3
-    value = loss(logits, labels.to(dtype), torch.zeros(1, 4), L2)
+    value = loss(logits, labels.to(dtype), torch.zeros(4), L2)
     assert value.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_large_logits_stay_finite():
-    logits = torch.tensor([[1e4], [-1e4]])
-    assert loss(logits, torch.tensor([0, 1]), torch.zeros(1, 4), L2).item() == pytest.approx(1e4)
+    logits = torch.tensor([1e4, -1e4])
+    assert loss(logits, torch.tensor([0, 1]), torch.zeros(4), L2).item() == pytest.approx(1e4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
 def test_correct_counts_rows_by_the_sign_of_the_logit(dtype):
-    logits = torch.tensor([[3.0], [-0.1], [0.0], [0.1], [-2.0]])
+    logits = torch.tensor([3.0, -0.1, 0.0, 0.1, -2.0])
     assert correct(logits, torch.tensor([1, 0, 0, 0, 1]).to(dtype)).item() == 3
 
 
@@ -126,7 +143,7 @@ def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
         return float(np.logaddexp(0, -(2 * labels - 1) * (features @ w)).mean() + l2 / 2 * w @ w)
 
     best = objective(fitted.fit(features, labels).coef_[0])
-    ours = objective(setup.model.get_parameter("weight").detach().double().numpy()[0])
+    ours = objective(setup.model.get_parameter("weight").detach().double().numpy())
     assert best <= ours <= best + 1e-3
 
 

@@ -3,7 +3,7 @@ import torch
 from torch import Generator
 
 from mlbench.datasets import torchvision_ops
-from mlbench.tasks.resnet20.augment import PADDING, crop, draw, normalise
+from mlbench.tasks.resnet20.augment import PADDING, crop, draw
 
 IMAGES = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8, generator=Generator().manual_seed(1))
 DEVICES = [
@@ -23,7 +23,10 @@ def test_a_batch_is_cropped_and_mirrored_as_torchvision_does_image_by_image(devi
     functional = torchvision_ops.load().transforms.functional
     top, left, mirrored = draw(len(IMAGES), flip=True, generator=Generator().manual_seed(2))
     found = crop(IMAGES.to(device), top, left, mirrored)
-    for image, result, t, l_, m in zip(IMAGES, found.cpu(), top, left, mirrored, strict=True):
+    assert mirrored is not None
+    for image, result, t, l_, m in zip(
+        IMAGES, found.cpu().permute(0, 3, 1, 2), top, left, mirrored, strict=True
+    ):
         expected = functional.crop(functional.pad(image, [PADDING]), int(t), int(l_), 32, 32)
         assert torch.equal(result, functional.hflip(expected) if m else expected)
     assert found.dtype == torch.uint8 and found.device.type == device
@@ -33,8 +36,8 @@ def test_all_corners_and_both_sides_are_drawn_equally_often():
     top, left, mirrored = draw(81_000, flip=True, generator=Generator().manual_seed(3))
     counts = torch.bincount(top * 9 + left, minlength=81)
     assert len(counts) == 81 and abs(counts - 1000).max() < 150  # deviation 31
-    assert abs(mirrored.float().mean() - 0.5) < 0.01
-    assert not draw(1000, flip=False, generator=Generator().manual_seed(3))[2].any()
+    assert mirrored is not None and abs(mirrored.float().mean() - 0.5) < 0.01
+    assert draw(1000, flip=False, generator=Generator().manual_seed(3))[2] is None
 
 
 @pytest.mark.parametrize("flip", [True, False])
@@ -49,13 +52,3 @@ def test_the_batch_itself_is_left_as_it_is():
     before = IMAGES.clone()
     crop(IMAGES, *draw(len(IMAGES), flip=True, generator=Generator().manual_seed(7)))
     assert torch.equal(IMAGES, before)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_pixels_are_normalised_as_torchvision_does_it(device):
-    functional = torchvision_ops.load().transforms.functional
-    mean, std = torch.tensor([0.49, 0.48, 0.45]), torch.tensor([0.25, 0.24, 0.26])
-    found = normalise(IMAGES.to(device), mean=mean, std=std)
-    expected = functional.normalize(IMAGES / 255, mean.tolist(), std.tolist())
-    assert torch.allclose(found.cpu(), expected, atol=1e-6)
-    assert found.dtype == torch.float32 and found.device.type == device

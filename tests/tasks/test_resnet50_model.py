@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mlbench.datasets import torchvision_ops
-from mlbench.tasks.resnet50.model import Bottleneck, normaliser, parameter_groups, resnet
+from mlbench.tasks.resnet50.model import Bottleneck, parameter_groups, resnet
 from mlbench.training.flops import training_flops
 from mlbench.training.schedules import Schedule, warmup_cosine
 
@@ -82,16 +82,6 @@ def test_one_image_needs_the_flops_that_its_layers_say() -> None:
     found = training_flops(resnet(**FULL), [torch.empty(2, 3, 224, 224)], lambda logits: logits.sum())
     # Three products of every layer, but no gradient with respect to the pixels.
     assert found == 2 * (3 * multiply_adds - stem)
-
-
-def test_normalising_is_what_torchvision_does_in_another_layout() -> None:
-    transforms = torchvision_ops.load().transforms.functional
-    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    images = torch.randint(0, 256, (3, 8, 8, 3), dtype=torch.uint8)
-    expected = transforms.normalize(images.permute(0, 3, 1, 2).float() / 255, mean, std)
-    found = normaliser(8, mean=mean, std=std, device=torch.device("cpu"))(images)
-    assert torch.allclose(found, expected, atol=1e-6)
-    assert found.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_the_rate_rises_for_five_epochs_and_falls_as_a_cosine_to_nothing() -> None:

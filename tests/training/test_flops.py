@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mlbench.tasks.logreg.model import cross_entropy, linear
+from mlbench.tasks.logreg.model import Linear, cross_entropy
 from mlbench.tasks.resnet20.model import resnet
 from mlbench.training.flops import training_flops
 
@@ -55,7 +55,7 @@ def test_logistic_regression_needs_four_flops_a_feature():
         rows = torch.zeros(len(logits), device=logits.device)
         return cross_entropy(logits, rows)
 
-    assert training_flops(linear(2000), [torch.randn(128, 2000)], loss) == 4 * 2000
+    assert training_flops(Linear(2000), [torch.randn(128, 2000)], loss) == 4 * 2000
 
 
 def test_recurrent_layers_are_counted_by_the_token():

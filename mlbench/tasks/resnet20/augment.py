@@ -7,34 +7,29 @@ from torch import Generator, Tensor
 PADDING = 4  # pixels a side (He et al. 2015, section 4.2)
 
 
-def draw(batch: int, *, flip: bool, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw for each image the crop's top and left, 0..2 * PADDING, and whether it is mirrored."""
+def draw(batch: int, *, flip: bool, generator: Generator) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Draw for each image the crop's top and left, 0..2 * PADDING, and with `flip` whether it is mirrored."""
     device = generator.device
     offsets = torch.randint(2 * PADDING + 1, (2, batch), generator=generator, device=device)
-    mirrored = torch.zeros(batch, dtype=torch.bool, device=device)
-    if flip:
-        mirrored = torch.rand(batch, generator=generator, device=device) < 0.5
+    mirrored = torch.rand(batch, generator=generator, device=device) < 0.5 if flip else None
     return offsets[0], offsets[1], mirrored
 
 
-def crop(images: Tensor, top: Tensor, left: Tensor, mirrored: Tensor) -> Tensor:
+def crop(images: Tensor, top: Tensor, left: Tensor, mirrored: Tensor | None) -> Tensor:
     """Cut each image [n, c, h, w] out of itself padded with zeros, at its own place, and mirror some.
 
-    One gather for the batch. `top`, `left` and `mirrored` are [n], as `draw` returns them.
+    Returns [n, h, w, c]: one gather of windows whose rows lie together. `top`, `left` and `mirrored` are
+    [n], as `draw` returns them.
     """
     n, channels, height, width = images.shape
-    top, left, mirrored = (each.to(images.device) for each in (top, left, mirrored))
-    padded = F.pad(images, (PADDING,) * 4)
-    across = torch.arange(width, device=images.device)
-    across = torch.where(mirrored[:, None], width - 1 - across, across) + left[:, None]
-    down = torch.arange(height, device=images.device) + top[:, None]
-    each = torch.arange(n, device=images.device)[:, None, None, None]
-    channel = torch.arange(channels, device=images.device)[None, :, None, None]
-    return padded[each, channel, down[:, None, :, None], across[:, None, None, :]]
-
-
-def normalise(images: Tensor, *, mean: Tensor, std: Tensor) -> Tensor:
-    """Return uint8 images [n, 3, h, w] as float32 with mean 0 and deviation 1 a channel."""
-    scale = 1 / (255 * std.to(images.device))
-    shift = mean.to(images.device) / std.to(images.device)
-    return images.float() * scale[:, None, None] - shift[:, None, None]
+    padded = F.pad(images.permute(0, 2, 3, 1).contiguous(), (0, 0, PADDING, PADDING, PADDING, PADDING))
+    row = padded.stride(1)
+    places = 2 * PADDING + 1
+    windows = padded.as_strided(
+        (n, places, places, height, width * channels), (padded.stride(0), row, channels, row, 1)
+    )
+    top, left = top.to(images.device), left.to(images.device)
+    found = windows[torch.arange(n, device=images.device), top, left].view(n, height, width, channels)
+    if mirrored is None:
+        return found
+    return torch.where(mirrored.to(images.device)[:, None, None, None], found.flip(2), found)

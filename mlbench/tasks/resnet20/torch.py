@@ -1,14 +1,14 @@
 """The CIFAR ResNets with SGD until the goal or the last epoch."""
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mlbench.tasks.pixels import memory_format, normaliser
 from mlbench.tasks.resnet20 import Config, data
-from mlbench.tasks.resnet20.augment import crop, draw, normalise
+from mlbench.tasks.resnet20.augment import crop, draw
 from mlbench.tasks.resnet20.model import resnet
 from mlbench.training import sampling, schedules
 from mlbench.training.flops import training_flops
@@ -29,11 +29,15 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains."""
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
     device = worker.device
-    normalised = partial(normalise, mean=files.mean.to(device), std=files.std.to(device))
+    layout = memory_format(device, "fp32")
+    normalise = normaliser(
+        data.SIDE, mean=files.mean.tolist(), std=files.std.tolist(), device=device, memory_format=layout
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
         model = resnet(config.depth, variant=config.variant, shortcut=config.shortcut, width=config.width)
     model = model.to(device)
+    model.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stub has not got it
     optimizer = torch.optim.SGD(
         model.parameters(),
         lr=config.lr,
@@ -60,8 +64,10 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         own = slice(worker.rank * config.batch_size, (worker.rank + 1) * config.batch_size)
 
         def fetch(chosen: Tensor) -> tuple[Tensor, Tensor]:
-            params = (each[own] for each in draw(global_batch, flip=files.flip, generator=crops))
-            return normalised(crop(images.index_select(0, chosen), *params)), labels.index_select(0, chosen)
+            top, left, mirrored = draw(global_batch, flip=files.flip, generator=crops)
+            mirrored = None if mirrored is None else mirrored[own]
+            cut = crop(images.index_select(0, chosen), top[own], left[own], mirrored)
+            return normalise(cut), labels.index_select(0, chosen)
 
         return sampling.BatchIterator(rows, fetch)
 
@@ -71,7 +77,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         totals = torch.zeros(3, dtype=torch.float64, device=device)
         for begin in range(part.start, part.stop, VALIDATION_BATCH):
             rows = slice(begin, min(begin + VALIDATION_BATCH, part.stop))
-            logits = trained(normalised(images[rows]))
+            logits = trained(normalise(images[rows].permute(0, 2, 3, 1)))
             totals[0] += F.cross_entropy(logits, labels[rows], reduction="sum")
             totals[1] += (logits.argmax(1) == labels[rows]).sum()
             totals[2] += len(labels[rows])
@@ -82,7 +88,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         images, labels = splits.train
         return training_flops(
             model,
-            [normalised(images[:1])],
+            [normalise(images[:1].permute(0, 2, 3, 1))],
             lambda logits: F.cross_entropy(logits, labels[:1].to(logits.device)),
         )
 

@@ -5,9 +5,8 @@ one can; at full width its parameters have torchvision's names, shapes and order
 equal outputs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -90,21 +89,3 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
         {"params": decayed, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-
-
-def normaliser(
-    side: int, *, mean: Sequence[float], std: Sequence[float], device: torch.device
-) -> Callable[[Tensor], Tensor]:
-    """Return what turns uint8 images [n, side, side, 3] into float32 [n, 3, side, side], channels last.
-
-    Pixels in 0..1 then have the given mean and deviation taken out. The three numbers are written out for
-    all pixels: a fifth of the time of broadcasting along an innermost dimension of three on a CPU.
-    """
-    deviation = torch.tensor(std, device=device)
-    scale = (1 / (255 * deviation)).repeat(side * side)
-    shift = (torch.tensor(mean, device=device) / deviation).repeat(side * side)
-
-    def normalise(images: Tensor) -> Tensor:
-        return (images.flatten(1) * scale).sub_(shift).view(images.shape).permute(0, 3, 1, 2)
-
-    return normalise

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mlbench.tasks.pixels import memory_format, normaliser
 from mlbench.tasks.resnet50 import RATE_SAMPLES, Config, batches, data, decode, model
 from mlbench.training import precision, sampling, schedules
 from mlbench.training.flops import training_flops
@@ -38,7 +39,8 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         torch.manual_seed(worker.seed)  # the same start on every rank
         net = model.resnet(stage_blocks=config.stage_blocks, width=config.width, classes=len(files.classes))
     net = net.to(worker.device)
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub has not got it
+    layout = memory_format(worker.device, config.precision)
+    net.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stub has not got it
     optimizer = torch.optim.SGD(
         model.parameter_groups(net, config.weight_decay),
         lr=config.lr * batch * worker.world_size / RATE_SAMPLES,
@@ -59,7 +61,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         for weight in net.parameters():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
-    normalise = model.normaliser(config.crop, mean=MEAN, std=STD, device=worker.device)
+    normalise = normaliser(config.crop, mean=MEAN, std=STD, device=worker.device, memory_format=layout)
 
     def on_device(pixels: decode.Pixels) -> tuple[Tensor, Tensor]:
         if not cuda:

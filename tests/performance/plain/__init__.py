@@ -25,7 +25,7 @@ def build(config: Any, model: nn.Module) -> Plain:
 
     sizes: Any = model
     if config.name == "logreg":
-        return rows.logistic(config, features=sizes.in_features)
+        return rows.logistic(config, features=len(sizes.weight))
     if config.name == "resnet20":
         return images.small(config)
     if config.name == "resnet50":
