@@ -11,7 +11,7 @@ from mlbench.analysis import compare, select
 from mlbench.experiment import format, record, run_folders
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.terminal import run_table, show, tables
+from mlbench.terminal import comparison, run_table, show
 from mlbench.terminal.args import (
     FAILED,
     JSON,
@@ -76,11 +76,9 @@ def _compare(args: Args) -> int:
         raise UserError(f"compare takes two selections, got a third: {narrow[0]}", hint="quote a selection")
     limit = args.options.fail_if_slower
     sides = [_selected(args, [*side.split(), *narrow]) for side in (a, b)]
-    compared = compare.compare(*sides, limit=limit)
-    if args.json:
-        print(format.json_text(tables.plain(compared)))
-    else:
-        print(tables.compared(compared, limit=limit))
+    compared = compare.compare(*sides, limit=limit, with_disturbed=args.options.with_disturbed)
+    text = comparison.text(compared, limit=limit)
+    print(format.json_text(comparison.plain(compared)) if args.json else text)
     return FAILED if any(pair.regression for pair in compared.pairs) else OK
 
 
@@ -124,7 +122,7 @@ def _import(args: Args) -> int:
 
 def _plot(args: Args) -> int:
     """Write the report of a selection."""
-    from mlbench.report import writer
+    from mlbench.report import grouping, writer
 
     records = _some(args) if args.words else _selected(args)
     if not records:
@@ -135,7 +133,9 @@ def _plot(args: Args) -> int:
         question=args.settings["question"] or f"What do the runs {filters or 'here'} show?",
         commands=(f"{COMMAND.program} plot {filters}".strip(),),
     )
-    for path in writer.write(records, Path(args.settings["to"] or args.output_root / "reports"), study=text):
+    folder = Path(args.settings["to"] or args.output_root / "reports")
+    found = grouping.groups(records, with_disturbed=args.options.with_disturbed)
+    for path in writer.write(records, folder, study=text, found=found):
         print(path)
     return OK
 
@@ -283,6 +283,12 @@ def _sections() -> Iterator[tuple[str, str]]:
 
 
 PROGRAM = "python -m mlbench.results"
+WITH_DISTURBED: dict[str, dict[str, Any]] = {
+    "--with-disturbed": {
+        "action": "store_true",
+        "help": "count runs, too, beside which their machine did something else",
+    }
+}
 COMMAND = Command(
     "results",
     "Finished runs: what was measured in output_root, and how it compares.",
@@ -331,6 +337,7 @@ COMMAND = Command(
             settings=OUTPUT_ROOT,
             overrides=True,
             options=JSON
+            | WITH_DISTURBED
             | {
                 "--fail-if-slower": {
                     "type": percentage,
@@ -386,6 +393,7 @@ COMMAND = Command(
                 "question": ("", "what the report answers; its first line"),
             },
             overrides=True,
+            options=WITH_DISTURBED,
             examples=(
                 (f"{PROGRAM} plot task=resnet20 to=figures", ""),
                 (f"{PROGRAM} plot study:scaling", ""),

@@ -386,3 +386,39 @@ def test_show_takes_the_id_that_mlflow_gave_the_run(root: Path, capsys: Any) -> 
     assert json.loads(capsys.readouterr().out)["run_id"] == "2026-a-1"
     assert results.main(["show", 32 * "0", f"output_root={root}"]) == 2
     assert 32 * "0" in capsys.readouterr().err
+
+
+def test_what_noise_left_out_is_counted_in_the_verdict_and_comes_back_on_request(
+    root: Path, tmp_path: Path, capsys: Any
+) -> None:
+    timed(root, ["workers=1"], FAST)
+    timed(root, ["workers=3"], [*SLOW, 90.0], first_seed=30)
+    noisy = root / "run-workers3-22" / "record.json"
+    reason = "other processes used 1.5 of the 2 CPUs of here while it trained"
+    changed = record.load(noisy).model_copy(update={"disturbances": [reason], "caveats": [reason]})
+    changed.save(noisy.parent)
+    words = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
+    assert results.main(words) == 0
+    shown = capsys.readouterr().out
+    verdict = next(line for line in shown.splitlines() if line.startswith("verdict"))
+    assert verdict.endswith("; 1 run left out for noise (--with-disturbed counts them)")
+    assert "workers, gloo, local, 4 runs" in shown and reason in shown
+    assert results.main([*words, "--with-disturbed"]) == 0
+    shown = capsys.readouterr().out
+    assert "left out" not in shown and "workers, gloo, local, 5 runs" in shown
+    for option, times in (((), "4 of 4"), (("--with-disturbed",), "5 of 5")):
+        place = tmp_path / times
+        assert results.main(["plot", "workers=3", f"to={place}", f"output_root={root}", *option]) == 0
+        page = (place / "report.html").read_text()
+        assert times in page and reason in page
+
+
+def test_two_points_that_look_alike_are_told_apart_by_the_field_in_which_they_differ(
+    root: Path, capsys: Any
+) -> None:
+    timed(root, ["workers=3", "hardware.threads_per_worker=1"], FAST)
+    timed(root, ["workers=3", "hardware.threads_per_worker=2"], SLOW, first_seed=30)
+    words = ["compare", "hardware.threads_per_worker=1", "hardware.threads_per_worker=2"]
+    assert results.main([*words, f"output_root={root}"]) == 0
+    a, b = capsys.readouterr().out.splitlines()[:2]
+    assert "threads_per_worker=1, 4 runs" in a and "threads_per_worker=2, 4 runs" in b

@@ -14,7 +14,7 @@ def disturbed(runs: Sequence[Record]) -> dict[str, str]:
     A run tells what else its machine did, and its nodes' calibration may be far from that of the other runs.
     A run that missed its goal is not among them: its time is infinite whatever disturbed it.
     """
-    reasons = {run.run_id: reason for run in runs if (reason := _told(run))}
+    reasons = {run.run_id: run.disturbances[0] for run in runs if run.disturbances}
     rates = [_slowest_node(run) for run in runs]
     for run, share in zip(runs, calibration_outliers(rates), strict=True):
         if share is not None:
@@ -41,15 +41,10 @@ def mixture(runs: Sequence[Record]) -> tuple[str, ...]:
     machines = {machine for one in dumped if (machine := _machine(one["nodes"]))}
     if len(machines) > 1:
         found.append(f"{len(machines)} kinds of machines")
-    imported = sum(_imported(run) for run in runs)
+    imported = sum(run.imported for run in runs)
     if 0 < imported < len(runs):
         found.append("runs measured here and imported ones")
     return tuple(found)
-
-
-def _told(run: Record) -> str:
-    told: list[str] = getattr(run, "disturbances", [])
-    return told[0] if told else ""
 
 
 def _slowest_node(run: Record) -> float | None:
@@ -73,8 +68,3 @@ def _machine(nodes: Sequence[dict[str, Any]]) -> str:
         if node.get("cpu_model")
     }
     return " ".join(sorted(kinds))
-
-
-def _imported(run: Record) -> bool:
-    software = run.model_dump(mode="json", include={"software"})["software"]
-    return bool(getattr(run, "imported", False) or software.get("imported"))

@@ -28,7 +28,7 @@ from mlbench.experiment.record import Record
 # task names and reads its data must agree, too (`data_fields`).
 MUST_AGREE = ("task.name", "scale", "goal", "task.metric", "data")
 EQUAL = 1e-9  # relative; runs that differ by less have no spread
-Verdict = Literal["faster", "slower", "no difference shown", "no verdict"]
+Verdict = Literal["faster", "slower", "no difference shown", "inconclusive", "no verdict"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ def _constant_fields(of_a: Sequence[Point], of_b: Sequence[Point]) -> set[str]:
     """Return the fields that have one value all over A and another all over B."""
     sides = [[_fields(point) for point in side] for side in (of_a, of_b)]
     names = _differing(of_a[0], of_b[0])
-    return {n for n in names if all(len({repr(point.get(n)) for point in side}) == 1 for side in sides)}
+    constant = {n for n in names if all(len({repr(point.get(n)) for point in side}) == 1 for side in sides)}
+    return {n for n in constant if sides[0][0].get(n) != sides[1][0].get(n)}  # null and absent are alike
 
 
 def _pair(a: Point, b: Point, limit: float | None) -> Pair:
@@ -164,7 +165,7 @@ def _pair(a: Point, b: Point, limit: float | None) -> Pair:
         x, y = [1 / v for v in x], [1 / v for v in y]
     verdict, why = _verdict(a, b, x, y, paired=paired)
     goal_regression = _goal_regression(a, b)
-    if goal_regression and verdict == "no difference shown":
+    if goal_regression and verdict in ("no difference shown", "inconclusive"):
         why = f"{goal_regression}: so few runs do not show that this is more than chance"
     regression = None
     if limit is not None:
@@ -236,7 +237,11 @@ def _verdict(
         return "slower", "B needs more time than A"
     if _significantly_above(y, x, 1.0, paired=paired):
         return "faster", "B needs less time than A"
-    return "no difference shown", "what was measured is within what chance does"
+    ratio = bootstrap.ratio(y, x, paired=paired)
+    if ratio.low is not None and ratio.high is not None and (ratio.low > 1 or ratio.high < 1):
+        few = format.counted(min(len(x), len(y)), "run")
+        return "inconclusive", f"too few runs: the interval excludes 1, but {few} a side do not suffice"
+    return "no difference shown", "the difference is within run-to-run noise"
 
 
 def _significantly_above(a: Sequence[float], b: Sequence[float], limit: float, *, paired: bool) -> bool:
@@ -276,11 +281,10 @@ def _notes(a: Point, b: Point) -> tuple[str, ...]:
     for side, point in (("A", a), ("B", b)):
         if point.mixture:
             notes.append(f"{side}: its runs mix {' and '.join(point.mixture)}")
-        left_out = [run for run in point.disturbed if run not in {one.run_id for one in point.records}]
-        if left_out:
+        if left_out := list(point.left_out.values()):
             notes.append(
                 f"{side}: {len(left_out)} of {point.n + len(left_out)} runs are left out, something else ran "
-                f"beside them ({point.disturbed[left_out[0]]})"
+                f"beside them ({left_out[0]})"
             )
         if point.missed:
             notes.append(

@@ -103,6 +103,12 @@ class Point:
         return len(self.records)
 
     @property
+    def left_out(self) -> dict[str, str]:
+        """Why disturbed runs are listed and enter no value, by run id."""
+        counted = {run.run_id for run in self.records}
+        return {run_id: reason for run_id, reason in self.disturbed.items() if run_id not in counted}
+
+    @property
     def exclusion_reason(self) -> str | None:
         """Why no speed-up may be taken from these runs; None if one may."""
         if self.oversubscribed:
@@ -187,7 +193,7 @@ def _quiet_point(runs: list[Record], *, with_disturbed: bool) -> Point:
     pooled = runs if with_disturbed or not any(run.status in TIMED for run in quiet) else quiet
     point = _point(pooled)
     if with_disturbed:
-        told = {sentence for run in pooled for sentence in getattr(run, "disturbances", [])}
+        told = {sentence for run in pooled for sentence in run.disturbances}
         point = replace(point, caveats=tuple(one for one in point.caveats if one not in told))
     return replace(point, disturbed=disturbed, mixture=comparability.mixture(pooled))
 

@@ -53,6 +53,14 @@ def straggler(lateness: Sequence[Sequence[LatenessBlock]], *, clock_error_s: flo
     return Straggler(rank, last, 1 / ranks, median(ordered), low, high)
 
 
+def latest(lateness: Sequence[Sequence[LatenessBlock]]) -> str | None:
+    """Return the rank that launched its gradients last, and how late; None where nothing was compared."""
+    late = [median(block.median_s for block in blocks) for blocks in lateness if blocks]
+    if len(late) < max(2, len(lateness)):
+        return None
+    return f"rank {late.index(max(late))}, {duration(max(late))} after the mean of the others"
+
+
 def sentence(found: Straggler) -> str:
     """Return what to tell a reader."""
     return (

@@ -52,6 +52,9 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
     totals = _totals(per_rank, elapsed=validations[-1].elapsed if validations else 0.0)
     rate = totals["samples_per_s"]
     disturbed = _disturbances(end, result.nodes)
+    if disturbed:  # measured while it ran, so the load before it says nothing more
+        quiet = [one for one in start.warnings if "load average" not in one]
+        start = start.model_copy(update={"warnings": quiet})
     caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed) + disturbed
     startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
     told = {sentence for node in result.nodes for sentence in node.warnings}

@@ -57,6 +57,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     registry.require_data(experiment.task, experiment.scale, experiment.data_root)
     if worker.local_rank == 0:
         checked_data(task.prepare(experiment.task, experiment.data_root))  # hashed once a node
+    if worker.rank == 0:
+        worker.heartbeat({"doing": "calibrating the nodes"})
     node = describe_node(spec) if worker.local_rank == 0 else None
     process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
     worker.barrier()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from mlbench.analysis import compare
+from mlbench.analysis import compare, stragglers
 from mlbench.analysis.points import OURS, points
 from mlbench.analysis.speedup import Point, Speedup, families, speedups
 from mlbench.experiment.format import counted
@@ -79,9 +79,12 @@ class Group:
         return f"{first}, n = {n} a point, data {data}"
 
 
-def groups(records: Sequence[Record]) -> list[Group]:
-    """Return the records by what may be compared at all; ours come before published ones."""
-    found = points(records)
+def groups(records: Sequence[Record], *, with_disturbed: bool = False) -> list[Group]:
+    """Return the records by what may be compared at all; ours come before published ones.
+
+    `with_disturbed`: pool also runs beside which their machine did something else.
+    """
+    found = points(records, with_disturbed=with_disturbed)
     compared = {id(one.point): one for one in speedups(found)}
     together: dict[tuple[str, ...], list[list[Point]]] = {}
     for family in families(found):
@@ -105,6 +108,39 @@ def tables(group: Group) -> dict[str, list[dict[str, Any]]]:
         for point in family.points
     }
     return {label: rows for label, rows in found.items() if rows}
+
+
+def disturbances(group: Group) -> list[str]:
+    """Return how many runs of each point something disturbed, and what; one sentence a point."""
+    sentences = []
+    for family in group.families:
+        for point in family.points:
+            runs = point.left_out or point.disturbed
+            if runs:
+                what = "left out" if point.left_out else "counted, though disturbed"
+                share = of(len(runs), point.n + len(point.left_out))
+                reasons = "; ".join(dict.fromkeys(runs.values()))
+                sentences.append(f"{family.prefix}{workers(point)}: {share} {what}: {reasons}.")
+    return sentences
+
+
+def waiting(group: Group) -> list[str]:
+    """Return which rank kept the others waiting, one sentence a point, of the run where it did so most."""
+    sentences = []
+    for family in group.families:
+        for point in family.points:
+            late = [
+                found
+                for run in point.records
+                if (found := stragglers.straggler(run.lateness, clock_error_s=run.clock_error_s))
+            ]
+            if late:
+                worst = max(late, key=lambda one: one.median_s)
+                sentences.append(
+                    f"{family.prefix}{workers(point)}: in {of(len(late), point.n)} a rank kept the others "
+                    f"waiting; {stragglers.sentence(worst)}."
+                )
+    return sentences
 
 
 def of(part: int, whole: int) -> str:

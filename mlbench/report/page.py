@@ -12,7 +12,7 @@ from mlbench.analysis.chart import Chart
 from mlbench.experiment.record import Record
 from mlbench.report import render, tables
 from mlbench.report.charts import charts
-from mlbench.report.grouping import Group, groups
+from mlbench.report.grouping import Group, disturbances, groups, waiting
 from mlbench.report.page_input import StudyText
 from mlbench.report.provenance_section import facts, provenance
 from mlbench.report.summary import answer
@@ -66,6 +66,8 @@ def page(
 
     found = groups(records) if found is None else found
     sections = [_section(group, place, found, references) for place, group in enumerate(found)]
+    points = [point for group in found for point in group.points]
+    disturbed = {run: why for point in points for run, why in point.disturbed.items()}
     drawn = {
         one.id: render.specification(one.chart)
         for section in sections
@@ -80,7 +82,7 @@ def page(
         facts=facts(records),
         sections=sections,
         missing=tables.missing(records, study.planned),
-        runs=tables.runs(records),
+        runs=tables.runs(records, disturbed),
         provenance=provenance(records),
         reading=READING,
         figures_json=_inside_script(drawn),
@@ -123,7 +125,7 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
         answer=answer(group),
         figures=[_Figure(f"figure-{place}-{chart.name}", chart, _svg(chart)) for chart in _worth(group)],
         table=tables.points(group),
-        notes=sorted(notes),
+        notes=[*sorted(notes), *disturbances(group), *waiting(group)],
         references=beside if group is first else [],
         unshown=unshown,
     )

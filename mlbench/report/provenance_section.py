@@ -37,7 +37,8 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
         "packages": _each(records, _packages),
         "division": _each(records, lambda record: [record.experiment.division.name]),
         "prepared data (SHA-256 of the manifest)": _each(records, lambda record: [record.data_hash]),
-        "noise told by the nodes": _each(records, lambda record: record.warnings),
+        "not official because": _each(records, lambda record: record.official_reasons),
+        "noise warnings": _each(records, lambda record: record.warnings),
         "caveats": _each(records, lambda record: record.caveats),
     }
     return [(name, values) for name, values in found.items() if values]

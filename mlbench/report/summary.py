@@ -122,9 +122,7 @@ def _certainty(some: Sequence[Point]) -> str:
             f"with {fewest} runs a point an interval is their whole range and covers the median in "
             f"{100 * max_coverage(fewest):.0f} % of studies, not {100 * LEVEL:.0f} %"
         )
-    left_out = sum(
-        run not in {one.run_id for one in point.records} for point in some for run in point.disturbed
-    )
+    left_out = sum(len(point.left_out) for point in some)
     if left_out:
         parts.append(f"{counted(left_out, 'run')} beside which the machine did something else are left out")
     mixed = sorted({what for point in some for what in point.mixture})

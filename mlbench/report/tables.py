@@ -1,13 +1,14 @@
 """The tables of the page: points with intervals, runs, what is missing, and published results."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mlbench.analysis import stragglers
 from mlbench.analysis.speedup import Estimate, Ratio, Speedup
 from mlbench.experiment import attempts
-from mlbench.experiment.format import duration, last_line, number, percent, usd
+from mlbench.experiment.format import counted, duration, last_line, number, percent, usd
 from mlbench.experiment.record import Record
 from mlbench.report.grouping import Group
 from mlbench.report.page_input import Planned
@@ -79,15 +80,16 @@ def points(group: Group) -> Table:
     )
 
 
-def runs(records: Iterable[Record]) -> Table:
-    """Return every run, missed ones with the reason."""
+def runs(records: Iterable[Record], disturbed: Mapping[str, str]) -> Table:
+    """Return every run, missed ones with the reason; `disturbed` has what disturbed a run, by its id."""
     headings = ["run", "task", "workers", "backend", "seed", "status", "time to accuracy", "best", "epochs"]
-    headings += ["why it ended, what disturbed it"]
+    headings += ["latest rank", "why it ended, what disturbed it"]
     unique = {record.run_id: record for record in records}
     rows = []
     for record in unique.values():
         why = [last_line(record.error)] if record.error else []
-        why += [f"{len(record.restarts)} restarts"] if record.restarts else []
+        why += [counted(len(record.restarts), "restart")] if record.restarts else []
+        beside = [disturbed[record.run_id]] if record.run_id in disturbed else []
         time = record.time_to_accuracy if record.status == "goal_reached" else None
         cells = [
             Cell(record.run_id),
@@ -102,7 +104,8 @@ def runs(records: Iterable[Record]) -> Table:
             ),
             Cell("-" if record.best is None else number(record.best), number=True),
             Cell(f"{record.epochs:g}", number=True),
-            Cell("; ".join([*why, *record.caveats, *record.warnings])),
+            Cell(stragglers.latest(record.lateness) or "-"),
+            Cell("; ".join(dict.fromkeys([*why, *record.caveats, *beside, *record.warnings]))),
         ]
         rows.append(Row(cells, apart=record.status not in ("goal_reached", "completed")))
     return Table(headings, rows)
@@ -174,6 +177,13 @@ def _cell(found: Estimate | Ratio | float | None, write: Callable[[float], str])
     return Cell(_finite(found.value, write), below, number=True)
 
 
+def _share(one: Speedup, phase: str) -> float | None:
+    """Return a phase as a share of the time in batches, the mean over ranks and runs; None for one worker."""
+    whole = math.fsum(one.point.phases.values())
+    seconds = one.point.phases.get(phase)
+    return seconds / whole if whole and seconds is not None and one.point.workers > 1 else None
+
+
 def _finite(value: float, write: Callable[[float], str]) -> str:
     return write(value) if math.isfinite(value) else "infinite"
 
@@ -188,6 +198,8 @@ _COLUMNS: dict[str, tuple[Callable[[Speedup], Any], Callable[[float], str]]] = {
     "compute-only speed-up": (lambda one: one.compute, number),
     "parallel efficiency": (lambda one: one.efficiency, percent),
     "exposed communication": (lambda one: one.point.exposed, percent),
+    "of it wait for the slowest": (lambda one: _share(one, "wait"), percent),
+    "of it transfer": (lambda one: _share(one, "transfer"), percent),
     "overlapped communication": (lambda one: one.point.overlapped, percent),
     "cost, on demand, with start-up": (lambda one: one.point.usd_with_startup, usd),
     "cost, on demand, training": (lambda one: one.point.usd, usd),

@@ -9,7 +9,6 @@ from mlbench.experiment import run_folders
 from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.record import FINISHED, Record
 
-Lines = list[tuple[str, str]]  # label and text
 SQLITE = "sqlite:///"
 
 
@@ -24,11 +23,12 @@ def lacking(record: Record, *, folder: Path, where: str | None, tracking_uri: st
     return [f"{reason}; upload it with", f"  {run_folders.results_command('sync', folder.parent)}"]
 
 
-def stored(record: Record, *, folder: Path, tracking_uri: str) -> Lines:
+def stored(record: Record, *, folder: Path, tracking_uri: str) -> list[str]:
     """Return the command that repeats the run, its folder, and how to open MLflow."""
     own = record.source == "mlbench"  # another suite's run cannot be repeated here
-    found = [("run again", again(record))] if own else []
-    return [*found, ("files", str(folder)), opening(tracking_uri)]
+    labelled = [("run again", again(record))] if own else []
+    labelled += [("files", str(folder)), opening(tracking_uri)]
+    return [f"{label + ':':16}{text}" for label, text in labelled]
 
 
 def full(record: Record, folder: Path) -> str:

@@ -1,58 +1,64 @@
-"""The result card: what one run measured, in words, with what qualifies it and how to make it again."""
+"""The result card of a run: at most 12 lines at its end, or everything that was measured."""
 
+import math
 import re
 import textwrap
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.panel import Panel
 from rich.text import Text
 
 from mlbench.experiment import format
-from mlbench.experiment.division import Deviation
-from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
 from mlbench.tasks import rcp, registry
-from mlbench.terminal import time_breakdown
+from mlbench.terminal import next_steps, time_breakdown
 
-WIDTH = 79  # columns of the plain card
-NARROWEST = 40  # columns of the panel; a narrower terminal breaks its lines itself
-WIDEST = 100  # columns of the panel; longer lines are hard to read
+WIDTH = 79  # columns where stdout is no terminal
+WIDEST = 100  # columns; longer lines are hard to read
 LABEL = 18  # columns of the first column
 ERROR_CHARACTERS = 400  # of a failure's reason; all of it is in record.json
-UNFINISHED = ("failed", "interrupted")
+NO_RESULT = ("failed", "interrupted", "diverged")
 STYLES = {
     "goal_reached": "green",
     "completed": "green",
     "goal_not_reached": "yellow",
     "interrupted": "yellow",
 }
-MARKED: dict[str, str] = dict.fromkeys(
-    ("next", "worker failures", "deviation", "caveat", "implausible", "noise"), "yellow"
-)
+MARKED = ("next", "worker failures", "deviation", "caveat", "implausible", "warning")  # labels in yellow
+BAR = 14  # columns of a phase's bar
+MOST_LINES = 12  # of the short card: half a terminal
+SENTENCE_LINES = 2  # of the verdict, the doubts and the advice in the short card
+MORE = " ... (--full)"
+COLUMNS = (("data_wait", "forward", "backward"), ("wait", "transfer", "optimizer"))
+JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
 
 Rows = list[tuple[str, str]]
 
 
 def verdict(record: Record) -> str:
     """Return how the run ended, in one sentence."""
-    last, goal = _progress(record), _goal(record)
-    reached = record.validations[-1].metrics.get(goal.metric) if goal and record.validations else None
-    if (
-        record.status == "goal_reached"
-        and goal
-        and reached is not None
-        and record.time_to_accuracy is not None
-    ):
-        value = format.measured(reached, _unit(record), goal)
-        after = format.duration(record.time_to_accuracy)
-        return f"GOAL REACHED: {goal.metric} {value} ({_asked(record)}) after {after}, {last}"
+    task, goal = record.experiment.task, record.goal
+    target = f"goal {format.asked(goal, task.metric_unit)}" if goal else "no goal"
+    best = "no validation"
+    if record.best is not None:
+        best = f"best {task.metric} {format.measured(record.best, task.metric_unit, goal)}"
+    progress = _progress(record)
+    if record.status == "goal_reached" and goal and record.validations:
+        value = record.validations[-1].metrics.get(goal.metric)
+        if value is not None and record.time_to_accuracy is not None:
+            measured = format.measured(value, task.metric_unit, goal)
+            after = format.duration(record.time_to_accuracy)
+            return f"GOAL REACHED: {goal.metric} {measured} ({target}) after {after}, {progress}"
     if record.status == "goal_not_reached":
-        return f"GOAL NOT REACHED: {_best(record)} ({_asked(record)}) after {last}"
+        return f"GOAL NOT REACHED: {best} ({target}) after {progress}"
     if record.status == "completed":
-        return f"COMPLETED: {last}" + (f", {_best(record)}; no goal was asked" if record.validations else "")
+        return f"COMPLETED: {progress}" + (f", {best}; no goal was set" if record.validations else "")
     if record.status == "diverged":
-        return f"DIVERGED: loss or validation stopped being a finite number in {last}, update {record.steps}"
+        return (
+            f"DIVERGED: loss or validation stopped being a finite number in {progress}, step {record.steps}"
+        )
     reason = " ".join(format.printable(record.error or "no reason was recorded").split())
     if len(reason) > ERROR_CHARACTERS:
         reason = reason[:ERROR_CHARACTERS] + " ..."
@@ -61,64 +67,90 @@ def verdict(record: Record) -> str:
 
 def advice(record: Record) -> str | None:
     """Return what to do after a run that did not end well."""
-    task = record.experiment.task
-    if record.status == "goal_not_reached":
-        return (
-            f"The recipe ends at {format.counted(getattr(task, 'epochs', 0), 'epoch')}. "
-            "Another seed may reach the goal; goal=light or a number of your own asks for less."
-        )
-    if record.status == "diverged":
-        return "Another seed or fewer workers may do; a lower task.lr needs division=open."
-    if record.status == "failed":
-        return (
-            "Run it with verbose=true to see what Ray and the workers say. max_failures=N allows N restarts "
-            "from the last checkpoint."
-        )
-    if record.status == "interrupted":
-        return "What was measured until then is kept. The command below measures it again."
-    return None
+    epochs = format.counted(getattr(record.experiment.task, "epochs", 0), "epoch")
+    return {
+        "goal_not_reached": f"The recipe ends at {epochs}. Another seed may reach the goal; goal=light or a "
+        "number of your own asks for less.",
+        "diverged": "Another seed or fewer workers may do; a lower task.lr needs division=open.",
+        "failed": "Run it with verbose=true to see what Ray and the workers say. max_failures=N allows N "
+        "restarts from the last checkpoint.",
+        "interrupted": "What was measured until then is kept. The command below measures it again.",
+    }.get(record.status)
+
+
+def full(record: Record, width: int = WIDTH) -> list[Text]:
+    """Return everything that was measured, in lines of at most `width` columns."""
+    lines = _verdict(record, wrapped(verdict(record), width))
+    for label, text in rows(record):
+        style = "yellow" if label in MARKED else ""
+        for number, line in enumerate(wrapped(text, width - LABEL - 2)):
+            lines.append(Text.assemble((f"  {'' if number else label:{LABEL}}", "dim"), (line, style)))
+    return lines
 
 
 def rows(record: Record) -> Rows:
-    """Return label and text of every line of the card that has something to say."""
+    """Return label and text of every line of the full card that has something to say."""
     found: list[tuple[str, str | None]] = [
         ("next", advice(record)),
         ("what", _what(record)),
         *time_breakdown.lines(record),
-        ("best in budget", _best_in_time(record)),
+        ("best in budget", _best_in_budget(record)),
         *_facts(record),
         ("cost", _cost(record)),
         ("worker failures", _failures(record)),
-        *(("deviation", _deviation(deviation)) for deviation in record.deviations),
+        *(("deviation", str(deviation)) for deviation in record.deviations),
         *(("caveat", caveat) for caveat in record.caveats),
         ("implausible", rcp.warning([record])),
-        *(("busy machine", warning) for warning in record.warnings),
-        ("official", _official(record)),
+        *(("warning", warning) for warning in record.warnings),
     ]
+    if record.official:
+        found.append(("official", "yes: division=closed scale=official"))
+    elif record.status not in NO_RESULT:
+        found += [("not official", reason) for reason in record.official_reasons]
     return [(label, format.printable(text)) for label, text in found if text]
 
 
-def plain(record: Record) -> str:
-    """Return the card as lines of at most 79 columns without boxes or colours."""
-    lines = wrapped(verdict(record), WIDTH)
-    for label, text in rows(record):
-        first, *others = wrapped(text, WIDTH - LABEL - 2)
-        lines.append(f"  {label:{LABEL}}{first}")
-        lines += [" " * (LABEL + 2) + line for line in others]
-    return "\n".join(lines)
+def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_only: bool) -> list[Text]:
+    """Return verdict, doubts, time, cost and phases: MOST_LINES lines, none wider but commands to copy."""
+    found = [(0, line) for line in _verdict(record, _cut(wrapped(verdict(record), width), width))]
+    found += [(1, line) for line in doubts(record, width)]
+    what = record.experiment
+    found.append((4, _row("run", f"{what.task.name} {what.scale}, {_where(record)}")))
+    hint = wrapped(advice(record) or "", width - LABEL)[:SENTENCE_LINES]
+    found += [(3, _row("" if number else "next", line)) for number, line in enumerate(hint)]
+    found.append((2, _row("time", _time(record, width - LABEL))))
+    if cost := _short_cost(record):
+        found.append((2 if record.cost else 6, _row("cost", cost)))
+    found += [(5, line) for line in _bars(record, width, "#" if ascii_only else "━")]
+    found.append((0, _row("all numbers", next_steps.full(record, folder))))
+    again = next_steps.again(record) if record.source == "mlbench" else ""
+    if again and len(again) + LABEL <= width:
+        found.append((3, _row("run again", again)))
+    label, opening = next_steps.opening(tracking_uri)
+    if len(opening) + LABEL <= width:
+        found.append((6, _row(label, opening)))
+    while len(found) > MOST_LINES:  # the least important goes; the full card has it
+        found.remove(max(reversed(found), key=lambda line: line[0]))
+    return [line for _, line in found]
 
 
-def panel(record: Record, *, width: int) -> Panel:
-    """Return the card as a rich panel of at most `width` columns; without sides, so it can be copied."""
-    style = STYLES.get(record.status, "red")
-    width = max(NARROWEST, min(width, WIDEST))
-    inner = width - 4  # the box's sides are blank, but there
-    lines = [Text("\n".join(wrapped(verdict(record), inner)) + "\n", style=f"bold {style}")]
-    for label, text in rows(record):
-        first, *others = wrapped(text, inner - LABEL)
-        lines.append(Text.assemble((f"{label:{LABEL}}", "dim"), (first, MARKED.get(label, ""))))
-        lines += [Text(" " * LABEL + line, style=MARKED.get(label, "")) for line in others]
-    return Panel(Text("\n").join(lines), box=box.HORIZONTALS, border_style=style, width=width)
+def doubts(record: Record, width: int) -> list[Text]:
+    """Return what a reader must know before trusting the numbers, in two lines at most."""
+    sentences = []
+    if record.source != "mlbench" or record.imported:
+        sentences.append("imported: measured elsewhere, not checked here")
+    sentences += record.caveats
+    if record.oversubscribed and not any("oversubscribed" in one for one in record.caveats):
+        sentences.append("oversubscribed: more threads than CPUs; excluded from speedups")
+    sentences += record.warnings[:1]
+    sentences += [str(deviation) for deviation in record.deviations]
+    serious = bool(sentences)
+    said = {f"caveat: {one}" for one in record.caveats} | {f"deviation: {one}" for one in record.deviations}
+    if reasons := [one for one in record.official_reasons if one not in said]:
+        sentences += [f"not official: {'; '.join(reasons)}"] if record.status not in NO_RESULT else []
+    text = wrapped("; ".join(format.printable(one) for one in sentences), width - 2)
+    lines = [f"{'  ' if number else '! '}{line}" for number, line in enumerate(text)]
+    return [Text(line, style="yellow" if serious else "dim") for line in _cut(lines, width)]
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -128,78 +160,105 @@ def wrapped(text: str, width: int) -> list[str]:
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def _goal(record: Record) -> Goal | None:
-    return record.goal
+def _verdict(record: Record, lines: list[str]) -> list[Text]:
+    return [Text(line, style=f"bold {STYLES.get(record.status, 'red')}") for line in lines]
 
 
-def _unit(record: Record) -> str:
-    return record.experiment.task.metric_unit
+def _cut(lines: list[str], width: int) -> list[str]:
+    """Return the first lines of a longer text, with the way to all of it."""
+    if len(lines) <= SENTENCE_LINES:
+        return lines
+    return [*lines[: SENTENCE_LINES - 1], lines[SENTENCE_LINES - 1][: width - len(MORE)].rstrip() + MORE]
 
 
-def _asked(record: Record) -> str:
-    goal = _goal(record)
-    return f"goal {format.asked(goal, _unit(record))}" if goal else "no goal"
-
-
-def _best(record: Record) -> str:
-    if record.best is None:
-        return "no validation"
-    value = format.measured(record.best, _unit(record), _goal(record))
-    return f"best {record.experiment.task.metric} {value}"
+def _row(label: str, text: str) -> Text:
+    return Text.assemble((f"{label:{LABEL}}", "dim"), format.printable(text))
 
 
 def _progress(record: Record) -> str:
-    if not record.epochs:
-        return (
-            "no epoch"
-            if getattr(record.experiment.task, "epochs", None)
-            else f"{len(record.table)} rows measured"
-        )
     of = getattr(record.experiment.task, "epochs", None)
-    return f"epoch {record.epochs:g}" + (f" of {of}" if of else "")
+    if record.epochs:
+        return f"epoch {record.epochs:g}" + (f" of {of}" if of else "")
+    return "no epoch" if of else f"{len(record.table)} rows measured"
+
+
+def _where(record: Record) -> str:
+    experiment = record.experiment
+    workers = format.counted(record.workers, "worker")
+    return f"{workers}, {experiment.backend.name}, {experiment.hardware.name}, seed={record.seed}"
 
 
 def _what(record: Record) -> str:
-    given = record.experiment
+    experiment = record.experiment
     threads = {node.threads_per_worker for node in record.nodes if node.threads_per_worker is not None}
     each = f" x {format.counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
     return (
-        f"{given.task.name}, scale={given.scale}, recipe={given.task.recipe}, "
-        f"division={given.division.name}, {format.counted(record.workers, 'worker')}{each}, "
-        f"{given.backend.name}, hardware={given.hardware.name}, "
-        f"cluster={given.cluster.name}, seed={record.seed}"
+        f"{experiment.task.name}, scale={experiment.scale}, recipe={experiment.task.recipe}, "
+        f"division={experiment.division.name}, {format.counted(record.workers, 'worker')}{each}, "
+        f"{experiment.backend.name}, hardware={experiment.hardware.name}, "
+        f"cluster={experiment.cluster.name}, seed={record.seed}"
     )
 
 
-def _best_in_time(record: Record) -> str | None:
+def _time(record: Record, width: int) -> str:
+    """Return time, epochs, throughput and the whole command's time, as many of them as fit."""
+    parts = []
+    if record.time_to_accuracy is not None:
+        parts.append(f"{format.duration(record.time_to_accuracy)} to the goal")
+    elif record.validations:
+        missed = ", goal not reached" if record.goal else ""
+        parts.append(f"{format.duration(record.validations[-1].elapsed)} trained{missed}")
+    if record.epochs and record.validations:
+        each = record.validations[-1].elapsed / record.epochs
+        parts.append(f"{record.epochs:g} epochs of {format.duration(each)}")
+    if record.samples_per_s is not None:
+        parts.append(f"{format.number(record.samples_per_s)} {record.sample_unit}/s")
+    parts.append(f"command {format.duration(record.wall)}")
+    while len(", ".join(parts)) > width and len(parts) > 1:
+        parts.pop()
+    return ", ".join(parts)
+
+
+def _best_in_budget(record: Record) -> str | None:
     if record.accuracy_after_time is None:
         return None
-    value = format.measured(record.accuracy_after_time, _unit(record), _goal(record))
-    budget = format.duration(record.experiment.task.time_budget_s)
-    return f"{record.experiment.task.metric} {value} within {budget}"
+    task = record.experiment.task
+    value = format.measured(record.accuracy_after_time, task.metric_unit, record.goal)
+    return f"{task.metric} {value} within {format.duration(task.time_budget_s)}"
+
+
+def _short_cost(record: Record) -> str | None:
+    if record.cost is None:
+        name = record.experiment.hardware.name
+        unfinished = record.status in ("failed", "interrupted")
+        return None if unfinished else f"not priced (hardware={name} has no price)"
+    text = f"{format.usd(record.cost.wall_usd)} for the whole command"
+    if record.cost.goal_usd is not None:
+        text = f"{format.usd(record.cost.goal_usd)} to the goal, {text}"
+    return f"{text}, prices of {record.cost.date}"
 
 
 def _cost(record: Record) -> str | None:
-    name = record.experiment.hardware.name
-    if record.cost is None:
-        if record.status in UNFINISHED:
+    name, cost = record.experiment.hardware.name, record.cost
+    if cost is None:
+        if record.status in ("failed", "interrupted"):
             return None
         why = "this machine has no list price" if name == "local" else "its profile states none"
         return (
             f"not priced: hardware={name} has no price, {why}; choose a hardware profile that has one "
             "(--help lists them) or write conf/hardware/NAME.yaml"
         )
-    nodes = format.counted(record.cost.nodes, "node")
-    text = f"{format.usd(record.cost.wall_usd)} on demand for the whole command on {nodes}"
-    if record.cost.goal_usd is not None:
-        text += f", {format.usd(record.cost.goal_usd)} from the first data to the goal"
-    if record.cost.wall_usd_spot is None:
+    text = f"{format.usd(cost.wall_usd)} on demand for the whole command on "
+    text += format.counted(cost.nodes, "node")
+    if cost.goal_usd is not None:
+        text += f", {format.usd(cost.goal_usd)} from the first data to the goal"
+    if cost.wall_usd_spot is None:
         text += "; no spot price stated"
     else:
-        text += f"; spot {format.usd(record.cost.wall_usd_spot)}"
-        if record.cost.goal_usd_spot is not None:
-            text += f", {format.usd(record.cost.goal_usd_spot)} to the goal"
-    return f"{text}; prices of {record.cost.date}: {record.cost.source}"
+        text += f"; spot {format.usd(cost.wall_usd_spot)}"
+        if cost.goal_usd_spot is not None:
+            text += f", {format.usd(cost.goal_usd_spot)} to the goal"
+    return f"{text}; prices of {cost.date}: {cost.source}"
 
 
 def _failures(record: Record) -> str | None:
@@ -209,37 +268,28 @@ def _failures(record: Record) -> str | None:
     return f"{len(record.restarts)}; {'; '.join(reasons)}" if reasons else None
 
 
-def _facts(record: Record) -> Rows:
-    """Return the rows of the task's table, unless a report of the task's own presents them."""
-    if registry.report(record.experiment.task.name):
-        return []
-    return [(row["kind"].replace("_", " "), _fact(row)) for row in record.table]
+def _facts(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the task's table, unless a report of the task's own presents them."""
+    for row in [] if registry.report(record.experiment.task.name) else record.table:
+        values: dict[str, Any] = {name: value for name, value in row.items() if name != "kind"}
+        texts = (
+            f"{name.replace('_', ' ')} {format.number(value) if isinstance(value, float) else value}"
+            for name, value in values.items()
+        )
+        yield row["kind"].replace("_", " "), ", ".join(texts)
 
 
-def _fact(row: dict[str, Any]) -> str:
-    values = ((name.replace("_", " "), value) for name, value in row.items() if name != "kind")
-    return ", ".join(
-        f"{name} {format.number(value) if isinstance(value, float) else value}" for name, value in values
-    )
+def _bars(record: Record, width: int, mark: str) -> list[Text]:
+    """Return the phases of a step as shares of it, the mean over the ranks, in two columns."""
+    whole = math.fsum(stats.mean for stats in record.phases.values())
+    seconds: dict[str, float] = {}
+    for name, stats in record.phases.items():
+        place = JOINED.get(name, name)
+        seconds[place] = seconds.get(place, 0.0) + stats.mean
+    cells = [[_bar(name, seconds[name] / whole, mark) for name in names if seconds.get(name)]
+             for names in COLUMNS]  # fmt: skip
+    return [Text("   ".join(row)[:width]) for row in zip_longest(*cells, fillvalue="")]
 
 
-def _deviation(deviation: Deviation) -> str:
-    return (
-        f"{deviation.field} is {deviation.given}, the reference is {deviation.reference} ({deviation.rule})"
-    )
-
-
-def _official(record: Record) -> str | None:
-    return "yes: division=closed scale=official" if record.official else not_official(record)
-
-
-def not_official(record: Record) -> str | None:
-    """Return why this is not an official result; None where it is one, or where there is no result."""
-    if record.official:
-        return None
-    if record.status in (*UNFINISHED, "diverged"):
-        return None
-    reasons = [
-        one if not one.startswith("caveat: ") else "see the caveats" for one in record.official_reasons
-    ]
-    return f"not official: {'; '.join(dict.fromkeys(reasons))}"
+def _bar(name: str, share: float, mark: str) -> str:
+    return f"{name:{LABEL}}{(mark * round(BAR * share)).ljust(BAR)} {100 * share:3.0f} %"

@@ -11,7 +11,7 @@ from mlbench.experiment.config import Experiment, TrainingConfig
 RATE_WINDOW_S = 10  # s over which the shown rates are averaged
 STARTING, WAITING, TRAINING = "starting", "waiting for workers", "training"
 VALIDATING = "validating"
-CALIBRATING = "calibrating the nodes"
+ENDING = "ending"
 RESTARTING = "restarting from the last checkpoint"
 
 
@@ -114,14 +114,14 @@ class RunState:
         if metric is not None:
             self.values.append((value["epoch"], metric))
         over = value.get("goal_reached") or not value["metrics"] or value["epoch"] == self.epochs
-        self.activity = CALIBRATING if over else TRAINING
+        self.activity = ENDING if over else TRAINING
 
     def _failed(self, failures: dict[str, str], count: int) -> None:
         allowed = self.experiment.max_failures
         what = f"restart {count} of at most {allowed}" if count <= allowed else "no restart is left"
         by_rank = {int(rank): error for rank, error in failures.items()}
         self.warnings += [f"{failed} ({what})" for failed in format.failures(by_rank)]
-        self.activity = RESTARTING if count <= allowed else "ending"
+        self.activity = RESTARTING if count <= allowed else ENDING
         self.step = 0
         self._counted = None
         self._seen.clear()

@@ -1,5 +1,6 @@
 """Printing a result card: at the end of a run, for a run that stands for another, and for one of the past."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -9,58 +10,41 @@ from mlbench.experiment import format
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
-from mlbench.terminal import next_steps, result_card, summary_card
+from mlbench.terminal import next_steps, result_card, tables
 from mlbench.terminal.args import ignore_broken_pipe
-
-PIPE_WIDTH = 160  # columns of a table where stdout is not a terminal
 
 
 def card(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:
     """Print the card of a run that has just ended; `where` is its id in MLflow, None if not reached."""
-    lacking = next_steps.lacking(record, folder=folder, where=where, tracking_uri=tracking_uri)
-    _print(record, folder=folder, tracking_uri=tracking_uri, below=lacking)
+    below = next_steps.lacking(record, folder=folder, where=where, tracking_uri=tracking_uri)
+    stored(record, folder=folder, tracking_uri=tracking_uri, below=below)
 
 
 def reused(record: Record, experiment: Experiment) -> None:
     """Print the card of a finished run that stands for the experiment, and how to measure again."""
-    _write(
-        Console(stderr=True),
-        [f"already measured at {record.started_at} with seed={record.seed}; force=true measures again"],
-    )
+    sentence = f"already measured at {record.started_at} with seed={record.seed}; force=true measures again"
+    _write(Console(stderr=True), [Text(sentence)])
     folder = experiment.output_root.absolute() / record.run_id
-    _print(record, folder=folder, tracking_uri=experiment.store)
+    stored(record, folder=folder, tracking_uri=experiment.store)
 
 
-def stored(record: Record, *, folder: Path, tracking_uri: str, full: bool = False) -> None:
-    """Print the card of a run of the past; `full`: everything that was measured."""
-    if not full:
-        _print(record, folder=folder, tracking_uri=tracking_uri)
-        return
+def stored(
+    record: Record, *, folder: Path, tracking_uri: str, full: bool = False, below: Iterable[str] = ()
+) -> None:
+    """Print the card of a run; `full`: everything that was measured. `below` has commands to copy."""
     console = Console()
+    width = min(console.width, result_card.WIDEST) if console.is_terminal else result_card.WIDTH
+    ascii_only = not console.is_terminal or console.options.ascii_only
     with ignore_broken_pipe():
-        if console.is_terminal and not console.options.ascii_only:
-            console.print(result_card.panel(record, width=console.width))
+        if full:
+            lines = result_card.full(record, width)
+            below = next_steps.stored(record, folder=folder, tracking_uri=tracking_uri)
         else:
-            _write(console, [result_card.plain(record)])
-        below = next_steps.stored(record, folder=folder, tracking_uri=tracking_uri)
-        _write(console, [f"{label + ':' if label else '':16}{text}" for label, text in below])
-
-
-def _print(record: Record, *, folder: Path, tracking_uri: str, below: list[str] | None = None) -> None:
-    console = Console()
-    with ignore_broken_pipe():
-        _print_table(record, console)
-        ascii_only = not console.is_terminal or console.options.ascii_only
-        width = min(console.width, result_card.WIDEST) if console.is_terminal else result_card.WIDTH
-        card = summary_card.lines(
-            record, folder=folder, width=width, tracking_uri=tracking_uri, ascii_only=ascii_only
-        )
-        if console.is_terminal:
-            for line in card:
-                console.print(line, soft_wrap=True)
-        else:
-            _write(console, [line.plain for line in card])
-        _write(console, below or [])
+            _print_table(record, console)
+            lines = result_card.short(
+                record, folder=folder, width=width, tracking_uri=tracking_uri, ascii_only=ascii_only
+            )
+        _write(console, [*lines, *map(Text, below)])
 
 
 def _print_table(record: Record, console: Console) -> None:
@@ -68,13 +52,15 @@ def _print_table(record: Record, console: Console) -> None:
     report = registry.report(record.experiment.task.name)
     if report and record.table:
         rate = record.experiment.hardware.network_gbit_per_s
-        wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
+        wide = console if console.is_terminal else Console(width=tables.PIPE_WIDTH)
         wide.print(report.terminal(record.table, network_gbit_per_s=rate))
 
 
-def _write(console: Console, lines: list[str] | list[Text]) -> None:
-    """Write text as it is: no markup, and no line broken that someone may want to copy."""
-    for text in lines:
-        for line in str(text).splitlines():
-            console.file.write(format.printable(line, console.encoding).rstrip() + "\n")
+def _write(console: Console, lines: Iterable[Text]) -> None:
+    """Write each line as it is: no markup, nothing that stdout cannot encode, no command broken."""
+    for line in lines:
+        if console.is_terminal and not console.options.ascii_only:
+            console.print(line, soft_wrap=True)
+        else:
+            console.file.write(format.printable(line.plain, console.encoding).rstrip() + "\n")
     console.file.flush()

@@ -262,7 +262,7 @@ def test_a_goal_that_no_run_reaches_any_more_fails_the_gate_though_so_few_show_n
     a, b = runs(FAST[:3], "workers=2"), runs([None] * 3, "workers=1", status=status)
     pair = only(compare(a, b, limit=0.05))
     assert pair.goal_regression == "3 of B's 3 runs missed the goal, of A's 0 of 3"
-    assert pair.verdict == "no difference shown" and pair.goal_regression in pair.why
+    assert pair.verdict == "inconclusive" and pair.goal_regression in pair.why
     assert pair.regression is True
     assert only(compare(a, b)).regression is None
     assert only(compare(b, a, limit=0.05)).regression is False
@@ -342,3 +342,22 @@ def test_a_data_set_that_was_prepared_otherwise_is_another_one() -> None:
     with pytest.raises(UserError, match="data is aaaa.* in A and bbbb.* in B"):
         compare(a, runs(FAST, "workers=2", data_hash="b" * 16))
     assert compare(a, runs(FAST, "workers=2")).pairs, "what a run could not tell is no difference"
+
+
+def test_an_interval_that_excludes_1_with_too_few_runs_is_inconclusive_and_not_no_difference() -> None:
+    pair = only(
+        compare(runs([10.0, 11.0], "workers=2"), runs([12.0, 14.0], "workers=1", seeds=[50, 51, 52, 53, 54]))
+    )
+    time = measured(pair, "time_to_accuracy").ratio
+    assert time and time.low and time.low > 1
+    assert (pair.verdict, pair.why) == (
+        "inconclusive",
+        "too few runs: the interval excludes 1, but 2 runs a side do not suffice",
+    )
+
+
+def test_a_field_that_one_side_lacks_and_the_other_leaves_empty_keeps_nobody_apart() -> None:
+    """Of two tasks and one of them, only the field of the other task is missing; both read as null."""
+    a = [*runs(FAST, "task=resnet20"), *runs(FAST, "task=logreg")]
+    found = compare(a, runs(SLOW, "task=resnet20", "workers=1", seeds=[50, 51, 52, 53, 54]))
+    assert [pair.a.task for pair in found.pairs] == ["resnet20"]

@@ -186,6 +186,16 @@ def test_a_busy_machine_is_a_caveat(node: dict, end: dict, sentence: str | None)
     assert sentence is None or record.disturbances[0].startswith(sentence)
 
 
+def test_the_load_before_a_run_is_told_unless_it_was_measured_what_ran_beside_it() -> None:
+    begun = {"warnings": ["the load average was 30.0 on 2 CPUs before the run began"]}
+    quiet = built("scale=official", begun=begun)
+    assert quiet.warnings == begun["warnings"] + ["turbo is on"]
+    assert quiet.official_reasons == [f"the machine was busy: {begun['warnings'][0]}"]
+    busy = built("scale=official", begun=begun, result=RESULT | {"nodes": [NODE | {"interference": BUSY}]})
+    assert busy.warnings == ["turbo is on"]
+    assert busy.official_reasons == [f"caveat: {busy.disturbances[0]}"]
+
+
 def test_what_a_restart_repeats_counts_once() -> None:
     """A run that died after its second validation went on from the checkpoint of the first."""
     died = event("worker_failure", {"1": "killed"}, count=1)

@@ -16,7 +16,7 @@ from mlbench.experiment import config, official, provenance
 from mlbench.experiment.build_record import build_record
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.official import Dataset
-from mlbench.terminal import result_card, summary_card
+from mlbench.terminal import result_card
 from mlbench.tracking.official_result import result_file
 
 OFFICIAL = "scale=official"
@@ -25,14 +25,14 @@ NODE = RESULT["nodes"][0]
 
 def cards(record: Any) -> str:
     where: Any = {"folder": Path("r"), "tracking_uri": "sqlite:///x"}
-    lines = summary_card.lines(record, **where, width=400, ascii_only=True)
-    return " ".join([result_card.plain(record), *(line.plain for line in lines)])
+    lines = [*result_card.full(record), *result_card.short(record, **where, width=400, ascii_only=True)]
+    return " ".join(line.plain for line in lines)
 
 
 def test_an_untampered_run_is_official() -> None:
     record = built(OFFICIAL)
     assert record.official and record.official_reasons == []
-    assert "official yes" in " ".join(result_card.plain(record).split())
+    assert "official yes" in " ".join(cards(record).split())
     named = result_file(record)
     assert named is not None and named[0] == "official_result.txt"
 
@@ -62,7 +62,7 @@ FORGERIES: dict[str, tuple[dict[str, Any], str]] = {
         {"begun": {"warnings": ["the load average was 30.0 on 2 CPUs before the run began"]}},
         "the machine was busy",
     ),
-    "oversubscribed": ({"oversubscribed": True}, "see the caveats"),
+    "oversubscribed": ({"oversubscribed": True}, "CPU"),
     "imported": ({"begun": {"imported": {"file": "x.zip", "sha256": "0"}}}, "imported"),
 }  # fmt: skip
 

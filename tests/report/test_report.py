@@ -1,6 +1,7 @@
 """The report's files, rows, charts and sentences, from made-up studies."""
 
 import csv
+import html
 import json
 import math
 import re
@@ -19,12 +20,13 @@ from mlbench.analysis.chart import Chart
 from mlbench.analysis.points import points
 from mlbench.analysis.speedup import speedups
 from mlbench.experiment.config import Experiment
-from mlbench.experiment.phases import PHASES
+from mlbench.experiment.phases import PHASES, LatenessBlock
 from mlbench.experiment.record import Node, Record
 from mlbench.report import grouping, page, provenance_section, render, tables, writer
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.charts.phases import APART, OUTSIDE
 from mlbench.report.summary import answer
+from mlbench.terminal import time_breakdown
 
 T4 = "hardware=gcp_n1_t4"
 STUDY = writer.StudyText(
@@ -162,7 +164,7 @@ def test_a_report_computes_the_statistics_of_each_point_once(
 ) -> None:
     calls = []
     original = grouping.points
-    monkeypatch.setattr(grouping, "points", lambda found: calls.append(1) or original(found))
+    monkeypatch.setattr(grouping, "points", lambda *a, **k: calls.append(1) or original(*a, **k))
     writer.write(records, tmp_path, study=STUDY, references=[])
     assert len(calls) == 1
 
@@ -299,7 +301,7 @@ def test_labels_below_a_picture_do_not_overlap(records: list[Record]) -> None:
 
 
 def test_all_runs_are_listed_with_what_became_of_them(records: list[Record]) -> None:
-    rows = tables.runs(records).rows
+    rows = tables.runs(records, {}).rows
     assert [row.cells[0].text for row in rows] == [record.run_id for record in records]
     assert [row.cells[6].text for row in rows if row.apart] == ["infinite"]
 
@@ -402,3 +404,40 @@ def test_all_that_a_run_measures_between_its_batches_is_drawn_and_in_the_tables(
     assert {name for name in row if name.endswith("_s_per_epoch")} == {
         f"{part}_s_per_epoch" for part in (*PHASES, *OUTSIDE)
     }
+
+
+def test_a_run_on_an_odd_node_is_told_at_its_point_and_in_the_list_of_runs(records: list[Record]) -> None:
+    def calibrated(seed: int, rate: float) -> Record:
+        node = Node(hostname="a", usable_cpus=2, calibration={"gemm_flops_per_s": rate})
+        return studies.run(2, seed, T4, time=60, nodes=[node])
+
+    some = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9, 95e9))]
+    (group,) = grouping.groups(some)
+    reason = "its node computed 52 % slower than those of the other runs"
+    assert grouping.disturbances(group) == [f"2 workers: 1 of 4 runs left out: {reason}."]
+    (counted,) = grouping.groups(some, with_disturbed=True)
+    assert grouping.disturbances(counted) == [f"2 workers: 1 of 4 runs counted, though disturbed: {reason}."]
+    text = page.page(some, study=STUDY, references=[])
+    assert text.count(reason) == 2  # below the table of points, and beside the run
+
+
+def test_the_report_tells_communication_and_its_stragglers_as_the_card_does() -> None:
+    late = [[LatenessBlock(25, last, s) for _ in range(40)] for last, s in ((2, -0.02), (23, 0.02))]
+    some = [*studies.study(T4, workers=(1,), repeats=2), *studies.study(T4, workers=(2,), repeats=2)]
+    some[-1] = some[-1].model_copy(update={"lateness": late})
+    (group,) = grouping.groups(some)
+    (sentence,) = grouping.waiting(group)
+    assert sentence.startswith("2 workers: in 1 of 2 runs a rank kept the others waiting; rank 1 keeps")
+    assert dict(time_breakdown.lines(some[-1]))["straggler"] in sentence
+    table = tables.points(group)
+    cells = dict(zip(table.headings, table.rows[1].cells, strict=True))
+    assert cells["exposed communication"].text == cells["of it transfer"].text == "20.0 %"
+    assert cells["of it wait for the slowest"].text == "0.0 %"
+    assert [row.cells[9].text for row in tables.runs(some, {}).rows][-2:] == [
+        "-", "rank 1, 20.0 ms after the mean of the others",
+    ]  # fmt: skip
+    assert sentence in html.unescape(page.page(some, study=STUDY, references=[]))
+
+
+def test_the_report_lists_why_runs_are_not_official(records: list[Record]) -> None:
+    assert dict(provenance_section.provenance(records))["not official because"] == ["scale=mini"]

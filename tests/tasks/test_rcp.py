@@ -75,7 +75,9 @@ def test_too_few_epochs_are_told_in_card_and_report(tmp_path, monkeypatch: pytes
     assert (
         said is not None and "2 epochs to the goal are fewer than" in said and "resnet20_mini_ref_64" in said
     )
-    assert "epochs to the goal are fewer than" in " ".join(result_card.plain(bad).split())
+    assert "epochs to the goal are fewer than" in " ".join(
+        " ".join(line.plain for line in result_card.full(bad, 400)).split()
+    )
     writer.write([bad], tmp_path, study=writer.StudyText("s", "?", ()))
     assert "epochs to the goal are fewer than" in (tmp_path / "report.html").read_text()
 

@@ -1,7 +1,7 @@
 import pytest
 from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
 
-from mlbench.terminal.run_state import CALIBRATING, RESTARTING, TRAINING, WAITING, RunState
+from mlbench.terminal.run_state import ENDING, RESTARTING, TRAINING, WAITING, RunState
 
 
 @pytest.fixture
@@ -101,14 +101,14 @@ def test_states_follow_what_is_told(clock):
     state.event(validation(1, 50, update=23, elapsed=5))
     assert state.activity == TRAINING
     state.event(validation(2, 96, update=46, elapsed=9, goal_reached=True))
-    assert state.activity == CALIBRATING
+    assert state.activity == ENDING
 
 
 @pytest.mark.parametrize(("epoch", "value"), [(20, 50), (3, None)], ids=["last epoch", "diverged"])
 def test_training_is_over_without_a_goal_too(clock, epoch, value):
     state = made(clock)
     state.event(validation(epoch, value, update=23, elapsed=5))
-    assert state.activity == CALIBRATING
+    assert state.activity == ENDING
 
 
 def test_a_dead_worker_is_named_with_the_restart_and_the_rates_begin_again(clock):

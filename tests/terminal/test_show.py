@@ -1,4 +1,4 @@
-"""The card of at most 12 lines, and how it is printed."""
+"""The short card of at most 12 lines, and how a card is printed."""
 
 import os
 import pty
@@ -12,7 +12,7 @@ from records import nothing_measured, record
 from scripted import experiment
 
 from mlbench.experiment.record import STATUSES, RankStats
-from mlbench.terminal import show, summary_card
+from mlbench.terminal import result_card, show
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 HARDWARE = "hardware=gcp_n1_t4"
@@ -23,7 +23,7 @@ DEVIATION = {"field": "task.rate", "given": 0.1, "reference": 0.02, "rule": "R1"
 
 def card(one, width=80, ascii_only=True):
     where = {"folder": Path("/r") / one.run_id, "tracking_uri": "sqlite:////r/mlflow.db"}
-    return [line.plain for line in summary_card.lines(one, width=width, ascii_only=ascii_only, **where)]
+    return [line.plain for line in result_card.short(one, width=width, ascii_only=ascii_only, **where)]
 
 
 @pytest.mark.parametrize("build", [record, nothing_measured])
@@ -52,7 +52,7 @@ def test_the_verdict_comes_first_then_the_doubts_then_time_cost_and_phases():
     lines = card(record(HARDWARE, warnings=["load 7.5 on 2 CPUs"], cost=PRICED))
     order = [
         "GOAL REACHED: top1_accuracy 95.28 %",
-        "! busy machine: load 7.5 on 2 CPUs; not official: scale=mini",
+        "! load 7.5 on 2 CPUs; not official: scale=mini",
         *("run ", "time ", "cost ", "data_wait", "forward", "all numbers", "run again", "MLflow"),
     ]
     places = [next(i for i, line in enumerate(lines) if line.startswith(word)) for word in order]
@@ -86,8 +86,8 @@ def test_phases_are_bars_whose_lengths_are_their_shares():
     [
         ({"oversubscribed": True}, "oversubscribed"),
         ({"caveats": ["CPUs were missing"]}, "CPUs were missing"),
-        ({"warnings": ["load 9 on 2 CPUs"]}, "busy machine: load 9 on 2 CPUs"),
-        ({"deviations": [DEVIATION]}, "1 deviation"),
+        ({"warnings": ["load 9 on 2 CPUs"]}, "load 9 on 2 CPUs"),
+        ({"deviations": [DEVIATION]}, "task.rate is 0.1, the reference is 0.02 (rule R1)"),
         ({"source": "mlbench-published"}, "imported: measured elsewhere"),
         ({}, "not official: scale=mini"),
     ],
@@ -98,7 +98,7 @@ def test_every_doubt_stands_right_below_the_verdict(changes, doubt):
 
 
 def test_an_official_run_without_doubts_has_no_line_of_doubt():
-    assert not card(record("scale=official", official=True))[1].startswith("!")
+    assert not card(record("scale=official", official=True, official_reasons=[]))[1].startswith("!")
 
 
 def test_many_doubts_are_cut_with_the_way_to_all_of_them():

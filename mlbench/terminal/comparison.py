@@ -1,0 +1,134 @@
+"""Two selections of runs side by side, as text and as JSON."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mlbench.analysis.compare import Comparison, Measure, Pair, parsed
+from mlbench.analysis.points import Point
+from mlbench.experiment import format
+from mlbench.terminal import tables
+
+MOST_FIELDS = 12  # that two configurations differ in; more are counted
+IN_LABEL = {"task.name", "scale", "backend.name", "hardware", "workers"}  # fields that a label always has
+NAMES = {"time_to_accuracy": "time to accuracy / s", "epochs": "epochs", "samples_per_s": "samples/s"}
+HEADINGS = ("median of", "A", "B", "B / A", "95 % interval", "samples")
+
+
+def text(found: Comparison, *, limit: float | None) -> str:
+    """Return all pairs, with what has no partner."""
+    sides = {
+        "A": [*{pair.a.key: pair.a for pair in found.pairs}.values(), *found.only_a],
+        "B": [*{pair.b.key: pair.b for pair in found.pairs}.values(), *found.only_b],
+    }
+    fields = sorted({name for points in sides.values() for name in _varying(points)})
+    parts = [_pair(pair, limit, fields) for pair in found.pairs]
+    if {"faster", "slower"} <= {pair.verdict for pair in found.pairs}:
+        narrow = f"; narrow both with {' or '.join(f'{name}=' for name in fields)}" if fields else ""
+        parts.insert(0, f"{len(found.pairs)} pairs with opposite verdicts{narrow}")
+    for side, points in (("A", found.only_a), ("B", found.only_b)):
+        if points:
+            parts.append(f"only in {side}: {'; '.join(_label(point, fields) for point in points)}")
+    return "\n\n".join(parts)
+
+
+def plain(found: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain types, for JSON."""
+    return {
+        "pairs": [_plain_pair(pair) for pair in found.pairs],
+        "only_a": list(map(_side, found.only_a)),
+        "only_b": list(map(_side, found.only_b)),
+    }
+
+
+def _varying(points: Sequence[Point]) -> set[str]:
+    """Return the fields in which points of one side differ and that a label does not have anyway."""
+    every = [dict(point.series) for point in points]
+    names = {name for series in every for name in series}
+    return {name for name in names if len({series.get(name) for series in every}) > 1} - IN_LABEL
+
+
+def _label(point: Point, fields: Sequence[str]) -> str:
+    workers = format.counted(point.workers, "worker")
+    series = dict(point.series)
+    more = "".join(f", {name}={_short(parsed(series.get(name, 'null')))}" for name in fields)
+    return f"{point.task} {point.scale}, {workers}, {point.backend}, {point.hardware}{more}"
+
+
+def _pair(pair: Pair, limit: float | None, fields: Sequence[str]) -> str:
+    if _label(pair.a, fields) == _label(pair.b, fields):  # what looks alike is told apart by what differs
+        fields = sorted({*fields, *(name for name, _, _ in pair.differs[:MOST_FIELDS])})
+    lines = [f"{side}: {_label(point, fields)}, {format.counted(point.n, 'run')}, key {point.key}"
+             for side, point in (("A", pair.a), ("B", pair.b))]  # fmt: skip
+    differing = [f"{name} {_short(a)} -> {_short(b)}" for name, a, b in pair.differs[:MOST_FIELDS]]
+    more = len(pair.differs) - MOST_FIELDS
+    if more > 0:
+        differing.append(f"and {format.counted(more, 'more field')} (--json has all)")
+    lines.append(f"differs: {'; '.join(differing) or 'nothing'}")
+    if rows := [_measured(measure) for measure in pair.measures if measure.ratio]:
+        lines.append(tables.table(HEADINGS, rows))
+    lines += [f"note: {note}" for note in pair.notes]
+    lines.append(f"verdict: {_verdict(pair)}")
+    if limit is not None:
+        regression = "yes" if pair.regression else "not shown"
+        outcome = f"yes: {pair.goal_regression}" if pair.goal_regression else regression
+        lines.append(f"B slower by more than {100 * limit:g} %: {outcome}")
+    return "\n".join(lines)
+
+
+def _verdict(pair: Pair) -> str:
+    """Return the verdict with its reason, and how many runs it leaves out for noise."""
+    verdict = f"{pair.verdict} ({pair.why})"
+    if pair.verdict in ("faster", "slower"):
+        verdict = f"B is {pair.verdict} ({pair.primary_metric.replace('_', ' ')})"
+    left_out = len(pair.a.left_out) + len(pair.b.left_out)
+    if left_out:
+        verdict += f"; {format.counted(left_out, 'run')} left out for noise (--with-disturbed counts them)"
+    return verdict
+
+
+def _measured(measure: Measure) -> list[str]:
+    ratio = measure.ratio
+    assert ratio is not None
+    ends = "-" if ratio.low is None else f"{_number(ratio.low)} to {_number(ratio.high)}"
+    samples = "-" if ratio.low is None else "paired by seed" if measure.paired else "independent"
+    values = [tables.cell(measure.a), tables.cell(measure.b), _number(ratio.value)]
+    return [NAMES[measure.name], *values, ends, samples]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else "infinite" if math.isinf(value) else f"{value:.3f}"
+
+
+def _short(value: Any) -> str:
+    said = "-" if value is None else str(value)
+    return said if len(said) <= 40 else f"{said[:37]}..."
+
+
+def _side(point: Point) -> dict[str, Any]:
+    return {"key": point.key, "runs": [run.run_id for run in point.records], "left_out": point.left_out}
+
+
+def _plain_pair(pair: Pair) -> dict[str, Any]:
+    return {
+        "a": _side(pair.a),
+        "b": _side(pair.b),
+        "differs": [{"field": name, "a": a, "b": b} for name, a, b in pair.differs],
+        "notes": list(pair.notes),
+        "measures": {
+            one.name: {
+                "a": one.a,
+                "b": one.b,
+                "paired": one.paired,
+                "ratio": ratio.value,
+                "low": ratio.low,
+                "high": ratio.high,
+            }
+            for one in pair.measures
+            if (ratio := one.ratio)
+        },  # fmt: skip
+        "primary_metric": pair.primary_metric,
+        "verdict": pair.verdict,
+        "why": pair.why,
+        "regression": pair.regression,
+    }
