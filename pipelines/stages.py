@@ -9,7 +9,8 @@ from typing import Any
 
 from local_flow import PLACE
 
-from mlbench.analysis import compare, select, speedup
+from mlbench.analysis import compare, select
+from mlbench.analysis.points import Point, points
 from mlbench.experiment import attempts, format, record, run_folders, study
 from mlbench.experiment.errors import UserError
 from mlbench.launch import signals
@@ -81,16 +82,16 @@ def join_tables(name: str, task: str, *, files: str) -> list[str]:
 
 def fastest(name: str, fields: Sequence[str]) -> list[str]:
     """Return a line for each number of workers: the setting with the least median time to the goal."""
-    tried: dict[int, list[speedup.Point]] = {}
-    for point in speedup.points(load_results(name, []).records):
+    tried: dict[int, list[Point]] = {}
+    for point in points(load_results(name, []).records):
         tried.setdefault(point.workers, []).append(point)
-    return [f"workers={workers}: {_fastest(points, fields)}" for workers, points in sorted(tried.items())]
+    return [f"workers={workers}: {_fastest(group, fields)}" for workers, group in sorted(tried.items())]
 
 
-def _fastest(points: Sequence[speedup.Point], fields: Sequence[str]) -> str:
-    best = min(points, key=_time)
+def _fastest(group: Sequence[Point], fields: Sequence[str]) -> str:
+    best = min(group, key=_time)
     if math.isinf(_time(best)):
-        return f"none of the {len(points)} settings reached the goal in more than half of its runs"
+        return f"none of the {len(group)} settings reached the goal in more than half of its runs"
     time = best.time_to_accuracy
     assert time is not None
     given = select.fields(best.records[0])
@@ -103,7 +104,7 @@ def _fastest(points: Sequence[speedup.Point], fields: Sequence[str]) -> str:
     return f"{setting}: {format.duration(time.value)} to the goal ({spread}{shared})"
 
 
-def _time(point: speedup.Point) -> float:
+def _time(point: Point) -> float:
     return point.time_to_accuracy.value if point.time_to_accuracy else math.inf
 
 
@@ -140,5 +141,5 @@ def _baseline_runs(name: str, baseline: Path) -> list[record.Record]:
     return run_folders.records(baseline)[0]
 
 
-def _point(point: speedup.Point) -> str:
+def _point(point: Point) -> str:
     return f"{point.task} {format.counted(point.workers, 'worker')}"

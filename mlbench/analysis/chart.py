@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
 
-from mlbench.analysis.speedup import Estimate, Ratio
+from mlbench.analysis.bootstrap import Ratio
+from mlbench.analysis.points import Estimate
 
 JITTER = 1.03  # factor between marks on an axis of workers that would hide each other
 

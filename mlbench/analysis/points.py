@@ -14,14 +14,9 @@ from mlbench.experiment.goal import Goal
 from mlbench.experiment.identity import identity
 from mlbench.experiment.record import Record
 
-COMPUTE = (
-    "forward",
-    "loss",
-    "backward",
-    "optimizer",
-)  # what MLBench counted as compute
-OURS = "mlbench"  # the source of records that this suite measured
-TOLD = ("torch", "data", "machine")  # fields of a series that a run which ended early could not tell
+COMPUTE = ("forward", "loss", "backward", "optimizer")  # what MLBench counted as compute
+SOURCE = "mlbench"  # of records that this suite measured
+OPTIONAL_FIELDS = ("torch", "data", "machine")  # of a series; a run that ended early may lack them
 TIMED = ("goal_reached", "goal_not_reached", "completed")  # ended after whole epochs
 
 
@@ -76,7 +71,7 @@ class Point:
     missed: tuple[str, ...]  # run ids
     oversubscribed: bool
     caveats: tuple[str, ...]
-    threads: tuple[int, ...]  # CPU threads of a worker, as the nodes told
+    threads: tuple[int, ...]  # CPU threads of a worker, as the nodes report
     times: tuple[float, ...]
     compute_times: tuple[float, ...]
     time_to_accuracy: Estimate | None
@@ -113,7 +108,7 @@ class Point:
         """Why no speed-up may be taken from these runs; None if one may."""
         if self.oversubscribed:
             return "its workers shared CPUs (oversubscribed)"
-        if self.caveats and self.source == OURS:  # an archive's caveats say what its numbers are
+        if self.caveats and self.source == SOURCE:  # an archive's caveats say what its numbers are
             return self.caveats[0]
         if any("machines" in what for what in self.mixture):
             return "its runs were measured on several kinds of machines"
@@ -153,7 +148,7 @@ def series(record: Record) -> tuple[tuple[str, str], ...]:
 
     The identity fields of the configuration; the goal; who measured; Major.Minor of mlbench and the version
     of torch; the prepared data. Where the hardware profile does not state the
-    node's shape (local), also its processors as the nodes told them.
+    node's shape (local), also its processors as the nodes report them.
     """
     shared = identity(record.experiment.plain())
     shared.pop("workers", None)
@@ -162,28 +157,20 @@ def series(record: Record) -> tuple[tuple[str, str], ...]:
         "goal": str(record.goal) if record.goal else None,
         "mlbench": record.mlbench.rsplit(".", 1)[0],
     }
-    told: dict[str, Any] = {
+    optional: dict[str, Any] = {
         "torch": record.software.packages.get("torch"),
         "data": record.data_hash,
-        "machine": _machine(record) if shared.get("hardware.cpus") is None else None,
+        "machine": comparability.machine(record) if shared.get("hardware.cpus") is None else None,
     }
-    shared |= {name: value for name, value in told.items() if value}
+    shared |= {name: value for name, value in optional.items() if value}
     return tuple(sorted((name, json.dumps(value, sort_keys=True)) for name, value in shared.items()))
 
 
 def differences(one: Point, other: Point) -> list[str]:
-    """Return the fields in which two points differ, their workers and what a run could not tell aside."""
+    """Return the fields in which two points differ, their workers and what a run lacks aside."""
     a, b = dict(one.series), dict(other.series)
-    names = (name for name in sorted(a | b) if name not in TOLD or (name in a and name in b))
+    names = (name for name in sorted(a | b) if name not in OPTIONAL_FIELDS or (name in a and name in b))
     return [name for name in names if a.get(name) != b.get(name)]
-
-
-def _machine(record: Record) -> list[Any]:
-    """Return the kinds of nodes that the run told."""
-    kinds = []
-    for node in record.nodes:
-        kinds.append([str(node.cpu_model), node.usable_cpus, *(gpu.name for gpu in node.gpus)])
-    return sorted({json.dumps(kind) for kind in kinds})
 
 
 def _quiet_point(runs: list[Record], *, with_disturbed: bool) -> Point:
@@ -193,18 +180,18 @@ def _quiet_point(runs: list[Record], *, with_disturbed: bool) -> Point:
     pooled = runs if with_disturbed or not any(run.status in TIMED for run in quiet) else quiet
     point = _point(pooled)
     if with_disturbed:
-        told = {sentence for run in pooled for sentence in run.disturbances}
-        point = replace(point, caveats=tuple(one for one in point.caveats if one not in told))
+        ignored = {sentence for run in pooled for sentence in run.disturbances}
+        point = replace(point, caveats=tuple(one for one in point.caveats if one not in ignored))
     return replace(point, disturbed=disturbed, mixture=comparability.mixture(pooled))
 
 
 def _point(runs: list[Record]) -> Point:
     experiment = runs[0].experiment
     timed = [run for run in runs if run.status in TIMED and run.epochs > 0 and math.isfinite(_elapsed(run))]
-    asked = runs[0].goal is not None
-    compute = [_reached(run, sum(_mean(run, phase) for phase in COMPUTE)) for run in runs] if asked else []
+    has_goal = runs[0].goal is not None
+    compute = [_reached(run, sum(_mean(run, phase) for phase in COMPUTE)) for run in runs] if has_goal else []
     instrumented = all(run.phases for run in runs if run.status == "goal_reached")
-    times = [_reached(run, run.time_to_accuracy) for run in runs] if asked else []
+    times = [_reached(run, run.time_to_accuracy) for run in runs] if has_goal else []
     return Point(
         key=runs[0].key,
         source=runs[0].source,
@@ -229,7 +216,7 @@ def _point(runs: list[Record]) -> Point:
         time_to_accuracy=estimate(times),
         olympic=olympic_mean(times),
         compute=estimate(compute) if instrumented else None,
-        epochs=estimate([_reached(run, run.epochs) for run in runs] if asked else []),
+        epochs=estimate([_reached(run, run.epochs) for run in runs] if has_goal else []),
         seconds_per_epoch=estimate([_elapsed(run) / run.epochs for run in timed]),
         outside_per_epoch=estimate([_outside(run) / run.epochs for run in timed]),
         phases=_per_epoch(timed, lambda run: run.phases),
@@ -239,9 +226,9 @@ def _point(runs: list[Record]) -> Point:
             _shares(runs, lambda run: run.overlapped_communication and run.overlapped_communication.mean)
         ),
         samples_per_s=estimate([run.samples_per_s for run in timed if run.samples_per_s]),
-        usd=_price(runs, "goal_usd") if asked else None,
-        usd_spot=_price(runs, "goal_usd_spot") if asked else None,
-        usd_with_startup=_with_startup(runs) if asked else None,
+        usd=_price(runs, "goal_usd") if has_goal else None,
+        usd_spot=_price(runs, "goal_usd_spot") if has_goal else None,
+        usd_with_startup=_with_startup(runs) if has_goal else None,
         usd_spent=math.fsum(run.cost.wall_usd for run in runs if run.cost) if runs[0].cost else None,
     )
 

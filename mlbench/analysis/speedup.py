@@ -1,51 +1,10 @@
-"""What a study says: statistics of repeated runs, speed-up against one worker, and the best trade of price.
-
-`points` puts the runs of one experiment together, `speedups` compares them with one worker, `optimum` says
-which number of workers trades price for time best. docs/statistics.md has every definition and its reason.
-"""
+"""Speed-up, efficiency and price index of points against one worker; docs/statistics.md defines them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlbench.analysis.bootstrap import (
-    FEWEST_SHOWN,
-    LEVEL,
-    Interval,
-    Ratio,
-    interval,
-    max_coverage,
-    median,
-    olympic_mean,
-    ratio,
-)
-from mlbench.analysis.points import COMPUTE, Estimate, Point, differences, estimate, points
-from mlbench.analysis.tradeoff import Optimum, format_ratio, optimum, trade
-
-__all__ = [
-    "COMPUTE",
-    "FEWEST_SHOWN",
-    "LEVEL",
-    "Estimate",
-    "Interval",
-    "Point",
-    "Ratio",
-    "Speedup",
-    "max_coverage",
-    "differences",
-    "estimate",
-    "families",
-    "interval",
-    "Optimum",
-    "median",
-    "olympic_mean",
-    "optimum",
-    "points",
-    "price_index",
-    "ratio",
-    "speedups",
-    "format_ratio",
-    "trade",
-]
+from mlbench.analysis.bootstrap import Ratio, ratio
+from mlbench.analysis.points import Point, differences
 
 
 @dataclass(frozen=True)
@@ -75,7 +34,7 @@ class Speedup:
 def families(all_points: Sequence[Point]) -> list[list[Point]]:
     """Return the points that differ in their number of workers alone, one list each, few workers first."""
     found: list[list[Point]] = []
-    # Who could tell most about itself comes first, so that a run that failed early joins the right family.
+    # The points with the most fields come first, so that a run that failed early joins the right family.
     for point in sorted(all_points, key=lambda one: -len(one.series)):
         home = next((family for family in found if not differences(family[0], point)), None)
         if home is None:
@@ -152,9 +111,7 @@ def _without_base(point: Point, bases: Sequence[Point], all_points: Sequence[Poi
 
 
 def _note(base: Point, point: Point) -> str | None:
-    notes = [
-        f"the runs with {one.workers} mix {' and '.join(one.mixture)}" for one in (point,) if one.mixture
-    ]
+    notes = [f"the runs with {point.workers} mix {' and '.join(point.mixture)}"] if point.mixture else []
     if base.threads != point.threads:
         notes.append(_threads(base, point))
     return "; ".join(notes) or None

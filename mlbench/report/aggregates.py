@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlbench.analysis.speedup import Estimate, Ratio, Speedup
+from mlbench.analysis.bootstrap import Ratio
+from mlbench.analysis.points import Estimate
+from mlbench.analysis.speedup import Speedup
 from mlbench.experiment.phases import PHASES
 from mlbench.report.charts.phases import OUTSIDE
 from mlbench.report.grouping import Family, Group

@@ -6,8 +6,8 @@ from typing import Any
 from zlib import crc32
 
 from mlbench.analysis import compare, stragglers
-from mlbench.analysis.points import OURS, points
-from mlbench.analysis.speedup import Point, Speedup, families, speedups
+from mlbench.analysis.points import SOURCE, Point, points
+from mlbench.analysis.speedup import Speedup, families, speedups
 from mlbench.experiment.format import counted
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
@@ -40,7 +40,7 @@ class Family:
 
     @property
     def published(self) -> bool:
-        return self.speedups[0].point.source != OURS
+        return self.speedups[0].point.source != SOURCE
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _own_files(data: dict[str, Any]) -> bool:
 
 def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Family, ...]:
     """Return the families with labels of what differs among them, in fields that people know if those do."""
-    ordered = sorted(some, key=lambda family: family[0].source != OURS)
+    ordered = sorted(some, key=lambda family: family[0].source != SOURCE)
     labels = [[str(getattr(family[0], name)) for name in _telling(ordered)] for family in ordered]
     if len(set(map(tuple, labels))) < len(labels):
         fields = [dict(family[0].series) for family in ordered]
@@ -197,7 +197,7 @@ def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Fa
             label += [f"{name.removeprefix('task.')} {_value(one.get(name, 'null'))}" for name in names[:3]]
     return tuple(
         Family(
-            " ".join(filter(None, [*label, "published" if family[0].source != OURS else ""])),
+            " ".join(filter(None, [*label, "published" if family[0].source != SOURCE else ""])),
             tuple(compared[id(point)] for point in family),
         )
         for label, family in zip(labels, ordered, strict=True)

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from mlbench.analysis.speedup import FEWEST_SHOWN, LEVEL, Point, Ratio, Speedup, max_coverage, optimum, ratio
+from mlbench.analysis.bootstrap import FEWEST_SHOWN, LEVEL, Ratio, max_coverage, ratio
+from mlbench.analysis.points import Point
+from mlbench.analysis.speedup import Speedup
+from mlbench.analysis.tradeoff import optimum
 from mlbench.experiment.format import counted, duration, number, percent, usd
 from mlbench.report.grouping import Family, Group, tables
 from mlbench.tasks import registry

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlbench.analysis import stragglers
-from mlbench.analysis.speedup import Estimate, Ratio, Speedup
+from mlbench.analysis.bootstrap import Ratio
+from mlbench.analysis.points import Estimate
+from mlbench.analysis.speedup import Speedup
 from mlbench.experiment import attempts
 from mlbench.experiment.format import counted, duration, last_line, number, percent, usd
 from mlbench.experiment.record import Record

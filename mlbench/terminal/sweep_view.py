@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mlbench.analysis.speedup import Ratio, Speedup
+from mlbench.analysis.bootstrap import Ratio
+from mlbench.analysis.speedup import Speedup
 from mlbench.experiment import clock, format
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.terminal import tables

@@ -13,10 +13,14 @@ from records import nothing_measured
 from scipy import stats
 
 from mlbench.analysis import speedup
-from mlbench.analysis.points import points
-from mlbench.analysis.speedup import interval, median, olympic_mean, ratio, speedups
+from mlbench.analysis.bootstrap import Interval, Ratio, interval, median, olympic_mean, ratio
+from mlbench.analysis.points import COMPUTE, Estimate, points
+from mlbench.analysis.speedup import speedups
+from mlbench.analysis.tradeoff import optimum
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
+from mlbench.report.grouping import groups
+from mlbench.report.summary import answer
 
 SIMULATIONS = 2000  # made-up studies a coverage is measured with
 times = st.floats(0.1, 1e6)  # s
@@ -46,13 +50,13 @@ def test_missed_runs_count_as_infinite_in_the_median() -> None:
     assert median([5.0, math.inf, 4.0]) == 5.0
     assert median([5.0, math.inf]) == math.inf
     assert median([math.inf, math.inf]) == math.inf
-    assert interval([5.0, 4.0, 6.0, math.inf, 5.5]) == speedup.Interval(4.0, math.inf)
+    assert interval([5.0, 4.0, 6.0, math.inf, 5.5]) == Interval(4.0, math.inf)
 
 
 def test_one_run_has_no_interval() -> None:
     assert interval([5.0]) is None
-    assert ratio([6.0], [3.0]) == speedup.Ratio(2.0, None, None)
-    assert ratio([6.0, 7.0, 8.0], [3.5]) == speedup.Ratio(2.0, None, None)
+    assert ratio([6.0], [3.0]) == Ratio(2.0, None, None)
+    assert ratio([6.0, 7.0, 8.0], [3.5]) == Ratio(2.0, None, None)
 
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan]])
@@ -95,9 +99,9 @@ def test_the_ratio_is_scipy_s_percentile_bootstrap_of_two_samples() -> None:
 
 def test_a_ratio_of_missed_runs_tells_nothing_or_zero_or_infinity() -> None:
     missed = [math.inf] * 3
-    assert ratio(missed, missed) == speedup.Ratio(None, 0.0, math.inf)
-    assert ratio([1.0, 2.0, 3.0], missed) == speedup.Ratio(0.0, 0.0, 0.0)
-    assert ratio(missed, [1.0, 2.0, 3.0]) == speedup.Ratio(math.inf, math.inf, math.inf)
+    assert ratio(missed, missed) == Ratio(None, 0.0, math.inf)
+    assert ratio([1.0, 2.0, 3.0], missed) == Ratio(0.0, 0.0, 0.0)
+    assert ratio(missed, [1.0, 2.0, 3.0]) == Ratio(math.inf, math.inf, math.inf)
 
 
 @given(samples, samples, st.randoms(use_true_random=False))
@@ -113,7 +117,7 @@ def test_a_ratio_does_not_depend_on_the_unit(a: list[float], b: list[float], fac
     assert scaled == ratio(a, b, resamples=200)
     found, wide = interval(a, resamples=200), interval([factor * x for x in a], resamples=200)
     if found is not None:
-        assert wide == speedup.Interval(factor * found.low, factor * found.high)
+        assert wide == Interval(factor * found.low, factor * found.high)
 
 
 # 2,000 simulated studies measure a coverage of 95 % to 0.5 points, one standard error; the bands are 95 %
@@ -138,7 +142,7 @@ def test_the_interval_of_a_ratio_covers_it(count: int, least: float) -> None:
     def found(sample):
         drawn = ratio(sample, np.exp(random.normal(3, 0.3, count)), resamples=1000)
         assert drawn.low is not None and drawn.high is not None
-        return speedup.Interval(drawn.low, drawn.high)
+        return Interval(drawn.low, drawn.high)
 
     assert least <= _coverage(count, found, truth=math.exp(1)) <= 0.995
 
@@ -163,7 +167,7 @@ def test_aggregates_equal_plain_python_on_the_raw_records() -> None:
             "seconds_per_epoch": [r["time_to_accuracy"] / r["epochs"] for r in raw],
             "exposed": [sum(r["phases"][p]["mean"] for p in ("wait", "transfer")) / _batches(r) for r in raw],
             "overlapped": [r["overlapped_communication"]["mean"] / _batches(r) for r in raw],
-            "compute": [sum(r["phases"][p]["mean"] for p in speedup.COMPUTE) for r in raw],
+            "compute": [sum(r["phases"][p]["mean"] for p in COMPUTE) for r in raw],
             "outside_per_epoch": [(r["time_to_accuracy"] - _batches(r)) / r["epochs"] for r in raw],
             "usd": [r["cost"]["goal_usd"] for r in raw],
             "usd_spot": [r["cost"]["goal_usd_spot"] for r in raw],
@@ -217,7 +221,7 @@ def test_speed_up_efficiency_and_price_index_equal_plain_python() -> None:
 
 def _compute_median(records: list[Record], workers: int) -> float:
     some = [record for record in records if record.workers == workers]
-    return statistics.median(sum(r.phases[phase].mean for phase in speedup.COMPUTE) for r in some)
+    return statistics.median(sum(r.phases[phase].mean for phase in COMPUTE) for r in some)
 
 
 @given(st.floats(1, 1e5), st.integers(1, 50))
@@ -241,7 +245,7 @@ def test_a_run_that_missed_its_goal_is_infinite_and_listed(status: str) -> None:
     assert point.missed == (records[1].run_id,)
     assert (point.n, point.reached) == (3, 2)
     assert point.times == (10, math.inf, 12)
-    assert point.time_to_accuracy == speedup.Estimate(12, 10, math.inf, n=3)
+    assert point.time_to_accuracy == Estimate(12, 10, math.inf, n=3)
     assert point.epochs and point.epochs.high == math.inf
     assert point.usd is None  # local hardware has no price
 
@@ -274,7 +278,7 @@ def test_oversubscribed_and_emulated_points_stand_apart(changes: dict[str, Any],
     assert apart.why and reason in apart.why
     assert apart.total is apart.compute is apart.efficiency is apart.price_index is None
     assert apart.excluded_ratio == pytest.approx(median(base) / 30)
-    best = speedup.optimum([one.point for one in (*allowed, apart)])
+    best = optimum([one.point for one in (*allowed, apart)])
     assert best and apart.point not in (best.point, *best.dominated, *best.undecided)
 
 
@@ -375,7 +379,7 @@ def test_slower_runs_never_raise_a_speed_up(base: list[float], times: list[float
 
 @given(st.floats(0.1, 100), st.floats(0.5, 64))
 def test_the_price_index_is_price_increase_over_performance_increase(s: float, price: float) -> None:
-    found = speedup.price_index(speedup.Ratio(s, s / 2, 2 * s), price)
+    found = speedup.price_index(Ratio(s, s / 2, 2 * s), price)
     assert found.value == pytest.approx((price / s) / s)
     assert found.low is not None and found.value is not None and found.high is not None
     assert found.low <= found.value <= found.high
@@ -390,20 +394,20 @@ def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it
             for seed in range(5)
         ]
 
-    clear = speedup.optimum(points(records(30.0, 0.005)))
+    clear = optimum(points(records(30.0, 0.005)))
     assert clear and clear.point.workers == 4 and [p.workers for p in clear.dominated] == [1, 2]
     assert "shown against 1 and 2 workers" in clear.words and "no difference" not in clear.words
     # 2 x 60^2 = 7200 and 4 x 42.6^2 = 7259: 2 workers are ahead by less than the noise
-    close = speedup.optimum(points(records(42.6, 0.05)))
+    close = optimum(points(records(42.6, 0.05)))
     assert close and close.point.workers == 2 and [p.workers for p in close.undecided] == [4]
     assert "against 4 workers no difference is shown" in close.words
-    single = speedup.optimum(points([r for r in records(30.0, 0.0) if r.seed == 2]))
+    single = optimum(points([r for r in records(30.0, 0.0) if r.seed == 2]))
     assert single and not single.dominated and "1 run a point cannot show one" in single.words
 
 
 def test_two_runs_a_point_show_no_difference() -> None:
     records = [studies.run(k, seed, T4, time=t + seed) for k, t in ((1, 100), (2, 20)) for seed in (0, 1)]
-    best = speedup.optimum(points(records))
+    best = optimum(points(records))
     assert best and best.point.workers == 2 and not best.dominated
     assert "2 runs a point cannot show one" in best.words
 
@@ -476,6 +480,14 @@ def test_a_run_on_a_node_at_half_speed_is_left_out_and_listed() -> None:
     missed = calibrated(8, 95e9, status="goal_not_reached")
     (point,) = points([*runs, missed])
     assert point.n == 4 and point.missed == (missed.run_id,)  # a missed goal is never left out
+
+
+def test_a_family_whose_runs_were_disturbed_says_how_many_are_left_out() -> None:
+    runs = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9, 95e9, 90e9))]
+    (group,) = groups(runs)
+    assert "2 runs beside which the machine did something else are left out" in answer(group)[-1]
+    (group,) = groups(runs, with_disturbed=True)
+    assert group.points[0].n == 5 and "left out" not in answer(group)[-1]
 
 
 def test_a_point_says_what_its_runs_mix() -> None:

@@ -3,7 +3,8 @@
 import pytest
 from records import nothing_measured, record
 
-from mlbench.analysis import compare, speedup
+from mlbench.analysis import compare
+from mlbench.analysis.points import points
 from mlbench.experiment import attempts
 from mlbench.experiment.record import Record
 
@@ -19,7 +20,7 @@ def ended(run_id: str, status: str, *, seed: int = 7) -> Record:
 def test_a_seed_that_was_run_five_times_is_one_run() -> None:
     five = [reached(str(place), 10.0 + place) for place in (3, 1, 0, 4, 2)]
     assert [run.run_id for run in attempts.results(five)] == ["2"]
-    (point,) = speedup.points([*five, reached("other", 99.0, seed=8)])
+    (point,) = points([*five, reached("other", 99.0, seed=8)])
     assert point.n == 2 and sorted(point.times) == [12.0, 99.0]
     assert attempts.beside(five) == "5 attempts: 4 repeated"
 
@@ -49,7 +50,7 @@ def test_comparison_and_speed_up_count_alike() -> None:
     a = [reached("1", 5.0), ended("2", "interrupted", seed=8), ended("3", "failed", seed=9)]
     b = [reached(f"{place}b", 6.0, seed=place, key="other") for place in (7, 9)]
     (pair,) = compare.compare(a, b).pairs
-    (point,) = speedup.points(a)
+    (point,) = points(a)
     assert [run.run_id for run in pair.a.records] == [run.run_id for run in point.records] == ["1", "3"]
 
 

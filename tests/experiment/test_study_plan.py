@@ -22,7 +22,7 @@ from scripted import experiment
 
 from mlbench import results
 from mlbench import sweep as command
-from mlbench.analysis import speedup
+from mlbench.analysis.points import points
 from mlbench.experiment import attempts, config, events, provenance, study
 from mlbench.experiment.cost import Cost
 from mlbench.experiment.errors import UserError
@@ -409,7 +409,7 @@ def test_a_failed_trial_stays_failed_when_its_sweep_is_called_again(
     good.end("goal_not_reached", data_hash=execute.check_data(good.experiment), nodes=[HERE])
     again = sweeps()
     assert [one.status for one in again.records] == ["failed", "interrupted", "goal_not_reached"]
-    (point,) = speedup.points(again.records)
+    (point,) = points(again.records)
     assert (point.n, point.reached, point.missed) == (1, 0, ("a-7",))
     assert attempts.beside(again.records) == "3 attempts: 1 failed, 1 interrupted"
     session.publish(again)

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 from mlbench.analysis.chart import Axis, Chart, Trace, drawable
-from mlbench.analysis.speedup import Estimate, Point, optimum
+from mlbench.analysis.points import Estimate, Point
+from mlbench.analysis.tradeoff import optimum
 from mlbench.experiment.format import usd
 from mlbench.report.grouping import Group, reasons, workers
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, ends, worker_axis
-from mlbench.analysis.speedup import Estimate, Point
+from mlbench.analysis.points import Estimate, Point
 from mlbench.experiment.format import duration, percent
 from mlbench.experiment.phases import PHASES
 from mlbench.report.grouping import Group, workers

@@ -3,8 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, drawable, ends, worker_axis
-from mlbench.analysis.speedup import Point, Ratio, Speedup, format_ratio
+from mlbench.analysis.points import Point
+from mlbench.analysis.speedup import Speedup
+from mlbench.analysis.tradeoff import format_ratio
 from mlbench.experiment.format import duration
 from mlbench.report.grouping import Family, Group, of, reasons, workers
 
