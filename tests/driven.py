@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import mlbench
+from mlbench.clusters import node
 from mlbench.experiment import config, events, identity, provenance
 from mlbench.experiment.build_record import build_record
 from mlbench.experiment.phases import PHASES
-from mlbench.experiment.record import FINISHED, Record, RunEnd, RunStart, Software, WorkerResult
+from mlbench.experiment.record import FINISHED, Record, RunEnd, RunStart, WorkerResult
 
 BEGUN = 1_700_000_000.0  # s since 1970, when the command started
 STARTED = BEGUN + 10.0  # the first touch of data
@@ -34,7 +35,7 @@ class Run:
             experiment=self.experiment,
             seed=seed,
             begun=BEGUN,
-            software=Software.model_validate(provenance.software()),
+            software=provenance.software(),
         )
         self.start = start.model_dump(mode="json")
         events.append(self.log, "run_configuration", self.start)
@@ -63,7 +64,7 @@ class Run:
         """End the run as the driver does: `run_result`, record, `run_stop`. `more`: of WorkerResult."""
         back = status in FINISHED
         elapsed = self.validations[-1]["elapsed"] if self.validations else 0.0
-        nodes: Any = [provenance.node() | {"warnings": []}]
+        nodes = [node.describe().model_copy(update={"warnings": []})]
         values = {"status": status, "sample_unit": "rows", "nodes": nodes} | more
         result = WorkerResult.model_validate(values) if back else None
         end = RunEnd(

@@ -11,7 +11,7 @@ BLOCKS = 3  # timed at least, however slow the node is
 Clock = Callable[[], float]
 
 
-def calibrate(threads: int, *, seconds: float = 2.0, clock: Clock) -> dict[str, Any]:
+def calibrate(threads: int, *, seconds: float = 2.0, clock: Clock) -> dict[str, float]:
     """Return one flat row of rates of this node: the fastest of several timed blocks, and the median.
 
     - `cpu_gemm_flops_per_s`: products of square float32 matrices, 2n^3 FLOPs each.
@@ -25,10 +25,7 @@ def calibrate(threads: int, *, seconds: float = 2.0, clock: Clock) -> dict[str, 
 
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     share = seconds / (2 * len(devices))
-    row: dict[str, Any] = {
-        "threads": threads,
-        "matmul_precision": torch.get_float32_matmul_precision(),  # "highest": without TF32
-    }
+    row: dict[str, float] = {"threads": threads}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

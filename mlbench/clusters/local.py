@@ -14,8 +14,7 @@ from typing import Any
 
 import psutil
 
-from mlbench.clusters import connection, persistent, ray_env
-from mlbench.experiment import provenance
+from mlbench.clusters import connection, node, persistent, ray_env
 from mlbench.experiment.config import Cluster, Experiment
 from mlbench.experiment.errors import UserError
 
@@ -64,7 +63,7 @@ def _init(address: str | None, *, verbose: bool) -> Any:
 
     own = {
         "include_dashboard": False,
-        "num_cpus": provenance.usable_cpus(),
+        "num_cpus": node.usable_cpus(),
         "resources": persistent.DRIVER_RESOURCE,
     }
     try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from mlbench.clusters import node as machine
 from mlbench.clusters.persistent import SESSION
 from mlbench.experiment import clock
 from mlbench.experiment.noise import Interference
@@ -30,7 +31,7 @@ class NodeMonitor:
     def __init__(self, interval_s: float = INTERVAL_S, *, node: str | None = None) -> None:
         self._interval_s = interval_s
         self._node = node
-        self._gpus = _gpus()
+        self._gpus = _gpu_handles()
         self._samples: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -159,15 +160,12 @@ def _allowed_cpus() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def _gpus() -> list[Any]:
-    """Return a handle of each GPU that the driver shows; none where there is no driver."""
+def _gpu_handles() -> tuple[Any, ...]:
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    with suppress(pynvml.NVMLError):  # node.describe says why there are none
+        return machine.gpu_handles()
+    return ()
 
 
 def _gpu(handle: Any) -> dict[str, float]:

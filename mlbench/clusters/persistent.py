@@ -15,8 +15,7 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
-from mlbench.clusters import ray_env
-from mlbench.experiment import provenance
+from mlbench.clusters import node, ray_env
 from mlbench.experiment.errors import UserError
 
 # What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
@@ -73,7 +72,7 @@ def start() -> str:
         ray_env.stay_on_loopback()
         ray_env.require_short_paths()
         words = ("--head", "--port=0", "--include-dashboard=false")
-        words += (f"--num-cpus={provenance.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
+        words += (f"--num-cpus={node.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
         done = subprocess.run([sys.executable, "-c", START, *words], capture_output=True, text=True)
         last = (done.stdout.strip().splitlines() or [""])[-1].split()
         if done.returncode or last[:1] != ["servers"] or len(last) != 1 + len(SERVERS):

@@ -19,10 +19,10 @@ from pydantic import (
 )
 
 from mlbench.experiment import overrides, plugins
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.division import Deviation, deviations
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.goal import Direction, Goal
-from mlbench.experiment.provenance import without_credentials
 
 GROUPS = overrides.GROUPS
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from typing import Any, Literal, Protocol
 
 import mlbench
@@ -103,7 +103,7 @@ def key(experiment: Values) -> str:
 
     It covers the identity fields, the framework with its version, and Major.Minor of mlbench.
     """
-    return hashed(identity(experiment.plain()) | {"framework": f"{FRAMEWORK} {_version(FRAMEWORK)}"})
+    return hashed(identity(experiment.plain()) | {"framework": f"{FRAMEWORK} {version(FRAMEWORK)}"})
 
 
 def hashed(fields: Mapping[str, Any]) -> str:
@@ -112,8 +112,9 @@ def hashed(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Return the version of an installed package."""
     try:
-        return version(package)
-    except PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None

@@ -160,7 +160,7 @@ class Node(Values):
     warnings: list[str] = []  # what may have made the machine noisy
     threads_per_worker: int | None = None
     ray_node_id: str | None = None
-    calibration: dict[str, str | int | float | None] = {}  # rates by name; the name ends in the unit
+    calibration: dict[str, float] = {}  # rates by name; the name ends in the unit
     interference: Interference | None = None  # what else used its CPUs while the run trained
     machine_shared: bool = False  # another run of mlbench measured there at the same time
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import mlbench
 from mlbench.clusters import connection as clusters
-from mlbench.clusters import persistent
+from mlbench.clusters import node, persistent
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
 from mlbench.experiment import clock, events, identity, provenance
 from mlbench.experiment.build_record import build_record
 from mlbench.experiment.config import Experiment
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart, Software, WorkerResult
+from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart, WorkerResult
 from mlbench.launch import signals
 from mlbench.launch.driver import run_workers
 from mlbench.launch.failures import WorkersFailed
@@ -103,14 +104,14 @@ def _recorded(
     start = RunStart(
         run_id=folder.name,
         key=identity.key(experiment),
-        command=provenance.without_credentials(shlex.join(["python", "-m", "mlbench.run", *overrides])),
+        command=without_credentials(shlex.join(["python", "-m", "mlbench.run", *overrides])),
         mlbench=mlbench.__version__,
         experiment=experiment,
         seed=seed,
         begun=begun,
         deviations=list(experiment.deviations),
-        warnings=provenance.warnings(before_run=True),
-        software=Software.model_validate(provenance.software()),
+        warnings=node.warnings(before_run=True),
+        software=provenance.software(),
     )
     events.append(log, "run_configuration", start.model_dump(mode="json"))
     mlflow.start()

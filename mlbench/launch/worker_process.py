@@ -3,19 +3,20 @@
 import os
 import platform
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlbench.clusters import calibrate
+from mlbench.clusters import calibrate, node
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
-from mlbench.experiment import clock, provenance
+from mlbench.experiment import clock
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import WorkerResult
+from mlbench.experiment.record import Node, WorkerResult
 from mlbench.launch import process_group
 from mlbench.launch.failures import name_missing_rank
 from mlbench.launch.heartbeat import HeartbeatClient
@@ -46,6 +47,8 @@ class WorkerSpec:
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
     """Run the task on this worker and report the result to the event log; every rank takes part."""
+    import ray.train
+
     from mlbench.datasets import verify
 
     entered = clock.wall()
@@ -59,7 +62,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         checked_data(task.prepare(experiment.task, experiment.data_root))  # hashed once a node
     if worker.rank == 0:
         worker.heartbeat({"doing": "calibrating the nodes"})
-    node = describe_node(spec) if worker.local_rank == 0 else None
+    description = describe_node(spec) if worker.local_rank == 0 else None
     process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
     worker.barrier()
     folder = task.prepare(experiment.task, experiment.data_root)
@@ -67,18 +70,29 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     before = verify.states(folder) if data else None
     calibrated = clock.wall()
     try:
-        with ExitStack() as stack:
-            observation = stack.enter_context(NodeObservation(spec, worker)) if node is not None else None
+        with observed(description, spec, worker) as nodes:
             result = registry.run(experiment.task, worker)
     except UserError:
         raise
     except Exception as error:
         raise name_missing_rank(error, worker) from error
-    if node is not None and observation is not None:
-        node |= observation.fields
-    described = {} if data is None else data._asdict()
-    described["data_changed"] = any(worker.gather(data is not None and verify.states(folder) != before))
-    _report_result(result, worker, described, node=node, entered=entered, calibrated=calibrated)
+    changed = any(worker.gather(data is not None and verify.states(folder) != before))
+    outcome = WorkerResult(
+        status=result.status,
+        error=result.error,
+        sample_unit=result.unit,
+        flops_per_sample=result.flops_per_sample,
+        gradient_bytes=result.gradient_bytes,
+        table=result.table,
+        nodes=_gathered(nodes, worker),
+        started_at=worker.timer.started_at,
+        entered=entered,
+        calibrated=calibrated,
+        data_changed=changed,
+        **({} if data is None else data._asdict()),
+    )
+    # The log gets what it does not hold yet; once this is there, the run has finished.
+    ray.train.report({"rank": worker.rank, "result": outcome.model_dump(mode="json")})
 
 
 def checked_data(folder: Path) -> "verify.Content | None":
@@ -124,51 +138,50 @@ def build_worker(spec: WorkerSpec) -> Any:
     )
 
 
-def describe_node(spec: WorkerSpec) -> dict[str, Any]:
-    """Return the fields of this node's `record.Node`, calibrated; whatever fails is a warning in them.
+def describe_node(spec: WorkerSpec) -> Node:
+    """Return this node, calibrated; whatever fails is one of its warnings.
 
     Before the training, so that nothing that fails here can happen to a finished run.
     """
     import ray
 
-    node: dict[str, Any]
     try:
-        node = provenance.node()
+        found = node.describe()
     except Exception as error:
-        node = {"hostname": platform.node(), "usable_cpus": os.cpu_count() or 1, "warnings": []}
-        node["warnings"].append(f"{platform.node()} could not be described: {error}")
-    node |= {"threads_per_worker": spec.threads, "ray_node_id": ray.get_runtime_context().get_node_id()}
+        hostname = platform.node()
+        warning = f"{hostname} could not be described: {error}"
+        found = Node(hostname=hostname, usable_cpus=os.cpu_count() or 1, warnings=[warning])
+    calibration, warnings = {}, found.warnings
     try:
-        node["calibration"] = calibrate.calibrate(int(node["usable_cpus"]), clock=clock.monotonic)
+        calibration = calibrate.calibrate(found.usable_cpus, clock=clock.monotonic)
     except Exception as error:  # e.g. memory that ran out
-        node["calibration"] = {}
-        node["warnings"] = [*node["warnings"], f"{node['hostname']} could not be calibrated: {error}"]
+        warnings = [*warnings, f"{found.hostname} could not be calibrated: {error}"]
     process_group.set_key(f"calibrated/{os.environ['RANK']}")
-    return node
+    more = {"calibration": calibration, "warnings": warnings, "threads_per_worker": spec.threads}
+    return found.model_copy(update=more | {"ray_node_id": ray.get_runtime_context().get_node_id()})
 
 
-class NodeObservation:
-    """Watches a node while the task runs there; `fields` are those that it adds to the node's description."""
+@contextmanager
+def observed(description: Node | None, spec: WorkerSpec, worker: Any) -> Iterator[list[Node]]:
+    """Watch a node while the task runs there; the list gets its description with what was seen.
 
-    def __init__(self, spec: WorkerSpec, worker: Any) -> None:
-        self.fields: dict[str, Any] = {}
-        self._lock = None if spec.driver is not None else MachineLock().acquire(wait=False)
-        self._monitor = NodeMonitor(node=_node_name(worker.world_size))
-        self._driver = spec.driver
-        worker.drain_node_metrics = self._monitor.drain
-
-    def __enter__(self) -> "NodeObservation":
-        self._monitor.__enter__()
-        roots = () if self._driver is None else (self._driver,)
-        self._cpu_use = CpuUse(own=lambda: own_processes(roots))
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.fields["interference"] = self._cpu_use.interference().model_dump()
-        self._monitor.__exit__()
-        if self._lock is not None:
-            self.fields["machine_shared"] = self._lock.shared
-            self._lock.release()
+    Empty on ranks that describe no node.
+    """
+    nodes: list[Node] = []
+    if description is None:
+        yield nodes
+        return
+    lock = None if spec.driver is not None else MachineLock().acquire(wait=False)
+    roots = () if spec.driver is None else (spec.driver,)
+    with NodeMonitor(node=_node_name(worker.world_size)) as monitor:
+        worker.drain_node_metrics = monitor.drain
+        cpu_use = CpuUse(own=lambda: own_processes(roots))
+        yield nodes
+        interference = cpu_use.interference()
+    shared = lock is not None and lock.shared
+    nodes.append(description.model_copy(update={"interference": interference, "machine_shared": shared}))
+    if lock is not None:
+        lock.release()
 
 
 def _first_ranks(worker: Any) -> list[int]:
@@ -209,29 +222,7 @@ def _resume() -> dict[str, Any] | None:
         return torch.load(Path(folder) / "state.pt", weights_only=True)
 
 
-def _report_result(
-    result: Any,
-    worker: Any,
-    data: dict[str, Any],
-    *,
-    node: dict[str, Any] | None,
-    entered: float,
-    calibrated: float,
-) -> None:
-    """Pass what the log does not hold yet to the controller; once it is there, the run has finished."""
-    import ray.train
-
-    outcome = WorkerResult(
-        status=result.status,
-        error=result.error,
-        sample_unit=result.unit,
-        flops_per_sample=result.flops_per_sample,
-        gradient_bytes=result.gradient_bytes,
-        table=result.table,
-        nodes=[each for each in worker.gather(node) if each],
-        started_at=worker.timer.started_at,
-        entered=entered,
-        calibrated=calibrated,
-        **data,
-    )
-    ray.train.report({"rank": worker.rank, "result": outcome.model_dump(mode="json")})
+def _gathered(nodes: list[Node], worker: Any) -> list[Node]:
+    """Return the nodes of all ranks, in the ranks' order."""
+    plain = [node.model_dump(mode="json") for node in nodes]
+    return [Node.model_validate(node) for rank in worker.gather(plain) for node in rank]

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlbench.experiment import events, provenance, run_folders, study
+from mlbench.experiment import events, run_folders, study
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.record import Record
 from mlbench.experiment.study import Study
 from mlbench.tracking import parent_runs
@@ -76,6 +77,6 @@ def _to_mlflow(result: StudyResult, found: "Sequence[Group]") -> None:
             found=found,
         )
     except Exception as error:  # whatever MLflow and what lies below it raise
-        reason = provenance.without_credentials(str(error)).splitlines()[0]
+        reason = without_credentials(str(error)).splitlines()[0]
         later = run_folders.results_command("sync", result.output_root)
         result.notes.append(f"MLflow could not be reached ({reason}): {later}")

@@ -12,8 +12,8 @@ from pydantic import Field, ValidationError
 
 from mlbench.experiment import clock, config, plugins, study
 from mlbench.experiment.config import Model, PositiveFloat
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.study import Invocation
 from mlbench.studies import grid
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from mlbench.experiment import run_folders
-from mlbench.experiment.provenance import without_credentials
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.record import FINISHED, Record
 
 SQLITE = "sqlite:///"

@@ -26,11 +26,11 @@ from pydantic import ValidationError
 
 from mlbench.experiment import config, events, record
 from mlbench.experiment.build_record import build_record, verify_against_log
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError, unreadable
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
 from mlbench.tracking import mapping, mllog
-from mlbench.tracking.mapping import cleaned
 from mlbench.tracking.official_result import result_file
 
 Log = list[dict[str, Any]]
@@ -48,8 +48,8 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 def export(folder: Path, target: Path) -> Path:
     """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written."""
-    found = Record.model_validate(cleaned(record.load(folder / RECORD).model_dump(mode="json")))
-    log = [cleaned(event) for event in events.read(folder / events.NAME)]
+    found = Record.model_validate(without_credentials(record.load(folder / RECORD).model_dump(mode="json")))
+    log = [without_credentials(event) for event in events.read(folder / events.NAME)]
     provenance = {name: value for name, value in found.model_dump(mode="json").items() if name in PROVENANCE}
     files = {
         RECORD: found.model_dump_json(indent=2),

@@ -3,10 +3,11 @@
 from contextlib import suppress
 from pathlib import Path
 
-from mlbench.experiment import attempts, events, record, reuse
+from mlbench.clusters import node
+from mlbench.experiment import attempts, events, provenance, record
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.identity import key
-from mlbench.experiment.record import FINISHED, Record
+from mlbench.experiment.record import FINISHED, Node, Record
 from mlbench.tracking.client import open_client
 
 
@@ -24,7 +25,7 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
             one.status in FINISHED
             and data in (None, one.data_hash)
             and one.experiment.division.name == experiment.division.name
-            and reuse.obstacle(one) is None
+            and obstacle(one) is None
         )
 
     here = record.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
@@ -39,6 +40,30 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
                 if stands(one):
                     return one
     return None
+
+
+def obstacle(record: Record) -> str | None:
+    """Return why the record of a run with the same key cannot be reused in this process; None if it can.
+
+    Asked: the hash of mlbench's sources and configuration, Python, every library, and on each node of the
+    run the host's name, CPU model, usable CPUs and GPUs. A value that the record lacks is a difference.
+    """
+    then, now = record.software, provenance.software()
+    if then.sources != now.sources:
+        return "it ran with other sources of mlbench"
+    if then.python != now.python:
+        return "it ran with another Python"
+    for name, version in now.packages.items():
+        if then.packages.get(name) != version:
+            return f"it ran with {name} {then.packages.get(name)}, here is {version}"
+    here = _machine(node.describe())
+    if not record.nodes or any(_machine(one) != here for one in record.nodes):
+        return "it ran on another machine"
+    return None
+
+
+def _machine(one: Node) -> tuple[str | int | None, ...]:
+    return one.hostname, one.cpu_model, one.usable_cpus, *(gpu.name for gpu in one.gpus)
 
 
 def restore(found: Record, folder: Path, uri: str) -> None:

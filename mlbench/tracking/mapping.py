@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from mlbench.experiment.build_record import intervals
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.identity import flatten
 from mlbench.experiment.phases import PhaseTimes
-from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.record import Record
 
 RUN_ID = "mlbench.run_id"  # tag: the run folder's name, by which a run is found again
@@ -51,17 +51,6 @@ class Metric(NamedTuple):
     step: int
 
 
-def cleaned(value: Any) -> Any:
-    """Return JSON types without the passwords that addresses in them have."""
-    if isinstance(value, str):
-        return without_credentials(value)
-    if isinstance(value, dict):
-        return {name: cleaned(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [cleaned(item) for item in value]
-    return value
-
-
 def run_name(start: dict[str, Any]) -> str:
     """Return the name a person sees first; `start` is the value of the log's run_configuration."""
     experiment = start["experiment"]
@@ -74,7 +63,7 @@ def params(start: dict[str, Any]) -> dict[str, str]:
 
     The division's rules are left out: its name says as much, and the run's config.yaml has them.
     """
-    values = flatten(cleaned(start["experiment"] | {"seed": start["seed"]}))
+    values = flatten(without_credentials(start["experiment"] | {"seed": start["seed"]}))
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in values.items()
@@ -125,7 +114,7 @@ def closing_tags(record: Record) -> dict[str, str]:
     git = record.software.git
     if git:
         tags["mlflow.source.git.commit"] = git.sha  # MLflow's Version column
-    return cleaned(tags)
+    return without_credentials(tags)
 
 
 def _note(record: Record) -> str:

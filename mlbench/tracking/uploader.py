@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from mlbench.experiment import events, record
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.provenance import without_credentials
 from mlbench.experiment.record import Record
 from mlbench.report import render, run_figures
 from mlbench.tasks import registry
@@ -260,10 +260,10 @@ def _files(folder: Path, found: Record) -> Iterator[Path]:
     """Yield a folder with the run's files for MLflow, none of which holds a password."""
     with tempfile.TemporaryDirectory() as name:
         files = Path(name)
-        clean = Record.model_validate(mapping.cleaned(found.model_dump(mode="json")))
+        clean = Record.model_validate(without_credentials(found.model_dump(mode="json")))
         clean.save(files)
         (files / "config.yaml").write_text(yaml.safe_dump(clean.experiment.plain(), sort_keys=False))
-        log = [json.dumps(mapping.cleaned(event)) + "\n" for event in events.read(folder / events.NAME)]
+        log = [json.dumps(without_credentials(event)) + "\n" for event in events.read(folder / events.NAME)]
         (files / events.NAME).write_text("".join(log))
         result = result_file(clean)
         if result is not None:

@@ -11,6 +11,7 @@ import zips
 from driven import Run, phase_times
 
 from mlbench import results
+from mlbench.clusters import node
 from mlbench.clusters.connection import Connection
 from mlbench.experiment import clock, config, events, identity, provenance, record
 from mlbench.experiment.config import Experiment
@@ -176,12 +177,15 @@ def test_other_code_another_library_and_another_machine_are_measured_again(
     words = ("task=allreduce", "goal=none")
     wanted = logreg(root, tmp_path / "data", *words)
     there = Run(root, *words).end("completed")
-    software, node = provenance.software(), provenance.node()
+    software, machine = provenance.software(), node.describe()
     assert execute.find_cached(wanted) == there
-    changes = [("software", software | {"sources": "other"}), ("node", node | {"hostname": "other"})]
-    for name, value in changes:
+    changes = [
+        (provenance, "software", software.model_copy(update={"sources": "other"})),
+        (node, "describe", machine.model_copy(update={"hostname": "other"})),
+    ]
+    for module, name, value in changes:
         with monkeypatch.context() as patch:
-            patch.setattr(provenance, name, lambda value=value: value)
+            patch.setattr(module, name, lambda value=value: value)
             assert execute.find_cached(wanted) is None
 
 

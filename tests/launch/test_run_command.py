@@ -10,7 +10,7 @@ import pytest
 from commands import Run
 from conftest import ROOT
 
-from mlbench.experiment.provenance import usable_cpus
+from mlbench.clusters.node import usable_cpus
 from mlbench.tracking import uploader
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

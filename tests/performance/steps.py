@@ -31,9 +31,9 @@ import torch
 from plain import Plain, build
 
 from mlbench.analysis.bootstrap import interval, median
+from mlbench.clusters import node
 from mlbench.experiment.clock import iso, monotonic, wall
 from mlbench.experiment.config import choices, compose
-from mlbench.experiment.provenance import node
 from mlbench.tasks import registry
 from mlbench.training import loop
 from mlbench.training.setup import TrainingSetup
@@ -219,10 +219,10 @@ def row(name: str, scale: str, found: Measured) -> str:
 
 def heading(options: argparse.Namespace, arguments: Sequence[str]) -> str:
     """Return what the numbers were measured on, and the table's head."""
-    machine = node()
+    machine = node.describe()
     return "\n".join(
         [
-            f"{machine['cpu_model']}, {machine['usable_cpus']} CPUs, {options.threads} thread(s), torch "
+            f"{machine.cpu_model}, {machine.usable_cpus} CPUs, {options.threads} thread(s), torch "
             f"{torch.__version__}, {iso(wall())[:10]}, {options.rounds} rounds: "
             f"`{' '.join(['python tests/performance/steps.py', *arguments])}`",
             "",

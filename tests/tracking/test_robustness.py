@@ -20,6 +20,7 @@ from driven import Run
 import mlbench
 from mlbench import results
 from mlbench.experiment import config, events, provenance
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
 from mlbench.launch import execute
 from mlbench.tracking import uploader
@@ -231,7 +232,7 @@ def test_recorded_variables_hold_settings_and_no_secrets(
     ],
 )
 def test_addresses_of_unusual_form_hold_no_secret(text: str) -> None:
-    assert SECRET not in provenance.without_credentials(text)
+    assert SECRET not in without_credentials(text)
 
 
 @pytest.mark.parametrize(
@@ -246,5 +247,5 @@ def test_addresses_of_unusual_form_hold_no_secret(text: str) -> None:
     ],
 )
 def test_other_texts_stay_as_they_are(text: str) -> None:
-    assert provenance.without_credentials(text) == text
+    assert without_credentials(text) == text
     assert not re.search(r"\*\*\*", text)

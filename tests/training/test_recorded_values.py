@@ -9,9 +9,9 @@ import pytest
 import torch
 from ranks import mini_worker, run_ranks
 
+from mlbench.clusters import node
 from mlbench.experiment.config import compose
 from mlbench.experiment.goal import Goal
-from mlbench.experiment.provenance import node
 from mlbench.tasks import registry
 from mlbench.training import loop
 from mlbench.training.worker import Worker
@@ -40,7 +40,7 @@ def test_the_same_seed_gives_the_recorded_values(workers: int, data_root: Path) 
 
     Who changes them on purpose (other data, another recipe) records them anew, with the commit.
     """
-    here = (node()["cpu_model"], torch.__version__) == (RECORDED["cpu_model"], RECORDED["torch"])
+    here = (node.describe().cpu_model, torch.__version__) == (RECORDED["cpu_model"], RECORDED["torch"])
     for rank in run_ranks(values, workers, data_root):
         for name, recorded in RECORDED["workers"][str(workers)].items():
             (found,), (expected,) = rank[name], recorded

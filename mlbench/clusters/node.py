@@ -1,0 +1,196 @@
+"""What a machine is: processors, memory, GPUs and their drivers, and what may make its times vary.
+
+The one place that asks the kernel, psutil and NVML for it. What cannot be read is None, never a guess.
+"""
+
+import math
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mlbench.experiment import provenance
+from mlbench.experiment.record import Gpu, Node
+
+ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
+UNLIMITED = 2**60  # bytes; version 1 control groups say "no limit" with a number near 2^63
+
+
+def describe() -> Node:
+    """Return this machine's shape as this process sees it; sizes in bytes.
+
+    `usable_cpus` is what affinity and control groups leave of the logical CPUs, at least 1.
+    `warnings` leaves out the load, because the run itself makes one.
+    """
+    import psutil
+
+    gpus, gpu_error = _gpus()
+    quota, memory_limit = _cgroup_limits()
+    cuda, nccl = _cuda_versions() if gpus else (None, None)
+    return Node(
+        hostname=platform.node(),
+        os=_os_name(),
+        kernel=platform.release(),
+        architecture=platform.machine(),
+        python=platform.python_version(),
+        cpu_model=_cpu_model(),
+        physical_cpus=psutil.cpu_count(logical=False),
+        logical_cpus=psutil.cpu_count(),
+        affinity_cpus=_affinity_cpus(),
+        cpu_quota=quota,
+        usable_cpus=usable_cpus(),
+        memory_bytes=psutil.virtual_memory().total,
+        memory_limit_bytes=memory_limit,
+        gpus=gpus,
+        gpu_error=gpu_error,
+        cuda=cuda,
+        nccl=nccl,
+        environment=provenance.environment(),
+        warnings=warnings(before_run=False),
+    )
+
+
+def usable_cpus() -> int:
+    """Return the CPUs that affinity and control groups leave to this process, rounded down."""
+    quota, _ = _cgroup_limits()
+    return max(1, math.floor(min(_affinity_cpus(), quota or math.inf)))
+
+
+def warnings(*, before_run: bool) -> list[str]:
+    """Return one sentence for each thing on this machine that makes times vary.
+
+    The load average counts only `before_run`; afterwards the run itself is most of it.
+    """
+    found = []
+    cpu = ROOT / "sys/devices/system/cpu"
+    governors = {_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
+    slow = sorted(name for name in governors - {"performance"} if name)
+    if slow:
+        found.append(f"the CPU frequency governor is {', '.join(slow)}, not performance")
+    if _text(cpu / "intel_pstate/no_turbo") == "0" or _text(cpu / "cpufreq/boost") == "1":
+        found.append("turbo is on: the clock frequency depends on temperature and on other cores")
+    if _text(cpu / "smt/active") == "1":
+        found.append("SMT is on: two logical CPUs share a core")
+    load, cpus = os.getloadavg()[0], usable_cpus()
+    if before_run and load > cpus:
+        found.append(f"the load average was {load:.1f} on {cpus} CPUs before the run began")
+    return found
+
+
+def gpu_handles() -> tuple[Any, ...]:
+    """Return NVML's handle of each GPU; none without a driver, and NVMLError for a broken one."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if _code(error) == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return ()
+        raise
+    return tuple(pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount()))
+
+
+def _gpus() -> tuple[list[Gpu], str | None]:
+    """Return all NVIDIA GPUs of the machine, and why there are none although a driver is there."""
+    import pynvml
+
+    try:
+        handles = gpu_handles()
+        driver = pynvml.nvmlSystemGetDriverVersion() if handles else None
+        gpus = [
+            Gpu(name=pynvml.nvmlDeviceGetName(handle), memory_bytes=_memory(handle), driver=driver)
+            for handle in handles
+        ]
+    except pynvml.NVMLError as error:
+        return [], str(error)
+    return gpus, None
+
+
+def _memory(handle: Any) -> int | None:
+    """Return a GPU's memory in bytes; None where it has none of its own (GH200 and others)."""
+    import pynvml
+
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError as error:
+        if _code(error) == pynvml.NVML_ERROR_NOT_SUPPORTED:
+            return None
+        raise
+
+
+def _code(error: Any) -> int:
+    return error.value
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def _cpu_model() -> str | None:
+    """Return the model's name; processors without one in /proc/cpuinfo (ARM) give None."""
+    for line in (_text(ROOT / "proc/cpuinfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return None
+
+
+def _affinity_cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _cuda_versions() -> tuple[str | None, str | None]:
+    """Return CUDA's and NCCL's version that torch was built with."""
+    import torch
+    from torch.cuda import nccl
+
+    if torch.version.cuda is None or not torch.distributed.is_nccl_available():
+        return torch.version.cuda, None
+    return torch.version.cuda, ".".join(map(str, nccl.version()))
+
+
+def _cgroup_limits() -> tuple[float | None, int | None]:
+    """Return the CPU quota in CPUs and the memory limit in bytes, the tightest on the way up.
+
+    Both versions of control groups, Linux: Documentation/admin-guide/cgroup-{v1,v2}.
+    """
+    quotas: list[float] = []
+    limits: list[int] = []
+    for line in (_text(ROOT / "proc/self/cgroup") or "").splitlines():
+        _, names, path = line.split(":", 2)
+        if not names:  # version 2
+            for folder in _upwards(ROOT / "sys/fs/cgroup", path):
+                quota, _, period = (_text(folder / "cpu.max") or "max").partition(" ")
+                quotas += [] if quota == "max" else [int(quota) / int(period)]
+                limit = _text(folder / "memory.max") or "max"
+                limits += [] if limit == "max" else [int(limit)]
+        if "cpu" in names.split(","):
+            for folder in _upwards(ROOT / "sys/fs/cgroup/cpu", path):
+                quota = int(_text(folder / "cpu.cfs_quota_us") or -1)
+                period = int(_text(folder / "cpu.cfs_period_us") or 1)
+                quotas += [] if quota < 0 else [quota / period]
+        if "memory" in names.split(","):
+            for folder in _upwards(ROOT / "sys/fs/cgroup/memory", path):
+                limit = int(_text(folder / "memory.limit_in_bytes") or UNLIMITED)
+                limits += [] if limit >= UNLIMITED else [limit]
+    return min(quotas, default=None), min(limits, default=None)
+
+
+def _upwards(mount: Path, path: str) -> Iterator[Path]:
+    """Yield the group's folder and those above it; inside a container only the mount may exist."""
+    folder = mount / path.lstrip("/")
+    while folder != mount:
+        yield folder
+        folder = folder.parent
+    yield mount
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,44 @@
+"""Texts without secrets, before they go into logs, records, archives and MLflow."""
+
+import re
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+# All up to the last @ before the first slash; or, where a password has a slash in it, up to the @
+# after that. A port, which is digits to the next slash, is no password.
+_USERINFO = re.compile(r"(?<=://)(?:[^\s/]*@|[^\s/@:]*:(?!\d+(?:/|$))[^\s@]*@)")
+_SECRET = re.compile(
+    r"(?i)([?&;#][\w.-]*(?:token|secret|passw|pwd|signature|credential|key|sig)[\w.-]*=)[^&\s#]+"
+)
+# Addresses without a scheme (user:password@host), settings of a connection (password=...), and headers.
+_BARE_USERINFO = re.compile(r"(?<![\w:/@.-])[\w.+-]+:[^\s:@/]+@(?=[\w.-]+)")
+_PAIR = re.compile(
+    r"(?i)(\b(?:password|passwd|pwd|secret|api[_-]?key|access[_-]?token)\s*[=:]\s*)[^\s&;,'\"]+"
+)
+_BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}")
+# What settings look like: numbers, words, lists and name:value pairs; GPU-8932f937-d72c-... is one, too.
+_SETTING = re.compile(r"[\w^.,:;=+{}() -]{0,200}")
+_RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}")  # letters and digits, as keys have
+_SECRET_NAME = re.compile(r"(?i)token|secret|passw|pwd|credential|api_?key|auth")
+
+
+def without_credentials(value: Value) -> Value:
+    """Return a text, or JSON types, with user names and passwords cut out of addresses and secrets as ***."""
+    return _redacted(value)
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        text = _SECRET.sub(r"\1***", _USERINFO.sub("", value))
+        return _BEARER.sub(r"\1***", _PAIR.sub(r"\1***", _BARE_USERINFO.sub("", text)))
+    if isinstance(value, dict):
+        return {name: _redacted(item) for name, item in value.items()}
+    return [_redacted(item) for item in value] if isinstance(value, list) else value
+
+
+def setting(name: str, value: str) -> str:
+    """Return a variable's value, paths by their last part; *** for what is no setting or may be a secret."""
+    plain = re.sub(r"[^\s:,;=]*/(?=[^/\s:,;=]+)", "", value)
+    is_secret = _SECRET_NAME.search(name) or _SECRET_NAME.search(plain) or _RANDOM.search(plain)
+    return "***" if is_secret or "://" in value or not _SETTING.fullmatch(plain) else plain

@@ -1,0 +1,212 @@
+"""What a machine is, against the system's own tools and against made-up kernels and drivers."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from mlbench.clusters import node
+from mlbench.clusters.monitor import NodeMonitor
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """Let the module see an empty file system; return a function that fills it."""
+    monkeypatch.setattr(node, "ROOT", tmp_path)
+
+    def write(files):
+        for path, text in files:
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text + "\n")
+
+    return write
+
+
+def test_node_agrees_with_the_systems_own_tools():
+    found = node.describe()
+    assert found.hostname == os.uname().nodename
+    assert found.kernel == os.uname().release
+    assert found.python == ".".join(map(str, sys.version_info[:3]))
+    assert found.logical_cpus == os.cpu_count()
+    assert found.affinity_cpus == len(os.sched_getaffinity(0))
+    assert found.affinity_cpus and found.logical_cpus
+    assert 1 <= found.usable_cpus <= found.affinity_cpus <= found.logical_cpus
+    assert found.memory_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_affinity_bounds_the_usable_cpus():
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+        "from mlbench.clusters import node; print(node.usable_cpus())"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert answer.stdout.strip() == "1", answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "quota", "limit"),
+    [
+        ([], None, None),
+        ([("proc/self/cgroup", "0::/a/b")], None, None),
+        (  # version 2: the tightest group on the way up counts
+            [
+                ("proc/self/cgroup", "0::/a/b"),
+                ("sys/fs/cgroup/a/b/cpu.max", "max 100000"),
+                ("sys/fs/cgroup/a/cpu.max", "250000 100000"),
+                ("sys/fs/cgroup/a/b/memory.max", "4096"),
+                ("sys/fs/cgroup/a/memory.max", "max"),
+                ("sys/fs/cgroup/memory.max", "1024"),
+            ],
+            2.5,
+            1024,
+        ),
+        (  # version 2 in a container: the path is the host's, the limits lie at the mount
+            [
+                ("proc/self/cgroup", "0::/../kubepods/pod1"),
+                ("sys/fs/cgroup/cpu.max", "50000 100000"),
+                ("sys/fs/cgroup/memory.max", "2048"),
+            ],
+            0.5,
+            2048,
+        ),
+        (  # version 1, with several controllers on one mount
+            [
+                ("proc/self/cgroup", "3:cpu,cpuacct:/docker/x\n2:memory:/docker/x\n1:name=systemd:/"),
+                ("sys/fs/cgroup/cpu/docker/x/cpu.cfs_quota_us", "300000"),
+                ("sys/fs/cgroup/cpu/docker/x/cpu.cfs_period_us", "100000"),
+                ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"),
+                ("sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "8192"),
+                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"),
+            ],
+            3.0,
+            8192,
+        ),
+        (  # version 1 without limits
+            [
+                ("proc/self/cgroup", "3:cpu:/\n2:memory:/"),
+                ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"),
+                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"),
+            ],
+            None,
+            None,
+        ),
+    ],
+    ids=["none", "unlimited", "v2", "v2-container", "v1", "v1-unlimited"],
+)
+def test_control_groups_bound_cpus_and_memory(root, monkeypatch, files, quota, limit):
+    root(files)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    found = node.describe()
+    assert (found.cpu_quota, found.memory_limit_bytes) == (quota, limit)
+    assert found.usable_cpus == {None: 8, 2.5: 2, 0.5: 1, 3.0: 3}[quota]
+
+
+def test_the_processors_name_is_the_kernels(root):
+    assert node.describe().cpu_model is None
+    root([("proc/cpuinfo", "processor\t: 0\nmodel\t\t: 79\nmodel name\t: Xeon: E5 @ 2.20GHz")])
+    assert node.describe().cpu_model == "Xeon: E5 @ 2.20GHz"
+
+
+class Driver:
+    """NVML with two GPUs, or with what its start raises."""
+
+    def __init__(self, monkeypatch, failure=None):
+        self.failure = failure
+        for name in ("Init", "SystemGetDriverVersion", "DeviceGetCount", "DeviceGetHandleByIndex"):
+            monkeypatch.setattr(pynvml, f"nvml{name}", getattr(self, name))
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetName", ["Tesla T4", "NVIDIA GH200"].__getitem__)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", self.memory)
+
+    def Init(self):
+        if self.failure is not None:
+            raise pynvml.NVMLError(self.failure)
+
+    def SystemGetDriverVersion(self):
+        return "550.54.15"
+
+    def DeviceGetCount(self):
+        return 2
+
+    def DeviceGetHandleByIndex(self, index):
+        return index
+
+    def memory(self, index):
+        if index == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(total=15360 * 2**20)
+
+
+def test_gpus_are_what_the_driver_lists(monkeypatch):
+    Driver(monkeypatch)
+    gpus, error = node._gpus()
+    assert [vars(gpu) for gpu in gpus] == [
+        {"name": "Tesla T4", "memory_bytes": 15360 * 2**20, "driver": "550.54.15"},
+        {"name": "NVIDIA GH200", "memory_bytes": None, "driver": "550.54.15"},
+    ]
+    assert error is None and len(node.gpu_handles()) == 2
+
+
+def test_a_driver_that_does_not_start_is_told_and_a_missing_one_is_not(monkeypatch):
+    Driver(monkeypatch, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    found = node.describe()
+    assert found.gpus == [] and found.gpu_error == "Driver Not Loaded"
+    with NodeMonitor() as monitor:  # and the samples go on without GPUs
+        assert not any(name.startswith("gpu") for name in monitor.read())
+    Driver(monkeypatch, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    assert node.describe().gpu_error is None
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_has_a_driver_memory_cuda_and_nccl():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    found = node.describe()
+    assert found.gpus and (found.gpus[0].memory_bytes or 0) > 2**30
+    assert found.gpus[0].driver and found.cuda == torch.version.cuda
+    assert found.nccl is None or found.nccl[0].isdigit()
+
+
+def test_a_quiet_machine_has_no_warnings(root, monkeypatch):
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.4, 9.0, 9.0))
+    root(
+        [
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance"),
+            ("sys/devices/system/cpu/intel_pstate/no_turbo", "1"),
+            ("sys/devices/system/cpu/smt/active", "0"),
+        ]
+    )
+    assert node.warnings(before_run=True) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "sentence"),
+    [
+        ("cpu1/cpufreq/scaling_governor", "powersave", "powersave, not performance"),
+        ("intel_pstate/no_turbo", "0", "turbo is on"),
+        ("cpufreq/boost", "1", "turbo is on"),
+        ("smt/active", "1", "SMT is on"),
+    ],
+)
+def test_each_source_of_noise_is_one_sentence(root, monkeypatch, path, text, sentence):
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 99.0, 99.0))
+    root(
+        [
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance"),
+            (f"sys/devices/system/cpu/{path}", text),
+        ]
+    )
+    (found,) = node.describe().warnings
+    assert sentence in found
+    assert node.warnings(before_run=False) == [found]
+
+
+def test_load_is_a_warning_only_before_the_run_makes_its_own(root, monkeypatch):
+    cpus = node.usable_cpus()
+    monkeypatch.setattr(os, "getloadavg", lambda: (cpus + 0.5, 0.0, 0.0))
+    (found,) = node.warnings(before_run=True)
+    assert f"{cpus + 0.5:.1f} on {cpus} CPUs" in found
+    assert node.warnings(before_run=False) == []
