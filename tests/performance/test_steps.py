@@ -123,11 +123,11 @@ def test_both_sides_train_alike(name: str, data_root: Path) -> None:
     COPIES[name](setup.model, theirs.model)
     theirs.model.train()
     for micro_batches in islice(setup.steps(setup.load(), 0), STEPS):
-        before = ours.loss_sum.item()
+        before = ours.total_loss()
         ours.train_steps([micro_batches])
         for group in theirs.optimizer.param_groups:
             group["lr"] = setup.optimizer.param_groups[0]["lr"]
-        loss = ours.loss_sum.item() - before
+        loss = ours.total_loss() - before
         assert loss == pytest.approx(theirs.step(micro_batches).item(), rel=1e-4)
     setup.close()
     assert ours.step == STEPS
