@@ -14,12 +14,12 @@ from mlbench.training.worker import Worker
 class BatchIterator:
     """One epoch of steps over shuffled rows, one micro-batch a step.
 
-    - rows: int64 [steps, batch], this rank's rows.
-    - fetch(rows): the batch of one row of `rows`; a vectorised gather.
+    - rows: int64 [steps, batch], this rank's rows; or a list of what `fetch` takes.
+    - fetch(rows): the batch of one row of `rows`; a vectorised gather. It is valid until the next is fetched.
     """
 
-    rows: torch.Tensor
-    fetch: Callable[[torch.Tensor], Any]
+    rows: torch.Tensor | list[Any]
+    fetch: Callable[[Any], Any]
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -40,7 +40,7 @@ class TrainingSetup:
     - load(): reads training and validation data, moves them to the device, sorts them: whatever looks at more
       than their numbers of rows. It comes first on the clock, also after a restart. What it returns is `data`
       below.
-    - steps(data, epoch): this rank's steps, the same number on every rank.
+    - steps(data, epoch): this rank's steps, the same number on every rank. A step is valid until the next.
     - forward(model, batch) and loss(output, batch): the loss of a micro-batch, such that the mean of the
       gradients over workers is the step's gradient (accumulated micro-batches add up).
     - validate(model, data): global metrics from summed counts, identical on every rank.

@@ -154,14 +154,17 @@ def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_
     with pytest.raises(UserError, match="rule R1"):
         compose([word for word in words if word != "division=open"])
     touched: list[torch.Tensor] = []
-    select = torch.Tensor.index_select
+    select = torch.index_select
 
-    def remember(rows: torch.Tensor, dim: int, chosen: torch.Tensor) -> torch.Tensor:
+    def remember(
+        rows: torch.Tensor, dim: int, chosen: torch.Tensor, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         if rows.dim() == 2 and len(rows) == 20_000:
             touched.append(chosen)
-        return select(rows, dim, chosen)
+        return select(rows, dim, chosen, out=out)
 
     monkeypatch.setattr(torch.Tensor, "index_select", remember)
+    monkeypatch.setattr(torch, "index_select", remember)
     registry.run(compose(words).task, mini_worker(Worker(), data_root))
     held, trained = touched[0], torch.cat(touched[1:])
     assert len(held) == 4_000 and len(trained) == 16_000

@@ -66,7 +66,14 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         order = sampling.shuffled_rows(count, batch=config.batch_size, epoch=epoch, worker=worker)
         if rows.train_rows is not None:
             order = rows.train_rows[order]
-        return sampling.BatchIterator(order, lambda chosen: _select(rows.train, chosen))
+        labels = rows.train.labels.index_select(0, order.flatten()).view_as(order)
+        # Memory that every batch takes in turn stays in the cache: a tenth of a short step on a CPU.
+        batch = rows.train.features.new_empty(order.shape[1], features)
+
+        def fetch(chosen: tuple[torch.Tensor, torch.Tensor]) -> data.Rows:
+            return data.Rows(torch.index_select(rows.train.features, 0, chosen[0], out=batch), chosen[1])
+
+        return sampling.BatchIterator(list(zip(order, labels, strict=True)), fetch)
 
     def validate(trained: nn.Module, rows: Rows) -> dict[str, float]:
         part = sampling.shard(len(rows.test.labels), worker)
