@@ -1,0 +1,88 @@
+"""What a prediction is made from, and for what: the words of the command line as measurements and target."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from mlbench.experiment import format, plugins, record, run_folders, study
+from mlbench.experiment.config import Hardware, choices
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
+from mlbench.prediction import model
+from mlbench.prediction.forecast import FURTHEST, Target
+from mlbench.prediction.model import Network
+from mlbench.prediction.published import published_runs
+from mlbench.prediction.runs import Measurements, from_records
+
+PUBLISHED = "published:"
+PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
+FILTERS = {"task": "task", "backend": "backend", "on": "hardware"}  # setting: group of the experiment
+
+
+def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str, str]) -> Measurements:
+    """Return the runs of a study, of these names, or those published of a task, as FILTERS select them."""
+    first = names[0]
+    if first.startswith(PUBLISHED):
+        if len(names) > 1:
+            raise UserError(f"{first} cannot be put together with {names[1]}", hint="give one of them")
+        task, backend = first.removeprefix(PUBLISHED), settings["backend"] or "nccl"
+        return published_runs(task, backend=backend, profile=_hardware(PUBLISHED_ON))
+    plan = study.load(study.folder(output_root, first)) if len(names) == 1 else None
+    records = study.records(plan, output_root) if plan else [_run(name, output_root) for name in names]
+    for setting, group in FILTERS.items():
+        if settings[setting]:
+            records = [one for one in records if getattr(one.experiment, group).name == settings[setting]]
+    return from_records(records, title=" ".join(names))
+
+
+def to_fit(everything: Measurements, counts: str) -> Measurements:
+    """Return the measurements at these worker counts, e.g. "1,2,4"; all without any."""
+    if not counts:
+        return everything
+    wanted = [_count("workers", word) for word in counts.split(",")]
+    missing = [k for k in wanted if k not in everything.counts]
+    if missing:
+        measured = ", ".join(map(str, everything.counts))
+        sentence = f"{format.counted(missing[0], 'worker')} was not measured"
+        raise UserError(sentence, hint=f"measured: {measured}")
+    return everything.only(wanted)
+
+
+def target(hardware: str, network: str, output_root: Path) -> Target:
+    """Return the node of a profile, and the network as stated or as a run of task allreduce measured it."""
+    profile = _hardware(hardware) if hardware else None
+    if not network:
+        return Target(profile)
+    if any(output_root.glob(f"*{network}*/record.json")):
+        return Target(profile, Network.of_table(network, _run(network, output_root).table))
+    return Target(profile, Network.stated(network))
+
+
+def worker_counts(fit: model.Model, everything: Measurements, max_workers: str) -> list[int]:
+    """Return powers of two and the measured counts, up to `max_workers` and to one sample a worker."""
+    most = _count("max_workers", max_workers) if max_workers else FURTHEST * fit.measurements.counts[-1]
+    most = int(min(most, fit.most_workers))
+    powers = {2**i for i in range(most.bit_length()) if 2**i <= most}
+    return sorted(powers | {k for k in everything.counts if k <= most} | {most})
+
+
+def _run(word: str, output_root: Path) -> Record:
+    return record.load(run_folders.folder(output_root, word) / "record.json")
+
+
+def _hardware(name: str) -> Hardware:
+    known = choices("hardware")
+    if name not in known:
+        raise UserError(f"hardware={name} is unknown", hint=f"choose from {', '.join(known)}")
+    try:
+        return Hardware.model_validate(yaml.safe_load(plugins.files("hardware")[name].read_text()))
+    except (yaml.YAMLError, ValidationError) as error:
+        raise UserError(f"conf/hardware/{name}.yaml is not a hardware profile") from error
+
+
+def _count(name: str, word: str) -> int:
+    if not word.isdecimal() or int(word) == 0:
+        raise UserError(f"{name}={word} is not a number of workers", hint=f"e.g. {name}=16")
+    return int(word)

@@ -1,0 +1,49 @@
+"""A prediction as a table for people."""
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from mlbench.experiment import format
+from mlbench.prediction.forecast import Forecast, Interval, Target
+from mlbench.prediction.runs import Measurements
+from mlbench.terminal import tables
+
+
+def text(found: Sequence[Forecast], everything: Measurements, *, fitted: Measurements, target: Target) -> str:
+    """Return one line per number of workers; measured medians stand beside it where the target has any."""
+    measured = _medians(everything, fitted) if target == Target() else {}
+    rows = [_row(one, measured.get(one.workers, "")) for one in found]
+    headings = [name for name in rows[0] if any(row[name] for row in rows)]
+    cells = [[row[name] for name in headings] for row in rows]
+    table = tables.table(headings, cells, right=[True] * len(headings))
+    return table + ("\n* measured, but not fitted" if any("*" in cell for cell in measured.values()) else "")
+
+
+def _medians(everything: Measurements, fitted: Measurements) -> dict[int, str]:
+    """Return the measured medians by number of workers, starred where they were not fitted."""
+    medians = {k: median(everything.times(k)) for k in everything.counts}
+    return {
+        k: (format.duration(s) if math.isfinite(s) else "missed") + ("" if k in fitted.counts else " *")
+        for k, s in medians.items()
+    }
+
+
+def _row(one: Forecast, measured: str) -> dict[str, str]:
+    """Return the cells of a line by their heading; a column that is empty in all lines is left out."""
+    return {
+        "workers": f"{one.workers:,}",
+        "measured": measured,
+        "predicted": format.duration(one.time_s.value),
+        "95 % of runs": _ends(one.time_s, format.duration),
+        "speed-up": f"{one.speedup.value:.2f}",
+        "95 %": _ends(one.speedup, lambda value: f"{value:.2f}"),
+        "cost": format.usd(one.cost_usd.value) if one.cost_usd else "",
+        "communication": format.percent(one.communication_share),
+    }
+
+
+def _ends(estimate: Interval, write: Callable[[float], str]) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"{write(estimate.low)} to {write(estimate.high)}"
