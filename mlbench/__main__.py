@@ -24,15 +24,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print("usage: mlbench COMMAND ...\n")
         print("\n".join(f"  {name:10}{meaning}" for name, meaning in COMMANDS.items()))
-        print("\nmlbench COMMAND --help explains a command.")
+        print("\nmlbench COMMAND --help explains a command; mlbench --completion bash prints tab completion.")
         return 0 if words else USER_ERROR
     if words[0] == "--version":
         print(f"mlbench {mlbench.__version__}")
         return 0
+    if words[0] in ("--completion", "--complete"):
+        return _complete(*words)
     if words[0] not in COMMANDS:
         print(f"mlbench: {words[0]} is unknown{suggest(words[0], list(COMMANDS))}", file=sys.stderr)
         return USER_ERROR
     return import_module(f"mlbench.{words[0]}").main(words[1:])
+
+
+def _complete(option: str, shell: str = "", line: str = "") -> int:
+    """Print the completion script of a shell, or what such a script asks for."""
+    from mlbench.terminal import completion
+
+    if shell not in completion.SHELLS:
+        known = " or ".join(completion.SHELLS)
+        print(f"mlbench: {option} takes {known}, got: {shell or 'nothing'}", file=sys.stderr)
+        return USER_ERROR
+    script = option == "--completion"
+    print(completion.SHELLS[shell] if script else "\n".join(completion.replies(shell, line, list(COMMANDS))))
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from scipy import stats
-
 from mlbench.experiment.format import duration, percent
 from mlbench.experiment.phases import LatenessBlock
 
@@ -36,6 +34,8 @@ def straggler(lateness: Sequence[Sequence[LatenessBlock]], *, clock_error_s: flo
     distribution (Conover 1999, Practical Nonparametric Statistics, section 3.2), at CONFIDENCE over all ranks
     together (Bonferroni). Lateness that the clocks' error could make is none.
     """
+    from scipy import stats  # takes a second to import, and --help needs none
+
     ranks, tail = len(lateness), (1 - CONFIDENCE) / 2 / max(1, len(lateness))
     if ranks < 2 or not all(lateness):
         return None

@@ -28,6 +28,7 @@ WIDTH = 79  # columns of the help; fits a terminal of 80
 COLUMN = 26  # at which the meaning of a term begins
 OUTPUT_ROOT = {"output_root": ("runs", "the folder that has the runs and studies")}
 JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print JSON, for scripts"}}
+COMPLETION = "mlbench --completion bash (or zsh) prints the shell's completion script"
 HYDRA = {  # options of Hydra's own command line, and what to use instead
     "-m": "several values make a sweep: python -m mlbench.sweep workers=1,2",
     "--multirun": "several values make a sweep: python -m mlbench.sweep workers=1,2",
@@ -36,8 +37,8 @@ HYDRA = {  # options of Hydra's own command line, and what to use instead
     "--package": "packages cannot be changed; write name=value",
     "--run": "a run needs no option; write name=value",
     "--resolve": "--cfg job prints resolved values",
-    "--shell-completion": "shells are not completed; --help lists all names, and a misspelt one is corrected",
-    "-sc": "shells are not completed; --help lists all names, and a misspelt one is corrected",
+    "--shell-completion": COMPLETION,
+    "-sc": COMPLETION,
     "--config-dir": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
     "-cd": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
     "--config-path": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",

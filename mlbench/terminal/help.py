@@ -54,7 +54,7 @@ def sections() -> Iterator[tuple[str, str]]:
 def defaults() -> dict[str, str]:
     """Return the default choice of every group."""
     found: dict[str, str] = {}
-    for line in _yaml(plugins.own_conf() / "config.yaml")["defaults"]:
+    for line in values(plugins.own_conf() / "config.yaml")["defaults"]:
         if isinstance(line, dict):
             found |= line
     return found
@@ -73,9 +73,8 @@ def scalars() -> list[tuple[str, str, str]]:
 
 
 def description(path: Path) -> str:
-    """Return what a choice says of itself: its `description`, or the first sentence of its opening "
-    "comment."""
-    described = _yaml(path).get("description")
+    """Return what a choice says of itself: its `description`, or its opening comment's first sentence."""
+    described = values(path).get("description")
     if described:
         return described
     comment = []
@@ -90,7 +89,12 @@ def description(path: Path) -> str:
 
 def recipes(path: Path) -> list[str]:
     """Return the names of a task's recipes."""
-    return list(_yaml(path).get("recipes", {}))
+    return list(values(path).get("recipes", {}))
+
+
+def values(path: Path) -> dict[str, Any]:
+    """Return what a YAML file holds."""
+    return yaml.safe_load(path.read_text()) or {}
 
 
 def _groups() -> Iterator[str]:
@@ -103,7 +107,3 @@ def _groups() -> Iterator[str]:
             if group == "task":
                 meaning += f" Recipes: {', '.join(recipes(path))}."
             yield entry(f"  {'*' if default[group] == name else ' '} {name}", meaning)
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text()) or {}

@@ -428,7 +428,7 @@ def test_the_report_tells_communication_and_its_stragglers_as_the_card_does() ->
     (group,) = grouping.groups(some)
     (sentence,) = grouping.waiting(group)
     assert sentence.startswith("2 workers: in 1 of 2 runs a rank kept the others waiting; rank 1 keeps")
-    assert dict(time_breakdown.lines(some[-1]))["straggler"] in sentence
+    assert str(dict(time_breakdown.lines(some[-1]))["straggler"]) in sentence
     table = tables.points(group)
     cells = dict(zip(table.headings, table.rows[1].cells, strict=True))
     assert cells["exposed communication"].text == cells["of it transfer"].text == "20.0 %"

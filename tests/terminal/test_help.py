@@ -148,7 +148,7 @@ def test_recipes_are_found_however_the_yaml_is_written(tmp_path, source):
 def test_run_answers_without_torch_and_ray(word):
     program = (
         "import sys; from mlbench import run; code = run.main(sys.argv[1:]); "
-        "heavy = {'torch', 'ray', 'mlflow', 'hydra', 'pyarrow'} & sys.modules.keys(); "
+        "heavy = {'torch', 'ray', 'mlflow', 'hydra', 'pyarrow', 'scipy'} & sys.modules.keys(); "
         "sys.exit(f'imported {heavy}' if heavy else code)"
     )
     ended = subprocess.run([sys.executable, "-c", program, word], capture_output=True, text=True, timeout=60)

@@ -1,0 +1,70 @@
+"""What a tab completes, asked of a real bash that has read the script."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from driven import Run
+
+from mlbench import __main__
+from mlbench.terminal import completion
+
+COMMANDS = list(__main__.COMMANDS)
+
+
+def test_bash_completes_names_and_values(tmp_path: Path) -> None:
+    """Like readline, the script is asked with the line up to the cursor."""
+    tool = tmp_path / "mlbench"
+    tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m mlbench "$@"\n')
+    tool.chmod(0o755)
+    ask = 'eval "$(mlbench --completion bash)"; complete -p mlbench >/dev/null || exit 1\n'
+    ask += 'for COMP_LINE in "$@"; do COMP_POINT=${#COMP_LINE}; _mlbench; echo "${COMPREPLY[*]}"; done'
+    lines = ("mlbench sw", "mlbench run task=resnet2", "mlbench run worke", "mlbench results sho")
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", ask, "bash", *lines], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.rstrip() for line in done.stdout.splitlines()] == ["sweep", "resnet20", "workers=", "show"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("mlbench run hardware=gcp_n1_t", ["hardware=gcp_n1_t4 "]),
+        ("mlbench run task=gnmt task.length_p", ["task.length_penalty="]),
+        ("mlbench run task=logreg task.recipe=mlbench2020", ["task.recipe=mlbench2020 "]),
+        ("mlbench run goal=", ["goal=official ", "goal=light ", "goal=none "]),
+        ("mlbench run force=t", ["force=true "]),
+        ("mlbench run --c", ["--cfg "]),
+        ("mlbench sweep task=logreg,resnet2", ["task=logreg,resnet20"]),
+        ("mlbench sweep rep", ["repeats="]),
+        ("mlbench data pre", ["prepare "]),
+        ("mlbench results list status=goal_r", ["status=goal_reached"]),
+        ("mlbench results compare --with", ["--with-disturbed "]),
+        ("mlbench predict on=gcp_n1_t", ["on=gcp_n1_t4 "]),
+        ("mlbench cluster st", ["start ", "status ", "stop "]),
+        ("mlbench nothing ", []),
+    ],
+)
+def test_a_line_is_completed_by_what_the_command_takes_there(line: str, expected: list[str]) -> None:
+    assert completion.replies("zsh", line, COMMANDS) == expected
+
+
+def test_runs_and_studies_are_completed_from_the_folder_that_the_line_names(tmp_path: Path) -> None:
+    Run(tmp_path, name="2026-a", seed=1).end("completed")
+    (tmp_path / "studies" / "scaling").mkdir(parents=True)
+    (tmp_path / "studies" / "scaling" / "study.yaml").touch()
+    line = f"mlbench results show output_root={tmp_path} 20"
+    assert completion.replies("bash", line, COMMANDS) == ["2026-a-1 "]
+    line = f"mlbench results plot output_root={tmp_path} study:"
+    assert completion.replies("bash", line, COMMANDS) == ["scaling "]  # after the colon, as bash asks
+    assert completion.replies("zsh", f"mlbench predict output_root={tmp_path} sc", COMMANDS) == ["scaling "]
+
+
+def test_a_shell_that_is_not_known_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["--completion", "fish"]) == 2
+    assert "--completion takes bash or zsh, got: fish" in capsys.readouterr().err
