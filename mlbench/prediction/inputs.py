@@ -28,7 +28,7 @@ def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str,
         if len(names) > 1:
             raise UserError(f"{first} cannot be put together with {names[1]}", hint="give one of them")
         task, backend = first.removeprefix(PUBLISHED), settings["backend"] or "nccl"
-        return published_runs(task, backend=backend, profile=_hardware(PUBLISHED_ON))
+        return published_runs(task, backend=backend, profile=profile(PUBLISHED_ON))
     plan = study.load(study.folder(output_root, first)) if len(names) == 1 else None
     records = study.records(plan, output_root) if plan else [_run(name, output_root) for name in names]
     for setting, group in FILTERS.items():
@@ -52,12 +52,12 @@ def to_fit(everything: Measurements, counts: str) -> Measurements:
 
 def target(hardware: str, network: str, output_root: Path) -> Target:
     """Return the node of a profile, and the network as stated or as a run of task allreduce measured it."""
-    profile = _hardware(hardware) if hardware else None
+    node = profile(hardware) if hardware else None
     if not network:
-        return Target(profile)
+        return Target(node)
     if any(output_root.glob(f"*{network}*/record.json")):
-        return Target(profile, Network.of_table(network, _run(network, output_root).table))
-    return Target(profile, Network.stated(network))
+        return Target(node, Network.of_table(network, _run(network, output_root).table))
+    return Target(node, Network.stated(network))
 
 
 def worker_counts(fit: model.Model, everything: Measurements, max_workers: str) -> list[int]:
@@ -72,7 +72,7 @@ def _run(word: str, output_root: Path) -> Record:
     return record.load(run_folders.folder(output_root, word) / "record.json")
 
 
-def _hardware(name: str) -> Hardware:
+def profile(name: str) -> Hardware:
     known = choices("hardware")
     if name not in known:
         raise UserError(f"hardware={name} is unknown", hint=f"choose from {', '.join(known)}")

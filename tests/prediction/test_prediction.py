@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 from worlds import NODE, World, as_record
 
-from mlbench import predict
 from mlbench.experiment.config import Hardware
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.prediction import explain, model, published
+from mlbench.prediction import explain, inputs, model, published
 from mlbench.prediction.advice import advise, parse_deadline
 from mlbench.prediction.forecast import (
     Forecast,
@@ -33,7 +32,7 @@ from mlbench.prediction.runs import Measurements, check, from_records
 
 COUNTS = (1, 2, 4, 8, 16)
 FAR = [32, 64, 256, 1024]
-T4 = predict._hardware("gcp_n1_t4")
+T4 = inputs.profile("gcp_n1_t4")
 
 
 def times(found: list[Forecast]) -> list[float]:
