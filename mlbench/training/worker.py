@@ -82,7 +82,7 @@ class Worker:
 
         Mixed so that neighbouring seeds and epochs share nothing (Steele et al. 2014, SplitMix64).
         """
-        state = self.seed
+        state = _mix(self.seed)  # or seed 1 in epoch 0 had what seed 0 has in epoch 1
         for number in numbers:
             state = _mix(state + number + 1)
         return torch.Generator(self.device).manual_seed(_mix(state) >> 1)
