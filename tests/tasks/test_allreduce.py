@@ -284,3 +284,23 @@ def test_gloo_moves_tensors_of_a_gpu_or_says_what_it_lacks() -> None:
     assert status == "completed"
     assert all(row["device"] == "cuda" for row in table)
     assert any(row["kind"] == "times" for row in table)
+
+
+def of_two_speeds(worker: Worker, words: list[str]) -> Any:
+    """Let every collective take a second on rank 0 and three on rank 1."""
+    measured = worker.timer.benchmark
+
+    def benchmark(operation: Any, repeats: int, **others: Any) -> list[float]:
+        measured(operation, repeats, **others)
+        return [1.0 + 2.0 * worker.rank] * repeats
+
+    worker.timer.benchmark = benchmark  # type: ignore[method-assign]
+    return measure(worker, words)
+
+
+def test_a_collective_lasts_as_long_as_its_slowest_rank() -> None:
+    words = [*TINY, "task.collectives=[broadcast]", "task.dtypes=[float32]"]
+    for _, table, _ in run_ranks(of_two_speeds, 2, words):
+        times = [row for row in table if row["kind"] == "times"]
+        assert times and all(row["p50_s"] == row["min_s"] == row["max_s"] == 3.0 for row in times)
+        assert all(row["algbw_bytes_per_s"] == pytest.approx(row["bytes"] / 3.0) for row in times)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import pytest
 import torch
 from ranks import run_ranks
 from torch import nn
@@ -10,6 +11,8 @@ from torch import nn
 from mlbench.experiment.goal import Goal
 from mlbench.training.loop import train
 from mlbench.training.setup import TaskResult, TrainingSetup
+from mlbench.training.sync import strategy
+from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
 # Two steps of three micro-batches each; a micro-batch's loss is the sum of its numbers.
@@ -97,3 +100,30 @@ def infinite_at_the_end(worker: Worker) -> str:
 
 def test_ranks_agree_that_one_diverged_in_its_last_step() -> None:
     assert run_ranks(infinite_at_the_end, 2) == ["diverged", "diverged"]
+
+
+def is_bare(worker: Worker) -> bool:
+    model = Scale()
+    return strategy.synchronise(model, worker.sync, worker.timer).module is model
+
+
+def test_a_single_worker_trains_the_bare_model_also_in_a_process_group() -> None:
+    """The base of every speed-up carries no cost of distribution."""
+    assert run_ranks(is_bare, 1) == [True]
+    assert run_ranks(is_bare, 2) == [False, False]
+
+
+@pytest.mark.parametrize(("wall", "spent"), [(600.0, 600.0), (-50.0, 40.0)])
+def test_where_no_host_is_left_the_wall_clock_tells_what_a_restart_took(wall: float, spent: float) -> None:
+    """But never less than the checkpoint had seen: somebody may have set the clock back."""
+    states: list[dict[str, Any]] = []
+
+    def keep(_: dict[str, Any], state: dict[str, Any] | None) -> None:
+        states.extend([state] if state else [])
+
+    run(Worker(keep_checkpoints=True, report_validation=keep))
+    saved = {**states[1], "elapsed": 40.0}
+    assert saved["epoch"] == 1 and len(saved["clocks"]) == 1
+    timer = PhaseTimer(clock_id="another host", wall_now=lambda: saved["started_at"] + wall)
+    _, result = run(Worker(timer=timer, resume=saved))
+    assert spent < result.validations[-1]["elapsed"] < spent + 30
