@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ from filelock import FileLock
 
 import mlbench
 from mlbench.datasets.column_buffer import ColumnBuffer
+from mlbench.datasets.download import Archive, fetch
 from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,6 +57,16 @@ class DatasetWriter:
         self.inputs: list[dict[str, Any]] = []
         self.splits: dict[str, dict[str, Any]] = {}
         self.extra: dict[str, Any] = {}
+
+    def fetch(self, archive: Archive, root: Path) -> Path:
+        """Return an archive below `root`, fetched where need be, and record it as an input."""
+        path = fetch(archive, root, progress=partial(self.bytes_done, f"fetch {archive.file}"))
+        self.add_input(path)
+        return path
+
+    def bytes_done(self, step: str, done: int, total: int | None) -> None:
+        """Report the bytes of a step so far and in all."""
+        self.progress(step, done, total, "bytes")
 
     def add_input(self, path: Path) -> None:
         """Record name, bytes and SHA-256 of a file that this data set is made from."""

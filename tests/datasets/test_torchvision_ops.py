@@ -1,17 +1,20 @@
+import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
-
-from mlbench.datasets import torchvision_ops
+import torchvision_ops
 
 
 def run(code: str) -> None:
     """Run `code` in a new process, where torchvision has not been imported yet."""
-    code = "from mlbench.datasets import torchvision_ops\nimport torch\n" + textwrap.dedent(code)
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    code = "import torchvision_ops\nimport torch\n" + textwrap.dedent(code)
+    environment = os.environ | {"PYTHONPATH": str(Path(torchvision_ops.__file__).parent)}
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
 
 

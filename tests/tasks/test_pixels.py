@@ -1,7 +1,7 @@
 import pytest
 import torch
+import torchvision_ops
 
-from mlbench.datasets import torchvision_ops
 from mlbench.tasks.pixels import memory_format, normaliser
 
 DEVICES = [

@@ -1,8 +1,8 @@
 import pytest
 import torch
+import torchvision_ops
 from torch import Generator
 
-from mlbench.datasets import torchvision_ops
 from mlbench.tasks.resnet20.augment import PADDING, crop, draw
 
 IMAGES = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8, generator=Generator().manual_seed(1))

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torchvision_ops
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from ranks import run_ranks
 
-from mlbench.datasets import arrow, torchvision_ops
+from mlbench.datasets import arrow
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.resnet50 import crops, data, decode, shapes
 from mlbench.training.worker import Worker

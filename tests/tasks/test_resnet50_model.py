@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+import torchvision_ops
 from torch import nn
 
-from mlbench.datasets import torchvision_ops
 from mlbench.tasks.resnet50.model import Bottleneck, parameter_groups, resnet
 from mlbench.training.flops import training_flops
 from mlbench.training.schedules import Schedule, warmup_cosine

@@ -81,22 +81,16 @@ def fitted(points: Sequence[dict[str, Any]], **known: Any) -> dict[str, Any]:
 
 
 def fit(sent: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, float]:
-    """Return alpha (s), beta (s a byte) and the relative residual of t = alpha + beta * bytes.
+    """Return alpha (s), beta (s a byte), none negative, and the relative residual of alpha + beta * bytes.
 
     Least squares of the relative errors (model - t) / t: the sizes span eight decades, and unweighted
-    squares would see only the largest. The residual is the root of their mean square. Where the best
-    line has a negative alpha or beta, which is no time, the other alone is fitted.
+    squares would see only the largest. The residual is the root of their mean square.
     """
+    from scipy.optimize import nnls
+
     measured = np.asarray(seconds, np.float64)
     relative = np.stack([1 / measured, np.asarray(sent, np.float64) / measured], axis=1)
     scale = np.sqrt(np.square(relative).sum(axis=0))  # or the two columns differ by many decades
-    solution, *_ = np.linalg.lstsq(relative / scale, np.ones(len(measured)), rcond=None)
-    if (solution < 0).any():
-        alone = (relative / scale).sum(axis=0)  # the columns have unit length
-        gain = np.where(solution < 0, -np.inf, alone)
-        kept = int(gain.argmax())
-        solution = np.zeros(2)
-        solution[kept] = alone[kept]
-    alpha, beta = (solution / scale).tolist()
+    alpha, beta = (nnls(relative / scale, np.ones(len(measured)))[0] / scale).tolist()
     errors = relative @ np.array([alpha, beta]) - 1
     return alpha, beta, float(np.sqrt(np.mean(errors**2)))

@@ -1,6 +1,5 @@
 """Text as word numbers: WikiText-2, the generated language, or a user's own two files."""
 
-import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from mlbench.datasets import arrow
+from mlbench.datasets import arrow, own_files
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
-from mlbench.datasets.download import Archive, extract, fetch
+from mlbench.datasets.download import Archive, extract
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.awdlstm import language
 
@@ -39,14 +38,19 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     `config` has `dataset`, "wikitext2" or "agreement", and `train_file` and `valid_file`, which take its
     place when they are given, with `min_count`.
     """
-    if config.train_file or config.valid_file:
-        return _prepare_files(config, root, progress=progress)
-    if config.dataset == "agreement":
+    name = config.dataset
+    if files := own_files.together(config, ("train_file", "valid_file")):
+        states = own_files.states(files, hint="give the path of a text file")
+        name = own_files.folder_name("text", config.min_count, states)
+        manifest = own_files.MANIFEST | {"name": "text", "parameters": {"min_count": config.min_count}}
+        splits = dict[str, Path](zip(("train", "valid"), files, strict=True))
+        write_splits = partial(_write_files, files=splits, min_count=config.min_count)
+    elif name == "agreement":
         write_splits, manifest = _write_agreement, AGREEMENT
     else:
-        arrow.require_known(config.dataset, DATASETS)
+        arrow.require_known(name, DATASETS)
         write_splits, manifest = partial(_write_wikitext2, root=root), WIKITEXT2
-    return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
+    return arrow.write_dataset(root / name, write_splits, manifest=manifest, progress=progress)
 
 
 def open_dataset(folder: Path) -> Text:
@@ -116,11 +120,7 @@ WIKITEXT2_VOCABULARY = 33_278  # of all three files
 
 
 def _write_wikitext2(writer: DatasetWriter, *, root: Path) -> None:
-    def fetching(done: int, total: int | None) -> None:
-        writer.progress(f"fetch {WIKITEXT2_ARCHIVE.file}", done, total, "bytes")
-
-    archive = fetch(WIKITEXT2_ARCHIVE, root, progress=fetching)
-    writer.add_input(archive)
+    archive = writer.fetch(WIKITEXT2_ARCHIVE, root)
     unpacked = writer.folder / "unpacked"
     extract(archive, unpacked)
     files = {split: unpacked / "wikitext-2" / f"wiki.{split}.tokens" for split in WIKITEXT2_TOKENS}
@@ -134,30 +134,6 @@ def _write_wikitext2(writer: DatasetWriter, *, root: Path) -> None:
         )
     _write_vocabulary(writer, list(index))
     shutil.rmtree(unpacked)
-
-
-def _prepare_files(config: Any, root: Path, *, progress: Progress | None) -> Path:
-    """Make a data set of a user's two files, in a folder of its own for each state of the files."""
-    if config.train_file is None or config.valid_file is None:
-        raise UserError(
-            "task.train_file and task.valid_file go together",
-            hint="give both, or neither for the task's own data set",
-        )
-    files = {"train": config.train_file, "valid": config.valid_file}
-    state: list[Any] = [config.min_count]
-    for file in files.values():
-        if not file.is_file():
-            raise UserError(f"there is no file {file}", hint="give the path of a text file")
-        state.append((str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns))
-    folder = root / f"text-{hashlib.sha256(repr(state).encode()).hexdigest()[:12]}"
-    write_splits = partial(_write_files, files=files, min_count=config.min_count)
-    manifest = {
-        "name": "text",
-        "source": "the user's own files",
-        "licence": "the user's own",
-        "parameters": {"min_count": config.min_count},
-    }
-    return arrow.write_dataset(folder, write_splits, manifest=manifest, progress=progress)
 
 
 def _write_files(writer: DatasetWriter, *, files: dict[str, Path], min_count: int) -> None:

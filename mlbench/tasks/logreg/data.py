@@ -1,6 +1,5 @@
 """Rows and labels for logistic regression: epsilon, generated ones like it, or a user's files."""
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from functools import partial
@@ -9,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mlbench.datasets import arrow
+from mlbench.datasets import arrow, own_files
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
-from mlbench.datasets.download import Archive, fetch
+from mlbench.datasets.download import Archive
 from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
@@ -36,14 +35,17 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     `config` has `dataset`, "epsilon" or "epsilon_like", and `train_file` and `test_file`, which take
     its place when they are given.
     """
-    if config.train_file or config.test_file:
-        return _prepare_files(config.train_file, config.test_file, root, progress=progress)
-    if config.dataset == "epsilon_like":
+    name = config.dataset
+    if files := own_files.together(config, ("train_file", "test_file")):
+        states = own_files.states(files, hint="give the path of a LIBSVM text file")
+        name, manifest = own_files.folder_name("files", states), own_files.MANIFEST
+        write_splits = partial(_write_files, files=dict(zip(("train", "test"), files, strict=True)))
+    elif name == "epsilon_like":
         write_splits, manifest = _write_epsilon_like, EPSILON_LIKE
     else:
-        arrow.require_known(config.dataset, DATASETS)
-        write_splits, manifest = partial(_write_epsilon, root=root, progress=progress), EPSILON
-    return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
+        arrow.require_known(name, DATASETS)
+        write_splits, manifest = partial(_write_epsilon, root=root), EPSILON
+    return arrow.write_dataset(root / name, write_splits, manifest=manifest, progress=progress)
 
 
 def open_dataset(folder: Path) -> tuple[Rows, Rows]:
@@ -153,38 +155,15 @@ class Layout(NamedTuple):
 EPSILON_LAYOUT = Layout((-1.0, 1.0), first=1, features=2_000)  # as the LIBSVM data page says
 
 
-def _write_epsilon(writer: DatasetWriter, *, root: Path, progress: Progress | None) -> None:
+def _write_epsilon(writer: DatasetWriter, *, root: Path) -> None:
     """Stream both archives, 12 GB of text, into splits; bzip2's decompression sets the pace."""
-    paths = {}
-    for split, archive in EPSILON_ARCHIVES.items():
-        report = progress and partial(_bytes, progress, f"fetch {archive.file}")
-        paths[split] = fetch(archive, root, progress=report)
-        writer.add_input(paths[split])
+    paths = {split: writer.fetch(archive, root) for split, archive in EPSILON_ARCHIVES.items()}
     for split, path in paths.items():
-        writer.write(split, _batches(path, EPSILON_LAYOUT, progress=progress))
+        writer.write(split, _batches(path, EPSILON_LAYOUT, writer))
 
 
-def _prepare_files(train: Path | None, test: Path | None, root: Path, *, progress: Progress | None) -> Path:
-    """Make a data set of a user's two files, in a folder of its own for each state of the files."""
-    if train is None or test is None:
-        raise UserError(
-            "task.train_file and task.test_file go together",
-            hint="give both, or neither for the task's own data set",
-        )
-    files = {"train": train, "test": test}
-    state = []
-    for file in files.values():
-        if not file.is_file():
-            raise UserError(f"there is no file {file}", hint="give the path of a LIBSVM text file")
-        state.append((str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns))
-    folder = root / f"files-{hashlib.sha256(repr(state).encode()).hexdigest()[:12]}"
-    manifest = {"name": "files", "source": "the user's own files", "licence": "the user's own"}
-    write_splits = partial(_write_files, files=files, progress=progress)
-    return arrow.write_dataset(folder, write_splits, manifest=manifest, progress=progress)
-
-
-def _write_files(writer: DatasetWriter, *, files: dict[str, Path], progress: Progress | None) -> None:
-    layout, rows = _scan(files, progress=progress)
+def _write_files(writer: DatasetWriter, *, files: dict[str, Path]) -> None:
+    layout, rows = _scan(files, writer)
     needed = 2 * 4 * rows * layout.features  # bytes of float32: the column buffer and the split
     free = shutil.disk_usage(writer.folder).free
     if needed > free:
@@ -196,10 +175,10 @@ def _write_files(writer: DatasetWriter, *, files: dict[str, Path], progress: Pro
     writer.extra["parameters"] = {"labels": layout.labels, "first_column": layout.first}
     for split, path in files.items():
         writer.add_input(path)
-        writer.write(split, _batches(path, layout, progress=progress))
+        writer.write(split, _batches(path, layout, writer))
 
 
-def _scan(files: dict[str, Path], *, progress: Progress | None) -> tuple[Layout, int]:
+def _scan(files: dict[str, Path], writer: DatasetWriter) -> tuple[Layout, int]:
     """Read both files for their labels, columns and rows.
 
     The first column is 1, as LIBSVM has it, or 0 where one of the files has an index 0. The smaller
@@ -210,8 +189,7 @@ def _scan(files: dict[str, Path], *, progress: Progress | None) -> tuple[Layout,
     labels: list[float] = []
     low, high, rows = 1, 0, 0
     for split, path in files.items():
-        report = progress and partial(_bytes, progress, f"scan {path.name}")
-        for block in libsvm.read(path, progress=report):
+        for block in libsvm.read(path, progress=partial(writer.bytes_done, f"scan {path.name}")):
             new = [label for label in np.unique(block.labels) if label not in labels]
             if len(labels) + len(new) > 2:
                 third = [*labels, *new][2]
@@ -233,13 +211,12 @@ def _scan(files: dict[str, Path], *, progress: Progress | None) -> tuple[Layout,
     return Layout((zero, one), first=int(low), features=int(high - low + 1)), rows
 
 
-def _batches(path: Path, layout: Layout, *, progress: Progress | None) -> "Iterator[pa.RecordBatch]":
+def _batches(path: Path, layout: Layout, writer: DatasetWriter) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of a text file as dense record batches; UserError for a row outside `layout`."""
     from mlbench.tasks.logreg import libsvm
 
     last = layout.first + layout.features - 1
-    report = progress and partial(_bytes, progress, f"read {path.name}")
-    for block in libsvm.read(path, progress=report):
+    for block in libsvm.read(path, progress=partial(writer.bytes_done, f"read {path.name}")):
         wrong = ~np.isin(block.labels, layout.labels)
         entries = block.entries.tocoo()
         wrong[entries.row[(entries.col < layout.first) | (entries.col > last)]] = True
@@ -253,10 +230,6 @@ def _batches(path: Path, layout: Layout, *, progress: Progress | None) -> "Itera
         for features, labels in block.dense(layout.features, first=layout.first):
             ones = (labels == layout.labels[1]).astype(np.float32)
             yield arrow.record_batch({"features": features, "label": ones})
-
-
-def _bytes(progress: Progress, step: str, done: int, total: int | None) -> None:
-    progress(step, done, total, "bytes")
 
 
 DATASETS = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlbench.datasets import arrow
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
-from mlbench.datasets.download import Archive, extract, fetch
+from mlbench.datasets.download import Archive, extract
 from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
@@ -45,7 +45,7 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
         write_splits, manifest = _write_digits, DIGITS
     else:
         arrow.require_known(config.dataset, DATASETS)
-        write_splits, manifest = partial(_write_cifar10, root=root, progress=progress), CIFAR10
+        write_splits, manifest = partial(_write_cifar10, root=root), CIFAR10
     return arrow.write_dataset(root / config.dataset, write_splits, manifest=manifest, progress=progress)
 
 
@@ -93,12 +93,9 @@ CIFAR10_FILES = {
 }
 
 
-def _write_cifar10(writer: DatasetWriter, *, root: Path, progress: Progress | None) -> None:
-    report = progress and partial(_bytes, progress, f"fetch {CIFAR10_ARCHIVE.file}")
-    archive = fetch(CIFAR10_ARCHIVE, root, progress=report)
-    writer.add_input(archive)
+def _write_cifar10(writer: DatasetWriter, *, root: Path) -> None:
     unpacked = writer.folder / "unpacked"
-    extract(archive, unpacked)
+    extract(writer.fetch(CIFAR10_ARCHIVE, root), unpacked)
     for split, files in CIFAR10_FILES.items():
         parts = [read_binary(unpacked / "cifar-10-batches-bin" / file) for file in files]
         images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -182,10 +179,6 @@ def statistics(images: np.ndarray) -> dict[str, list[float]]:
         mean.append(float(first / 255))
         std.append(float(np.sqrt(second - first**2) / 255))
     return {"mean": mean, "std": std}
-
-
-def _bytes(progress: Progress, step: str, done: int, total: int | None) -> None:
-    progress(step, done, total, "bytes")
 
 
 PREPARED = 3 * SIDE * SIDE + 8  # bytes of an image and its int64 label

@@ -1,6 +1,5 @@
 """Encoded images for ResNet-50: ImageNet from class folders, a user's own folders, or generated shapes."""
 
-import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from mlbench.datasets import arrow
+from mlbench.datasets import arrow, own_files
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.experiment.errors import UserError
 
@@ -76,8 +75,8 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     `config` has `dataset`, "imagenet" or "shapes", and `train_folder` and `val_folder`, which take its
     place when they are given. ImageNet is looked for in `<root>/downloads/imagenet/{train,val}`.
     """
-    if config.train_folder or config.val_folder:
-        return _prepare_folders(config.train_folder, config.val_folder, root, progress=progress)
+    if folders := own_files.together(config, ("train_folder", "val_folder")):
+        return _prepare_folders(folders[0], folders[1], root, progress=progress)
     if config.dataset == "shapes":
         return arrow.write_dataset(root / "shapes", _write_shapes, manifest=SHAPES, progress=progress)
     arrow.require_known(config.dataset, DATASETS)
@@ -202,13 +201,8 @@ def _record_batch(images: list[Any]) -> pa.RecordBatch:
     return pa.record_batch({"image": data, **numbers})
 
 
-def _prepare_folders(train: Path | None, val: Path | None, root: Path, *, progress: Progress | None) -> Path:
+def _prepare_folders(train: Path, val: Path, root: Path, *, progress: Progress | None) -> Path:
     """Make a data set of a user's class folders, in a folder of its own for each state of theirs."""
-    if train is None or val is None:
-        raise UserError(
-            "task.train_folder and task.val_folder go together",
-            hint="give both, or neither for the task's own data set",
-        )
     state = []
     for folder in (train, val):
         if not folder.is_dir():
@@ -216,8 +210,8 @@ def _prepare_folders(train: Path | None, val: Path | None, root: Path, *, progre
         parts = sorted(path for path in folder.iterdir() if path.is_dir())
         # A folder's time changes with the files that it lists.
         state.append((str(folder.absolute()), [(part.name, part.stat().st_mtime_ns) for part in parts]))
-    place = root / f"folders-{hashlib.sha256(repr(state).encode()).hexdigest()[:12]}"
-    manifest = {"name": "folders", "source": "the user's own images", "licence": "the user's own"}
+    place = root / own_files.folder_name("folders", state)
+    manifest = own_files.MANIFEST | {"name": "folders", "source": "the user's own images"}
     own = {"train": train, "val": val}
     write_splits = partial(_write_folders, folders=own, sizes=None, progress=progress)
     return arrow.write_dataset(place, write_splits, manifest=manifest)

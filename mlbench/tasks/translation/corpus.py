@@ -1,12 +1,11 @@
 """Where parallel text comes from: the archives of WMT, the generated language pair, or a user's files."""
 
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mlbench.datasets import arrow
+from mlbench.datasets import arrow, own_files
 from mlbench.datasets.arrow import DatasetWriter
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import lines, wmt
@@ -59,12 +58,11 @@ def manifest(config: Any) -> dict[str, Any]:
     """Return what identifies the data set of `config`; UserError if its languages are not those asked for."""
     arrow.require_known(config.dataset, MANIFESTS)
     asked = {"source": config.source, "target": config.target}
-    if own_files(config):
+    if parallel_files(config):
         # Other languages have other letters: none is dropped, the rarest become UNK.
         changed = asked | {"latin1": False, "coverage": 0.9999}
         parameters = {k: v for k, v in PARAMETERS[config.dataset].items() if k not in CIPHER} | changed
-        described = {"name": "files", "source": "the user's own files", "licence": "the user's own"}
-        return described | {"parameters": parameters}
+        return own_files.MANIFEST | {"parameters": parameters}
     if asked != LANGUAGES:
         raise UserError(
             f"{config.dataset} is from en to de, not from {config.source} to {config.target}",
@@ -75,33 +73,21 @@ def manifest(config: Any) -> dict[str, Any]:
 
 def folder(config: Any) -> str:
     """Return the name of the data set's folder; each state of a user's files has its own."""
-    files = own_files(config)
+    files = parallel_files(config)
     if not files:
         return config.dataset
-    states = []
-    for file in chain(*files.values()):
-        if not file.is_file():
-            raise UserError(
-                f"there is no file {file}",
-                hint="task.train_files=PATH means PATH.SOURCE and PATH.TARGET, e.g. text/train.en",
-            )
-        states.append((str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns))
-    return f"files-{sha256(repr((states, manifest(config))).encode()).hexdigest()[:12]}"
+    hint = "task.train_files=PATH means PATH.SOURCE and PATH.TARGET, e.g. text/train.en"
+    return own_files.folder_name(
+        "files", own_files.states(chain(*files.values()), hint=hint), manifest(config)
+    )
 
 
-def own_files(config: Any) -> dict[str, tuple[Path, Path]]:
-    """Return the user's files by split, source first; empty if the task's own data set is asked for."""
-    stems = {"train": config.train_files, "test": config.test_files}
-    if not any(stems.values()):
-        return {}
-    if not all(stems.values()):
-        raise UserError(
-            "task.train_files and task.test_files go together",
-            hint="give both, or neither for the task's own data set",
-        )
+def parallel_files(config: Any) -> dict[str, tuple[Path, Path]]:
+    """Return the user's files by split, source first; empty without any."""
+    stems = own_files.together(config, ("train_files", "test_files"))
     return {
         split: (Path(f"{stem}.{config.source}"), Path(f"{stem}.{config.target}"))
-        for split, stem in stems.items()
+        for split, stem in zip(("train", "test"), stems, strict=False)
     }
 
 
@@ -116,7 +102,7 @@ def text(config: Any, writer: DatasetWriter, work: Path, *, root: Path) -> Text:
         Rules(chosen["source"], chosen["target"], tuple(chosen["words"]), chosen["ratio"], chosen["latin1"]),
         VocabSize(**sizes),
     )
-    files = own_files(config)
+    files = parallel_files(config)
     if files:
         for file in chain(*files.values()):
             writer.add_input(file)

@@ -112,7 +112,7 @@ def check(config: Any, *, workers: int, folder: Path | None) -> None:
 
     The published text is known to; a user's own is looked at before any worker starts.
     """
-    if folder is None or config.dataset in wmt.TRAINED_ON and not corpus.own_files(config):
+    if folder is None or config.dataset in wmt.TRAINED_ON and not corpus.parallel_files(config):
         return
     pairs = _pairs(arrow.read_split(folder, "train"))
     budget = BatchBudget(config.batch_by, config.global_batch_size, config.batch_size, config.chunks)

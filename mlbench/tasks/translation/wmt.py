@@ -5,13 +5,12 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from mlbench.datasets.arrow import DatasetWriter, Progress
-from mlbench.datasets.download import Archive, fetch
+from mlbench.datasets.arrow import DatasetWriter
+from mlbench.datasets.download import Archive
 from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import lines
 
@@ -100,12 +99,9 @@ def text(
     parts = TRAINED_ON[name]
     wanted = [(part.archive, [f"{part.stem}.{side}" for side in SIDES]) for part in parts]
     wanted.append((DEV, list(NEWSTEST_2014.values())))
-    fetched = [
-        fetch(archive, root, progress=partial(_fetching, writer.progress, archive)) for archive, _ in wanted
-    ]
+    fetched = [writer.fetch(archive, root) for archive, _ in wanted]
     for number, (path, (_, names)) in enumerate(zip(fetched, wanted, strict=True)):
         writer.progress("unpack", number, len(wanted), "rows")
-        writer.add_input(path)
         unpack(path, names, work)
     train = (
         lines.pairs(*(work / f"{part.stem}.{side}" for side in SIDES), errors="replace") for part in parts
@@ -126,11 +122,7 @@ def unpack(archive: Path, names: Sequence[str], folder: Path) -> None:
             for member in tar:
                 name = Path(member.name).name
                 if name in missing and member.isfile():
-                    source = tar.extractfile(member)
-                    assert source is not None, name
-                    with (folder / name).open("wb") as target:
-                        while block := source.read(1 << 20):
-                            target.write(block)
+                    tar.extract(member.replace(name=name), folder, filter="data")
                     missing.remove(name)
                 if not missing:
                     return
@@ -159,7 +151,3 @@ def segments(path: Path) -> list[str]:
             f"{path.name} in the archive has no <seg>", hint="remove the archive and fetch it again"
         )
     return found
-
-
-def _fetching(progress: Progress, archive: Archive, done: int, total: int | None) -> None:
-    progress(f"fetch {archive.file}", done, total, "bytes")

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torchvision_ops
 from torch import nn
 
-from mlbench.datasets import torchvision_ops
 from plain import Plain
 
 MEAN = (0.485, 0.456, 0.406)

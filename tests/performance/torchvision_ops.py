@@ -15,8 +15,6 @@ from types import ModuleType
 
 import torch
 
-from mlbench.experiment.errors import UserError
-
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -37,11 +35,8 @@ def load() -> ModuleType:
 def _operators_load() -> bool:
     """Load the library of torchvision's operators as torchvision is going to, if that is possible."""
     found = find_spec("torchvision")
-    if found is None or not found.submodule_search_locations:
-        raise UserError("torchvision is not installed", hint="pip install -r requirements.txt")
-    library = FileFinder(
-        found.submodule_search_locations[0], (ExtensionFileLoader, EXTENSION_SUFFIXES)
-    ).find_spec("_C")
+    (folder,) = (found and found.submodule_search_locations) or [""]
+    library = FileFinder(folder, (ExtensionFileLoader, EXTENSION_SUFFIXES)).find_spec("_C")
     try:
         torch.ops.load_library(library.origin if library else None)
     except OSError:  # what it is linked against is not there
