@@ -6,30 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlbench.analysis.bootstrap import Ratio
-from mlbench.analysis.points import Estimate
 from mlbench.analysis.speedup import Speedup
 from mlbench.experiment.phases import PHASES
 from mlbench.report.charts.phases import OUTSIDE
 from mlbench.report.grouping import Family, Group
+from mlbench.report.quantities import QUANTITIES
 
 Row = dict[str, Any]
-# What a chart of MLflow over workers is worth drawing; each has its interval as interval/..._low and _high.
-METRICS = (
-    "time_to_accuracy_s",
-    "epochs",
-    "seconds_per_epoch",
-    "compute_s",
-    "speedup",
-    "compute_speedup",
-    "efficiency",
-    "price_index",
-    "exposed_communication",
-    "overlapped_communication",
-    "samples_per_s",
-    "usd",
-    "usd_spot",
-)
+METRICS = [one.name for one in QUANTITIES if one.name and one.metric]
 
 
 def rows(found: Sequence[Group]) -> list[Row]:
@@ -103,26 +87,10 @@ def _row(group: Group, family: Family, one: Speedup) -> Row:
         "olympic_mean_s": point.olympic,
         "usd_spent": point.usd_spent,
     }
-    quantities: dict[str, Estimate | Ratio | None] = {
-        "time_to_accuracy_s": point.time_to_accuracy,
-        "epochs": point.epochs,
-        "seconds_per_epoch": point.seconds_per_epoch,
-        "outside_batches_per_epoch_s": point.outside_per_epoch,
-        "compute_s": point.compute,
-        "speedup": one.total,
-        "compute_speedup": one.compute,
-        "efficiency": one.efficiency,
-        "price_index": one.price_index,
-        "exposed_communication": point.exposed,
-        "overlapped_communication": point.overlapped,
-        "samples_per_s": point.samples_per_s,
-        "usd": point.usd,
-        "usd_spot": point.usd_spot,
-        "usd_with_startup": point.usd_with_startup,
-    }
-    for name, found in quantities.items():
+    for quantity in filter(lambda each: each.name, QUANTITIES):
+        found: Any = quantity.value(one)
         for end in ("value", "low", "high"):
-            column = name if end == "value" else f"{name}_{end}"
+            column = quantity.name if end == "value" else f"{quantity.name}_{end}"
             row[column] = getattr(found, end) if found else None
     for phase in (*PHASES, *OUTSIDE):
         row[f"{phase}_s_per_epoch"] = {**point.phases, **point.outside}.get(phase)

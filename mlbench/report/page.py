@@ -23,15 +23,15 @@ READING = (
     "The olympic mean leaves out the best and the worst run (MLPerf); it needs three runs.",
     "Every seed counts once. A run that missed its goal, diverged or failed counts as infinite time; a seed "
     "of which one attempt failed counts as failed. Interrupted attempts are listed and do not count.",
-    "Time to accuracy is wall clock from the first touch of training data to the end of the validation that "
-    "met the goal; in every run it is epochs times seconds an epoch, validations inside.",
+    "Time to accuracy is wall clock from the first access to training data to the end of the validation that "
+    "met the goal; in every run it is epochs times seconds per epoch, validations inside.",
     "Speed-up is the time of one worker over that of k, of the same experiment in all else. Compute only "
     "counts forward, loss, backward and optimizer.",
     "Exposed communication is what nothing hides; overlapped communication runs beside the backward pass. "
     "Both are shares of the time in batches.",
-    "The price index is price increase over performance increase, k / S^2 at one price a node: below 1 the "
+    "The price index is price increase over performance increase, k / S^2 at one price per node: below 1 the "
     "workers earn their price. It is of the time to accuracy, without start-up.",
-    "Runs whose workers shared CPUs, or whose node is not the hardware stated, stand apart: no speed-up.",
+    "Runs whose workers shared CPUs, or whose node is not the hardware stated, are excluded from speed-ups.",
 )
 
 

@@ -30,7 +30,7 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
         "hardware profile": _each(records, _profile),
         "price": _each(records, _price),
         "nodes": _each(records, lambda record: map(_node, record.nodes)),
-        "threads a worker": _each(records, _threads),
+        "threads per worker": _each(records, _threads),
         "calibration": _each(records, lambda record: map(_calibration, record.nodes)),
         "mlbench": _each(records, lambda record: [record.mlbench]),
         "git": _each(records, _git),
@@ -60,7 +60,7 @@ def _price(record: Record) -> list[str]:
         return []
     spot = price.usd_per_hour_spot
     spot = f", {spot:g} USD spot" if spot is not None else ""
-    return [f"{price.usd_per_hour:g} USD an hour and node{spot}; {price.source}, {price.date}"]
+    return [f"{price.usd_per_hour:g} USD per hour and node{spot}; {price.source}, {price.date}"]
 
 
 def _node(node: Node) -> str:

@@ -9,7 +9,7 @@ from mlbench.experiment.phases import PHASES
 from mlbench.experiment.record import Record
 from mlbench.report import render
 
-ELAPSED = Axis("time since the first touch of data / s", limits=(0, None))
+ELAPSED = Axis("time since the first access to data / s", limits=(0, None))
 MOST_BARS = 40  # bars that can be told apart; of more segments neighbours are added up
 BAR = 0.8  # width of a bar, of the distance between two
 

@@ -8,7 +8,7 @@ from mlbench.analysis.points import Point
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import optimum
 from mlbench.experiment.format import counted, duration, number, percent, usd
-from mlbench.report.grouping import Family, Group, tables
+from mlbench.report.grouping import Family, Group, of, tables
 from mlbench.tasks import registry
 
 NEAR = 0.93  # a coverage below this is told: five runs reach 94 %, four 88 %
@@ -101,7 +101,7 @@ def _price(ours: Sequence[Family]) -> str:
         return "No two points can be compared in price and time."
     unpriced = all(point.usd is None for family in ours for point in family.points)
     because = (
-        " (no price is stated for this hardware; nodes are counted as if they had one)" if unpriced else ""
+        " (no price is stated for this hardware; assuming that all nodes cost the same)" if unpriced else ""
     )
     return f"{'; '.join(said)}{because}."
 
@@ -119,20 +119,25 @@ def _certainty(some: Sequence[Point]) -> str:
         else ("none missed its goal" if asked else "there was no goal to miss")
     )
     if fewest < FEWEST_SHOWN:
-        parts.append(f"points of {counted(fewest, 'run')} show no difference: {FEWEST_SHOWN} are needed")
+        several = f"{fewest} runs" if fewest > 1 else "a single run"
+        parts.append(f"{several} per point cannot show a difference; run at least {FEWEST_SHOWN}")
     if fewest > 1 and max_coverage(fewest) < NEAR:
         parts.append(
-            f"with {fewest} runs a point an interval is their whole range and covers the median in "
+            f"with n = {fewest} an interval is the full range of the runs and covers the median in "
             f"{100 * max_coverage(fewest):.0f} % of studies, not {100 * LEVEL:.0f} %"
         )
     left_out = sum(len(point.left_out) for point in some)
     if left_out:
-        parts.append(f"{counted(left_out, 'run')} beside which the machine did something else are left out")
+        parts.append(f"{counted(left_out, 'run')} left out, because the machine did something else meanwhile")
+    records = [run for point in some for run in point.records]
+    busy = sum(bool(run.disturbances) or "load average" in " ".join(run.warnings) for run in records)
+    if busy:
+        parts.append(f"{of(busy, runs)} measured on a busy machine: do not trust these times")
     mixed = sorted({what for point in some for what in point.mixture})
     if mixed:
         parts.append(f"the runs of a point mix {' and '.join(mixed)}")
     if apart:
-        parts.append(f"k = {', '.join(apart)} stands apart and enters no speed-up")
+        parts.append(f"k = {', '.join(apart)}: excluded from speed-ups")
     return "; ".join(parts) + "."
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from mlbench.analysis import stragglers
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import Estimate
-from mlbench.analysis.speedup import Speedup
 from mlbench.experiment import attempts
-from mlbench.experiment.format import counted, duration, last_line, number, percent, usd
+from mlbench.experiment.format import counted, duration, last_line, number
 from mlbench.experiment.record import Record
 from mlbench.report.grouping import Group
 from mlbench.report.page_input import Planned
+from mlbench.report.quantities import QUANTITIES
 
 # The published quantities that have a counterpart here, with their headings; the rest is counted only.
 PUBLISHED = {
@@ -59,23 +59,21 @@ class Published:
 
 
 def points(group: Group) -> Table:
-    """Return the aggregates, one row a point; a row of a point without speed-up stands apart."""
-    several = len(group.families) > 1
-    headings = ["" if not several else "family", "workers", "goal reached", *_COLUMNS]
+    """Return the aggregates, one row a point; columns without any value are left out."""
+    shown = [one for one in QUANTITIES if one.heading]
+    headings = ["family", "workers", "goal reached", *(one.heading for one in shown)]
     rows = []
     for family in group.families:
         for one in family.speedups:
             point = one.point
-            asked = point.goal is not None
+            reached = f"{point.reached} of {point.n}" if point.goal else f"{point.n}, no goal"
             cells = [
-                Cell(family.label),
+                Cell(family.label or "-"),
                 Cell(str(point.workers), number=True),
-                Cell(f"{point.reached} of {point.n}" if asked else f"{point.n}, no goal", number=True),
+                Cell(reached, number=True),
             ]
-            cells += [_cell(get(one), write) for get, write in _COLUMNS.values()]
+            cells += [_cell(each.value(one), each.text) for each in shown]
             rows.append(Row(cells, apart=one.why is not None))
-    if not several:
-        headings, rows = headings[1:], [Row(row.cells[1:], row.apart) for row in rows]
     kept = [place for place in range(len(headings)) if any(row.cells[place].text != "-" for row in rows)]
     return Table(
         [headings[place] for place in kept], [Row([row.cells[i] for i in kept], row.apart) for row in rows]
@@ -179,33 +177,5 @@ def _cell(found: Estimate | Ratio | float | None, write: Callable[[float], str])
     return Cell(_finite(found.value, write), below, number=True)
 
 
-def _share(one: Speedup, phase: str) -> float | None:
-    """Return a phase as a share of the time in batches, the mean over ranks and runs; None for one worker."""
-    whole = math.fsum(one.point.phases.values())
-    seconds = one.point.phases.get(phase)
-    return seconds / whole if whole and seconds is not None and one.point.workers > 1 else None
-
-
 def _finite(value: float, write: Callable[[float], str]) -> str:
     return write(value) if math.isfinite(value) else "infinite"
-
-
-_COLUMNS: dict[str, tuple[Callable[[Speedup], Any], Callable[[float], str]]] = {
-    "time to accuracy": (lambda one: one.point.time_to_accuracy, duration),
-    "olympic mean": (lambda one: one.point.olympic, duration),
-    "epochs to the goal": (lambda one: one.point.epochs, number),
-    "time an epoch": (lambda one: one.point.seconds_per_epoch, duration),
-    "of it outside batches": (lambda one: one.point.outside_per_epoch, duration),
-    "speed-up": (lambda one: one.total, number),
-    "compute-only speed-up": (lambda one: one.compute, number),
-    "parallel efficiency": (lambda one: one.efficiency, percent),
-    "exposed communication": (lambda one: one.point.exposed, percent),
-    "of it wait for the slowest": (lambda one: _share(one, "wait"), percent),
-    "of it transfer": (lambda one: _share(one, "transfer"), percent),
-    "overlapped communication": (lambda one: one.point.overlapped, percent),
-    "cost, on demand, with start-up": (lambda one: one.point.usd_with_startup, usd),
-    "cost, on demand, training": (lambda one: one.point.usd, usd),
-    "cost, spot, training": (lambda one: one.point.usd_spot, usd),
-    "price index": (lambda one: one.price_index, number),
-    "samples / s": (lambda one: one.point.samples_per_s, number),
-}

@@ -87,7 +87,7 @@ def test_the_rows_are_in_the_page(browser: chromium.Page, path: Path) -> None:
     assert lost[:2] == ["task=resnet20 workers=16", "5"]
     text = browser.ask("document.body.innerText")
     assert "python -m mlbench.sweep task=resnet20 workers=1,2,4 repeats=3" in text
-    assert "Published results, not ours" in text
+    assert "Published reference results" in text
     assert browser.ask("document.querySelectorAll('details.published table tbody tr').length") > 10
 
 
@@ -164,7 +164,7 @@ def test_published_results_stand_beside_the_tasks_own_data_alone() -> None:
     references = published.load(task="logreg")
     alone = page.page(split, study=STUDY, references=references)
     assert "logreg, mini, task.validation=split: " in alone
-    assert "Published results, not ours" not in alone
+    assert "Published reference results" not in alone
     both = page.page([*split, *studies.study("task=logreg", repeats=1)], study=STUDY, references=references)
-    assert both.count("Published results, not ours") == 1
-    assert both.index("Published results, not ours") < both.index("<h2>logreg, mini, task.validation=split: ")
+    assert both.count("Published reference results") == 1
+    assert both.index("Published reference results") < both.index("<h2>logreg, mini, task.validation=split: ")

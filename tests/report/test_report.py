@@ -255,16 +255,18 @@ def test_the_answer_has_three_sentences_from_the_data(records: list[Record]) -> 
     assert "4 workers in" in time and "times as fast as one worker" in time
     assert "price" in price and "USD" in price
     assert "19 runs at 4 points" in certainty and "1 missed the goal" in certainty
-    assert "k = 8 stands apart" in certainty
+    assert "k = 8: excluded from speed-ups" in certainty
 
 
-def test_the_answer_says_when_repeats_are_too_few() -> None:
+def test_the_answer_says_when_repeats_are_too_few_and_when_the_machine_was_busy() -> None:
     (three,) = grouping.groups(studies.study(T4, repeats=3))
-    assert "75 % of studies" in answer(three)[2]
-    (one,) = grouping.groups(studies.study(T4, repeats=1))
-    assert (
-        "points of 1 run show no difference" in answer(one)[2] and "no difference is shown" in answer(one)[1]
-    )
+    assert "75 % of studies" in answer(three)[2] and "busy" not in answer(three)[2]
+    load = ["the load average was 9.0 on 2 CPUs before the run began"]
+    (one,) = grouping.groups(studies.study(T4, repeats=1, warnings=load))
+    _, price, certainty = answer(one)
+    assert "a single run per point cannot show a difference; run at least 3" in certainty
+    assert "3 of 3 runs measured on a busy machine: do not trust these times" in certainty
+    assert "no difference is shown" in price
 
 
 def test_the_answer_without_a_point_that_reached_the_goal() -> None:
@@ -326,7 +328,7 @@ def test_provenance_tells_once_what_the_runs_share(records: list[Record]) -> Non
     found = dict(provenance_section.provenance(records))
     assert found["prepared data (SHA-256 of the manifest)"] == ["d" * 64]
     assert len(found["hardware profile"]) == 1 and "T4" in found["hardware profile"][0]
-    assert "USD an hour" in found["price"][0]
+    assert "USD per hour" in found["price"][0]
 
 
 def test_a_study_of_task_0_shows_its_messages(tmp_path: Path) -> None:

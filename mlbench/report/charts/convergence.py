@@ -42,7 +42,7 @@ def convergence(group: Group) -> Chart:
         "convergence",
         "Convergence of single runs",
         about=group.about,
-        x=Axis("time since the first touch of data / s", limits=(0, None)),
+        x=Axis("time since the first access to data / s", limits=(0, None)),
         y=Axis(f"{metric.replace('_', ' ')} in validation{unit}"),
         traces=traces,
         notes=[] if longest else ["No run validated."],

@@ -41,7 +41,7 @@ def cost(group: Group) -> Chart:
         notes += reasons(family, excluded_only=True)
     return Chart.of(
         "cost",
-        "Cost of the goal over the time to it",
+        "Cost vs. time to accuracy",
         about=group.about,
         x=Axis("time to accuracy / s", limits=(0, None)),
         y=Axis("cost to the goal / USD", limits=(0, None)),

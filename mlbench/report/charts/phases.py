@@ -46,14 +46,14 @@ def phases(group: Group) -> Chart:
     traces.append(Trace("", places, bottoms, "labels", texts=[duration(bottom) for bottom in bottoms]))
     return Chart.of(
         "phases",
-        "Where an epoch's time goes",
+        "Time per epoch by phase",
         about=group.about,
         x=Axis(
             "workers k",
             ticks=ticks,
             limits=(-1.0, max(places[-1] + 1, 2.0) if places else 2.0),
         ),
-        y=Axis("time an epoch / s", limits=(0, 1.12 * max(bottoms, default=1.0))),
+        y=Axis("time per epoch / s", limits=(0, 1.12 * max(bottoms, default=1.0))),
         traces=traces,
         notes=["Means over ranks and runs, so that the parts add up."]
         + [

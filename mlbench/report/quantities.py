@@ -1,0 +1,63 @@
+"""The quantities of a point, in one list: for tables, for files, and for MLflow's charts over workers."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mlbench.analysis.bootstrap import Ratio
+from mlbench.analysis.points import Estimate
+from mlbench.analysis.speedup import Speedup
+from mlbench.experiment.format import duration, number, percent, usd
+
+Value = Estimate | Ratio | float | None
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One quantity.
+
+    - name: its column in files, with the unit; "" where it is only shown.
+    - text: how a person reads a value.
+    - metric: whether MLflow draws it over the number of workers.
+    """
+
+    name: str
+    heading: str
+    value: Callable[[Speedup], Value]
+    text: Callable[[float], str]
+    metric: bool = True
+
+
+def _share(phase: str) -> Callable[[Speedup], float | None]:
+    """Return a phase as a share of the time in batches, the mean over ranks and runs; None for one worker."""
+
+    def share(one: Speedup) -> float | None:
+        whole, seconds = math.fsum(one.point.phases.values()), one.point.phases.get(phase)
+        return seconds / whole if whole and seconds is not None and one.point.workers > 1 else None
+
+    return share
+
+
+QUANTITIES = (
+    Quantity("time_to_accuracy_s", "time to accuracy", lambda one: one.point.time_to_accuracy, duration),
+    Quantity("", "olympic mean", lambda one: one.point.olympic, duration),
+    Quantity("epochs", "epochs to the goal", lambda one: one.point.epochs, number),
+    Quantity("seconds_per_epoch", "time per epoch", lambda one: one.point.seconds_per_epoch, duration),
+    Quantity("outside_batches_per_epoch_s", "outside batches (per epoch)",
+             lambda one: one.point.outside_per_epoch, duration, metric=False),
+    Quantity("compute_s", "", lambda one: one.point.compute, duration),
+    Quantity("speedup", "speed-up", lambda one: one.total, number),
+    Quantity("compute_speedup", "compute-only speed-up", lambda one: one.compute, number),
+    Quantity("efficiency", "parallel efficiency", lambda one: one.efficiency, percent),
+    Quantity("price_index", "price index", lambda one: one.price_index, number),
+    Quantity("exposed_communication", "exposed communication", lambda one: one.point.exposed, percent),
+    Quantity("", "of it wait for the slowest", _share("wait"), percent),
+    Quantity("", "of it transfer", _share("transfer"), percent),
+    Quantity("overlapped_communication", "overlapped communication",
+             lambda one: one.point.overlapped, percent),
+    Quantity("samples_per_s", "samples / s", lambda one: one.point.samples_per_s, number),
+    Quantity("usd", "cost, on demand, training", lambda one: one.point.usd, usd),
+    Quantity("usd_spot", "cost, spot, training", lambda one: one.point.usd_spot, usd),
+    Quantity("usd_with_startup", "cost, on demand, with start-up",
+             lambda one: one.point.usd_with_startup, usd, metric=False),
+)  # fmt: skip
