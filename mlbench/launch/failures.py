@@ -1,6 +1,7 @@
 """From what Ray, torch and the kernel raise to the one sentence that a person needs."""
 
 import re
+import traceback
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -38,7 +39,7 @@ def root_cause(error: BaseException, logs: Sequence[str] = ()) -> Exception:
     for cause in causes.values():  # the lowest rank has heard of the others first
         if isinstance(cause, WorkersFailed):
             return cause
-    reasons = [f"rank {rank}: {last_line(cause)}{_line(cause)}" for rank, cause in causes.items()]
+    reasons = [f"rank {rank}: {_reason(cause)}" for rank, cause in causes.items()]
     return WorkersFailed("; ".join(reasons) + _log(min(causes), logs))
 
 
@@ -80,10 +81,18 @@ def last_line(error: BaseException) -> str:
     return (_text(error).splitlines() or [type(error).__name__])[-1].strip()
 
 
-def _line(error: BaseException) -> str:
-    """Return the line of code at which a nested traceback ends."""
-    places = re.findall(r'^ *File "(.+)", line (\d+)', _text(error), re.MULTILINE)
-    return " ({}, line {})".format(*places[-1]) if places else ""
+def source_line(error: BaseException) -> str:
+    """Return the innermost line of code outside torch that raised; a traceback does not travel, notes do."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/site-packages/torch/" not in frame.filename] or frames
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
+
+
+def _reason(error: BaseException) -> str:
+    """Return what a worker raised, e.g. KeyError: 'lr' (model.py, line 3)."""
+    place = f" ({', '.join(notes)})" if (notes := getattr(error, "__notes__", [])) else ""
+    name, line = type(error).__name__, last_line(error)
+    return f"{line if name in (line, line.partition(':')[0]) else f'{name}: {line}'}{place}"
 
 
 def _log(rank: int, logs: Sequence[str]) -> str:
@@ -95,6 +104,8 @@ def _of_ray(error: BaseException) -> str:
     name = type(error).__name__
     if OUT_OF_MEMORY.search(text) or name == "OutOfMemoryError":
         return "Ray ended the run because the node is out of memory: use fewer workers or a smaller batch"
+    if "creation task" in text:  # the process never ran: what its start raised is in the last line
+        return last_line(error)
     if name in ("ActorDiedError", "ActorUnavailableError", "RayActorError"):
         return "the process that controls the workers has died (killed, or out of memory)"
     if name == "WorkerGroupStartupTimeoutError":

@@ -18,7 +18,7 @@ from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Node, WorkerResult
 from mlbench.launch import process_group
-from mlbench.launch.failures import name_missing_rank
+from mlbench.launch.failures import name_missing_rank, source_line
 from mlbench.launch.heartbeat import HeartbeatClient
 from mlbench.tasks import registry
 from mlbench.training import timer
@@ -75,6 +75,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     except UserError:
         raise
     except Exception as error:
+        error.add_note(source_line(error))
         raise name_missing_rank(error, worker) from error
     changed = any(worker.gather(data is not None and verify.states(folder) != before))
     outcome = WorkerResult(

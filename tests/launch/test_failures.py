@@ -32,7 +32,7 @@ def died() -> Exception:
         ({0: died(), 1: died()}, "rank 0, 1 died: killed, or crashed"),
         ({0: RuntimeError("gloo"), 1: WorkersFailed("stuck: rank 2")}, "stuck: rank 2"),
         ({2: WorkersFailed("rank 0 is gone"), 0: WorkersFailed("rank 1 is gone")}, "rank 1 is gone"),
-        ({0: ValueError("one\ntwo"), 1: KeyError()}, "rank 0: two; rank 1: KeyError"),
+        ({0: ValueError("one\ntwo"), 1: KeyError()}, "rank 0: ValueError: two; rank 1: KeyError"),
         (
             {
                 0: RuntimeError("closed"),
