@@ -9,6 +9,7 @@ from typing import Any
 
 from mlbench.analysis import compare, select
 from mlbench.experiment import format, record, run_folders
+from mlbench.experiment.config import default_store
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.terminal import comparison, run_table, show
@@ -25,7 +26,7 @@ from mlbench.terminal.args import (
     percentage,
     run_command,
 )
-from mlbench.tracking import parent_runs, uploader
+from mlbench.tracking import sync
 
 MLFLOW_ID = "[0-9a-f]{32}"
 
@@ -57,7 +58,7 @@ def _show(args: Args) -> int:
         raise UserError(f"show takes one RUN, got: {' '.join(args.words) or 'nothing'}", hint="show last")
     word = args.words[0]
     if re.fullmatch(MLFLOW_ID, word):
-        word = uploader.run_id_of(word, uploader.default_uri(args.output_root)) or word
+        word = sync.run_id_of(word, default_store(args.output_root)) or word
     folder = run_folders.folder(args.output_root, word)
     one = record.load(folder / "record.json")
     if args.json:
@@ -104,8 +105,8 @@ def _import(args: Args) -> int:
 
     if not args.words:
         raise UserError("import takes zip files or folders", hint="import --help")
-    uri = args.settings["tracking_uri"] or uploader.default_uri(args.output_root)
-    complete = uploader.uploaded_runs(uri)
+    uri = args.settings["tracking_uri"] or default_store(args.output_root)
+    complete = sync.uploaded_runs(uri)
     outcomes = []
     for path, found, log in archive.load(archive.paths(args.words)):
         if isinstance(found, UserError):
@@ -168,7 +169,7 @@ def _delete(args: Args) -> int:
 
     broken = run_folders.damaged(args.output_root, args.words[0]) if len(args.words) == 1 else None
     if broken is not None:
-        uri = args.settings["tracking_uri"] or uploader.default_uri(args.output_root)
+        uri = args.settings["tracking_uri"] or default_store(args.output_root)
         found = [(broken.name, uri)]
     else:
         found = [(one.run_id, _uri(args, one)) for one in _some(args)]
@@ -196,15 +197,15 @@ def _sync(args: Args) -> int:
     """Upload every run to MLflow; the exit code is 1 if one could not be uploaded."""
     uri = args.settings["tracking_uri"] or None
     outcomes = []
-    for one in uploader.sync(args.output_root, uri):
+    for one in sync.sync_runs(args.output_root, uri):
         outcomes.append(vars(one))
         if not args.json and one.outcome != "present":
             print(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""), flush=True)
-    for name in parent_runs.sync(args.output_root, uri):
+    for name in sync.sync_studies(args.output_root, uri):
         if not args.json:
             print(f"study {name}: written", flush=True)
     if outcomes or args.json:
-        _total(args, outcomes, uploader.OUTCOMES)
+        _total(args, outcomes, sync.OUTCOMES)
     else:
         print(_none(args), file=sys.stderr)
     return FAILED if any(one["outcome"] == "failed" for one in outcomes) else OK
@@ -249,7 +250,7 @@ def _count(args: Args, name: str) -> int:
 def _uri(args: Args, one: Record) -> str:
     """Return the store that has a run: the one given, else its own, else the default."""
     own = one.experiment.tracking_uri
-    return args.settings.get("tracking_uri") or own or uploader.default_uri(args.output_root)
+    return args.settings.get("tracking_uri") or own or default_store(args.output_root)
 
 
 def _total(args: Args, outcomes: list[dict[str, Any]], known: Sequence[str]) -> None:

@@ -14,8 +14,7 @@ import pytest
 from driven import Run
 
 from mlbench import results
-from mlbench.experiment import events, record, study
-from mlbench.tracking import uploader
+from mlbench.experiment import config, events, record, study
 from mlbench.tracking.client import open_client
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
@@ -377,7 +376,7 @@ def test_show_takes_last_and_the_short_id(root: Path, capsys: Any) -> None:
 
 def test_show_takes_the_id_that_mlflow_gave_the_run(root: Path, capsys: Any) -> None:
     assert results.main(["sync", f"output_root={root}"]) == 0
-    client = open_client(uploader.default_uri(root), artifacts=None)
+    client = open_client(config.default_store(root), artifacts=None)
     assert client is not None
     found = client.find("2026-a-1")
     assert found is not None

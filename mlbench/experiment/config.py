@@ -210,7 +210,7 @@ class Experiment(Model):
     @property
     def store(self) -> str:
         """The MLflow tracking URI; the default is a SQLite file beside the runs."""
-        return self.tracking_uri or f"sqlite:///{(self.output_root / 'mlflow.db').absolute()}"
+        return self.tracking_uri or default_store(self.output_root)
 
     @property
     def official(self) -> bool:
@@ -223,6 +223,11 @@ class Experiment(Model):
         if self.tracking_uri is not None:
             values["tracking_uri"] = without_credentials(self.tracking_uri)
         return values
+
+
+def default_store(output_root: Path) -> str:
+    """Return the tracking URI of runs that name none."""
+    return f"sqlite:///{(output_root / 'mlflow.db').absolute()}"
 
 
 def data_fields(task: str) -> tuple[str, ...]:

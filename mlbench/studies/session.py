@@ -25,7 +25,7 @@ from mlbench.studies.result import StudyResult, publish
 from mlbench.studies.spec import SweepSpec
 from mlbench.tasks import registry
 from mlbench.terminal.sweep_view import PointProgress, SweepView
-from mlbench.tracking import cache, uploader
+from mlbench.tracking import cache, sync
 
 __all__ = ["StudyResult", "SweepSpec", "measure", "load_results", "prepare", "publish"]
 
@@ -253,7 +253,7 @@ def _attempts(
         experiment = known[trial.point.key]
         for log in output_root.glob(f"*-{trial.seed:x}/{events.NAME}"):
             if not (log.parent / "record.json").exists():
-                uploader.upload(log.parent, log.parent.name, experiment.store)
+                sync.upload(log.parent, log.parent.name, experiment.store)
         found[trial.id] = study.attempts(trial, output_root)
         finished = any(one.status in FINISHED for one in found[trial.id])
         if not finished and trial.id in old:

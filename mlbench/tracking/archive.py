@@ -1,8 +1,6 @@
 """One run as a zip file, and back.
 
-- record.json, events.jsonl: from these two the run is imported again.
-- config.yaml, provenance.json, result.txt or official_result.txt: what people look for first.
-- mllog.txt: the run as lines of MLPerf's log format (mllog.py).
+It holds the files of run_files.py, provenance.json, and mllog.txt with lines of MLPerf's log (mllog.py).
 
 Nothing in an archive holds a password, and equal runs make equal archives, bit by bit. An archive from
 elsewhere is read without trust: a fixed list of names, read into memory up to a limit, nothing unpacked to
@@ -21,21 +19,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
 from pydantic import ValidationError
 
 from mlbench.experiment import config, events, record
-from mlbench.experiment.build_record import build_record, verify_against_log
-from mlbench.experiment.credentials import without_credentials
+from mlbench.experiment.build_record import build_record, run_start, verify_against_log
 from mlbench.experiment.errors import UserError, unreadable
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
-from mlbench.tracking import mapping, mllog
-from mlbench.tracking.official_result import result_file
+from mlbench.tracking import mapping, mllog, run_files
+from mlbench.tracking.run_files import CONFIG, RECORD, RESULTS
 
 Log = list[dict[str, Any]]
-RECORD, RESULTS = "record.json", ("official_result.txt", "result.txt")
-FILES = (RECORD, events.NAME, "config.yaml", "provenance.json", "mllog.txt", *RESULTS)
+FILES = (RECORD, events.NAME, CONFIG, "provenance.json", "mllog.txt", *RESULTS)
 MAX_BYTES = 256 * 2**20  # of the zip file and of each file in it; a run of 1,024 workers has about 15 MiB
 DATE = (1980, 1, 1, 0, 0, 0)  # of every entry: the first day of the zip format, so that equal runs are equal
 PROVENANCE = (
@@ -48,19 +43,13 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 def export(folder: Path, target: Path) -> Path:
     """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written."""
-    found = Record.model_validate(without_credentials(record.load(folder / RECORD).model_dump(mode="json")))
-    log = [without_credentials(event) for event in events.read(folder / events.NAME)]
-    provenance = {name: value for name, value in found.model_dump(mode="json").items() if name in PROVENANCE}
-    files = {
-        RECORD: found.model_dump_json(indent=2),
-        events.NAME: "".join(json.dumps(event, allow_nan=False) + "\n" for event in log),
-        "config.yaml": yaml.safe_dump(found.experiment.plain(), sort_keys=False),
-        "provenance.json": json.dumps(provenance, indent=2, allow_nan=False),
-        "mllog.txt": mllog.text(found, log),
-    }
-    result = result_file(found)
-    if result is not None:
-        files[result[0]] = result[1]
+    found = record.load(folder / RECORD)
+    files = run_files.texts(found, events.read(folder / events.NAME))
+    found = Record.model_validate_json(files[RECORD])
+    log = [json.loads(line) for line in files[events.NAME].splitlines()]
+    plain = found.model_dump(mode="json", include=set(PROVENANCE))
+    files["provenance.json"] = json.dumps(plain, indent=2, allow_nan=False)
+    files["mllog.txt"] = mllog.text(found, log)
     unfinished = target.with_name(f".{target.name}.part")
     try:
         if target.exists():
@@ -197,17 +186,17 @@ def _log(path: Path, text: str, found: Record) -> Log:
     keys = [event["key"] for event in log]
     if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
         raise _refusal(path, f"{events.NAME} is not the whole log of a run")
-    start = log[0]["value"]
     try:
         verify_against_log(found, log)
     except UserError as error:
         raise _refusal(path, str(error)) from error
     try:
-        mapping.opening_tags(start)
+        start = run_start(log)
+        mapping.start_tags(start)
         mapping.params(start)
-        mapping.series(log)
-        mapping.closing_metrics(found, ended=datetime.fromisoformat(found.ended_at).timestamp())
-        datetime.fromtimestamp(start["begun"])
+        mapping.validation_metrics(log)
+        mapping.end_metrics(found, ended=datetime.fromisoformat(found.ended_at).timestamp())
+        datetime.fromtimestamp(start.begun)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError) as error:
         raise _refusal(path, f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error
     return log

@@ -7,11 +7,17 @@ dead server or by its own death, writes everything once more.
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from mlbench.experiment.credentials import without_credentials
+from mlbench.experiment.errors import UserError
 from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, Metric
+
+Result = TypeVar("Result")
 
 EXPERIMENT = "mlbench"
 # What MLflow accepts in one request and in one value (mlflow.utils.validation, 3.17, 2026).
@@ -167,3 +173,40 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
 
 def _short(tags: dict[str, str]) -> dict[str, str]:
     return {name: value[:TAG_CHARACTERS] for name, value in tags.items()}
+
+
+def within(seconds: float, call: Callable[[], Result]) -> Result:
+    """Return what the call returns; TimeoutError where it takes longer, e.g. for a server that drips bytes.
+
+    The call's thread is left behind then: nothing ends a read that always gets one more byte.
+    """
+    outcome: list[Result] = []
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(call())
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work, name="mlflow-call", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    if not outcome:
+        raise TimeoutError(f"no complete answer within {seconds:g} s")
+    return outcome[0]
+
+
+@contextmanager
+def reachable(uri: str) -> Iterator[None]:
+    """Turn what a store raises that is down into a UserError."""
+    try:
+        yield
+    except Exception as error:  # whatever MLflow and what lies below it raise
+        reason = without_credentials(str(error)).splitlines()[0]
+        raise UserError(
+            f"the MLflow store {without_credentials(uri)} does not answer: {reason}",
+            hint="start it, or name another with tracking_uri=",
+        ) from error

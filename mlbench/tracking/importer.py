@@ -12,9 +12,9 @@ from typing import Any, Literal
 from mlbench.experiment import events, run_folders
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
-from mlbench.tracking import uploader
-from mlbench.tracking.client import open_client
-from mlbench.tracking.uploader import SyncResult
+from mlbench.tracking import sync
+from mlbench.tracking.client import open_client, reachable, within
+from mlbench.tracking.uploader import lock
 
 STAGING = ".importing"  # below output_root: what a killed import leaves is not taken for a run
 
@@ -24,7 +24,7 @@ def import_run(
 ) -> Literal["imported", "present"]:
     """Give an imported record a folder and a run in MLflow, once; UserError if either cannot be written.
 
-    `complete` are the runs that the store has in full (store.uploaded_runs).
+    `complete` are the runs that the store has in full (sync.uploaded_runs).
     """
     folder = output_root / record.run_id
     new = not folder.exists()
@@ -32,7 +32,7 @@ def import_run(
         _write(record, log, folder)
     elif record.run_id in complete:
         return "present"
-    brought: SyncResult = uploader.upload(folder, record.run_id, uri)
+    brought = sync.upload(folder, record.run_id, uri)
     if brought.outcome == "failed":
         raise UserError(
             f"{record.run_id} is in {folder}, but not in MLflow: {brought.why}",
@@ -72,17 +72,17 @@ def delete(folder: Path, uri: str) -> bool:
     if log.is_symlink():
         raise UserError(f"{log} is a link, so this is no folder of a run", hint="look at it yourself")
     try:
-        lock = uploader.lock(folder)
+        descriptor = lock(folder)
     except BlockingIOError as error:
         raise UserError(f"{folder.name} is still going on", hint="end it first, with Ctrl-C") from error
     try:
-        with uploader.reachable(uri):
-            known = uploader.within(uploader.ANSWER_S, lambda: _forget(folder.name, uri))
+        with reachable(uri):
+            known = within(sync.ANSWER_S, lambda: _forget(folder.name, uri))
         shutil.rmtree(folder)  # removes links below it, never what they point to
     except OSError as error:
         raise UserError(f"cannot delete {folder}: {error.strerror}") from error
     finally:
-        os.close(lock)
+        os.close(descriptor)
     return known
 
 

@@ -16,7 +16,7 @@ from mlbench.experiment.build_record import intervals
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.identity import flatten
 from mlbench.experiment.phases import PhaseTimes
-from mlbench.experiment.record import Record
+from mlbench.experiment.record import Record, RunStart
 
 RUN_ID = "mlbench.run_id"  # tag: the run folder's name, by which a run is found again
 COMPLETE = "mlbench.complete"  # tag: "true" once everything has been written
@@ -51,19 +51,19 @@ class Metric(NamedTuple):
     step: int
 
 
-def run_name(start: dict[str, Any]) -> str:
-    """Return the name a person sees first; `start` is the value of the log's run_configuration."""
-    experiment = start["experiment"]
-    task, backend = experiment["task"]["name"], experiment["backend"]["name"]
-    return f"{task} {experiment['scale']} {experiment['workers']}w {backend} {start['seed']:x}"
+def run_name(start: RunStart) -> str:
+    """Return the name a person sees first."""
+    experiment = start.experiment
+    task, backend = experiment.task.name, experiment.backend.name
+    return f"{task} {experiment.scale} {experiment.workers}w {backend} {start.seed:x}"
 
 
-def params(start: dict[str, Any]) -> dict[str, str]:
+def params(start: RunStart) -> dict[str, str]:
     """Return the resolved configuration, flat, under the names of the command line, with the seed as drawn.
 
     The division's rules are left out: its name says as much, and the run's config.yaml has them.
     """
-    values = flatten(without_credentials(start["experiment"] | {"seed": start["seed"]}))
+    values = flatten(without_credentials(start.experiment.plain() | {"seed": start.seed}))
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in values.items()
@@ -71,31 +71,33 @@ def params(start: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def opening_tags(start: dict[str, Any]) -> dict[str, str]:
+def start_tags(start: RunStart) -> dict[str, str]:
     """Return the tags that are known when the run begins."""
-    experiment = start["experiment"]
-    names = ("hardware", "backend", "cluster", "sync", "division")
-    return {
-        RUN_ID: start["run_id"],
+    experiment = start.experiment
+    groups = ("task", "hardware", "backend", "cluster", "sync", "division")
+    tags = {
+        RUN_ID: start.run_id,
         "status": "running",
-        "source": start.get("source", "mlbench"),
-        **({IMPORTED: "true"} if start.get("imported") else {}),
-        "task": experiment["task"]["name"],
-        "recipe": experiment["task"]["recipe"],
-        **{group: experiment[group]["name"] for group in names},
-        "scale": experiment["scale"],
-        "goal": str(experiment["goal"]),
-        "workers": str(experiment["workers"]),
-        "seed": str(start["seed"]),
-        "key": start["key"],
-        "command": without_credentials(start["command"]),
-        **({"study": experiment["study"]} if experiment.get("study") else {}),
+        "source": start.source,
+        "recipe": experiment.task.recipe,
+        **{group: getattr(experiment, group).name for group in groups},
+        "scale": experiment.scale,
+        "goal": str(experiment.goal),
+        "workers": str(experiment.workers),
+        "seed": str(start.seed),
+        "key": start.key,
+        "command": without_credentials(start.command),
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": "mlbench.run",  # the Source column shows only what follows the last slash
     }
+    if start.imported:
+        tags[IMPORTED] = "true"
+    if experiment.study:
+        tags["study"] = experiment.study
+    return tags
 
 
-def closing_tags(record: Record) -> dict[str, str]:
+def end_tags(record: Record) -> dict[str, str]:
     """Return the tags that are known when the run has ended."""
     tags = {
         "status": record.status,
@@ -127,7 +129,7 @@ def _note(record: Record) -> str:
     return "\n\n".join([*lines, f"```\n{record.command}\n```"])
 
 
-def series(log: Iterable[dict[str, Any]]) -> list[Metric]:
+def validation_metrics(log: Iterable[dict[str, Any]]) -> list[Metric]:
     """Return the metrics of the log's validations, system metrics of the nodes included."""
     metrics = []
     for event in log:
@@ -164,7 +166,7 @@ def _system(metadata: dict[str, Any]) -> list[Metric]:
     return metrics
 
 
-def closing_metrics(record: Record, *, ended: float) -> list[Metric]:
+def end_metrics(record: Record, *, ended: float) -> list[Metric]:
     """Return the record's numbers, as of its end (wall clock, s)."""
     values = {name: getattr(record, name) for name in HEADLINES}
     values |= {f"startup/{part}": seconds for part, seconds in record.startup.parts().items()}

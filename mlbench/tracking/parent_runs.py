@@ -1,21 +1,19 @@
 """A study in MLflow: a parent run with the study's runs as its children.
 
 The parent has the aggregates as metrics whose step is the number of workers, so that MLflow's own charts
-draw them over workers, and the report as artifacts. Who writes first, the first child's mirror or the sweep,
+draw them over workers, and the report as artifacts. Who writes first, the first child's upload or the sweep,
 makes the parent. MLflow cannot take a metric back: where aggregates have changed, because the study was
-extended, a new parent takes over the children and the old one is deleted.
+extended, the parent is deleted and made anew.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlbench.experiment import study
 from mlbench.experiment.record import Record
 from mlbench.experiment.study import Study
-from mlbench.tracking import uploader
 from mlbench.tracking.client import TrackingClient, open_client
 from mlbench.tracking.mapping import COMPLETE, RUN_ID, Metric
 
@@ -59,7 +57,7 @@ def write(
 
     Raises what MLflow raises, and may then be called again.
     """
-    from mlbench.report import writer  # numpy is for the aggregates alone; a run's mirror needs none
+    from mlbench.report import writer  # numpy is for the aggregates alone; a run's upload needs none
 
     client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
     assert client is not None
@@ -68,33 +66,20 @@ def write(
     metrics = [Metric(*one[:2], round(ended * 1000), one[2]) for one in writer.metrics(found)]
     run = parent(client, output_root, plan.name)
     if _written(client, run) - {(m.name, m.step, m.value) for m in metrics}:
-        client.mlflow.set_tag(run, RUN_ID, f"{_identity(plan, plan.name)} (superseded)")
+        client.mlflow.delete_run(run)
         run = parent(client, output_root, plan.name)
     client.log(run, metrics=metrics, tags=tags(plan, records, found))
     place = study.folder(output_root, plan.name)
     client.mlflow.log_artifact(run, str(place / study.PLAN))
     if (place / study.REPORT).is_dir():
         client.mlflow.log_artifacts(run, str(place / study.REPORT))
-    _reparent(client, run, plan)
+    ours = {record.run_id for record in records}
+    for child in client.search(f"tags.study = '{plan.name}'"):
+        if child.data.tags.get(RUN_ID) in ours and child.data.tags.get(PARENT) != run:
+            client.mlflow.set_tag(child.info.run_id, PARENT, run)
     client.mlflow.set_terminated(run, status=status, end_time=round(ended * 1000))
     client.mlflow.set_tag(run, COMPLETE, "true")
     return run
-
-
-def sync(output_root: Path, uri: str | None) -> Iterator[str]:
-    """Write the parents of all studies below `output_root` that have runs; yield their names.
-
-    `uri` None means the store of each study's runs. Call it after the runs themselves were brought there;
-    raises what MLflow raises.
-    """
-    for path in sorted(output_root.glob(f"studies/*/{study.PLAN}")):
-        plan = study.load(path.parent)
-        records = study.records(plan, output_root) if plan else []
-        if plan and records:
-            place = uri or records[0].experiment.tracking_uri or uploader.default_uri(output_root)
-            write_it = partial(write, plan, records, output_root=output_root, uri=place, status="FINISHED")
-            uploader.within(uploader.UPLOAD_S, write_it)
-            yield plan.name
 
 
 def tags(plan: Study, records: Sequence[Record], groups: "Sequence[Group]") -> dict[str, str]:
@@ -125,14 +110,6 @@ def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:
         for name in names
         for metric in client.mlflow.get_metric_history(run, name)
     }
-
-
-def _reparent(client: TrackingClient, run: str, plan: Study) -> None:
-    """Give the study's runs this parent, and delete the one that they had before."""
-    for old in client.search(f"tags.`{RUN_ID}` = '{_identity(plan, plan.name)} (superseded)'"):
-        for child in client.search(f"tags.`{PARENT}` = '{old.info.run_id}'"):
-            client.mlflow.set_tag(child.info.run_id, PARENT, run)
-        client.mlflow.delete_run(old.info.run_id)
 
 
 def _identity(plan: Study | None, name: str) -> str:

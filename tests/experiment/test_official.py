@@ -17,7 +17,7 @@ from mlbench.experiment.build_record import build_record
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.official import Dataset
 from mlbench.terminal import result_card
-from mlbench.tracking.official_result import result_file
+from mlbench.tracking.run_files import result_file
 
 OFFICIAL = "scale=official"
 NODE = RESULT["nodes"][0]

@@ -23,15 +23,17 @@ from scripted import experiment
 from mlbench import results
 from mlbench import sweep as command
 from mlbench.analysis.points import points
-from mlbench.experiment import attempts, config, events, provenance, study
+from mlbench.clusters import node
+from mlbench.experiment import attempts, config, events, study
 from mlbench.experiment.cost import Cost
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Node
 from mlbench.experiment.study import Invocation, Point, Study, Trial
 from mlbench.launch import execute
 from mlbench.studies import grid, session, spec, tune
 from mlbench.studies.budget import Budget
 from mlbench.terminal.sweep_view import PointProgress, SweepView
-from mlbench.tracking import uploader
+from mlbench.tracking import sync
 
 
 def invocation(repeats: int) -> Invocation:
@@ -348,7 +350,7 @@ def asked_again(
     def join(_: Any) -> None:
         raise Measures
 
-    monkeypatch.setattr(provenance, "node", lambda: HERE)
+    monkeypatch.setattr(node, "describe", lambda: Node.model_validate(HERE))
     monkeypatch.setattr(session.connection, "join", join)
     words = ["task=logreg", "workers=2", "seed=7", "study=s", f"output_root={root}", f"data_root={data_root}"]
     return lambda: session.measure(spec.read(words))
@@ -360,7 +362,7 @@ def finished(root: Path, data_root: Path, **more: Any) -> Run:
     made.validate(50.0)
     told = {"data_hash": execute.check_data(made.experiment), "nodes": [HERE]} | more
     made.end("goal_not_reached", **told)
-    assert [one.outcome for one in uploader.sync(root, None)] == ["uploaded"]
+    assert [one.outcome for one in sync.sync_runs(root, None)] == ["uploaded"]
     return made
 
 

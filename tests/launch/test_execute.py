@@ -18,7 +18,7 @@ from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.launch import execute
-from mlbench.tracking import uploader
+from mlbench.tracking import sync
 
 EPOCH = {
     "epoch": 1.0, "step": 20, "elapsed": 4.0, "train_loss": 1.0, "metrics": {"accuracy": 50.0, "loss": 2.0},
@@ -80,8 +80,8 @@ def test_a_run_that_finds_no_room_is_recorded_as_failed_and_can_be_deleted(
     found, keys = left(root)
     assert (found.status, found.error, found.validations) == ("failed", "no room (add nodes)", [])
     assert keys == ["run_configuration", "run_result", "run_stop"]
-    assert {one.outcome for one in uploader.sync(root, None)} <= {"uploaded", "present"}
-    assert [one.outcome for one in uploader.sync(root, None)] == ["present"]
+    assert {one.outcome for one in sync.sync_runs(root, None)} <= {"uploaded", "present"}
+    assert [one.outcome for one in sync.sync_runs(root, None)] == ["present"]
     assert results.main(["delete", "status=failed", "--yes", f"output_root={root}"]) == 0
     assert not (root / found.run_id).exists()
 

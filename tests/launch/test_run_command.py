@@ -11,7 +11,7 @@ from commands import Run
 from conftest import ROOT
 
 from mlbench.clusters.node import usable_cpus
-from mlbench.tracking import uploader
+from mlbench.tracking import sync
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -179,8 +179,8 @@ def test_a_run_that_a_worker_refuses_has_a_record_and_is_synced_once(
     assert "Traceback" not in output, output
     found = run.record()
     assert found.status == "failed" and found.error is not None and found.error in output
-    assert {one.outcome for one in uploader.sync(tmp_path, None)} <= {"present", "uploaded"}
-    assert [one.outcome for one in uploader.sync(tmp_path, None)] == ["present"]
+    assert {one.outcome for one in sync.sync_runs(tmp_path, None)} <= {"present", "uploaded"}
+    assert [one.outcome for one in sync.sync_runs(tmp_path, None)] == ["present"]
 
 
 @pytest.mark.parametrize(

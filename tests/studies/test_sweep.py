@@ -18,9 +18,9 @@ from commands import PATIENCE_S, until
 from conftest import ROOT
 from tracking_server import Server
 
-from mlbench.experiment import events, record, study
+from mlbench.experiment import config, events, record, study
 from mlbench.experiment.record import Record
-from mlbench.tracking import uploader
+from mlbench.tracking import sync
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -230,13 +230,12 @@ def test_a_dead_server_stops_nothing_and_money_does(place: Place) -> None:
     assert code == 1, said
     assert "max_usd=1e-06 would be exceeded" in said and "MLflow could not be reached" in said
     assert len(sweep.log(study.ENDED)) == 1
-    uri = uploader.default_uri(place.output)
-    assert {one.outcome for one in uploader.sync(place.output, uri)} == {"present", "uploaded"}
+    uri = config.default_store(place.output)
+    assert {one.outcome for one in sync.sync_runs(place.output, uri)} == {"present", "uploaded"}
     _, runs, _ = children(place.output, "poor")
     assert len(runs) == 1
-    from mlbench.tracking import parent_runs
 
-    assert set(parent_runs.sync(place.output, uri)) >= {"poor"}
+    assert set(sync.sync_studies(place.output, uri)) >= {"poor"}
     parent, _, _ = children(place.output, "poor")
     assert parent.data.metrics["runs"] == 1
 

@@ -16,7 +16,7 @@ from mlbench.experiment import events, record
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.tasks.resnet50.torch import batches
-from mlbench.tracking import archive, cache, uploader
+from mlbench.tracking import archive, cache, sync
 from mlbench.tracking.archive import export
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -163,7 +163,7 @@ def test_an_imported_run_is_shown_but_never_reused(run: Run, tmp_path: Path, emp
     assert cache.find_cached(wanted, data=None) is None
     with_store(run.folder.parent, empty_store)
     own = run.experiment.model_copy(update={"output_root": run.folder.parent, "seed": 7})
-    assert [one.outcome for one in uploader.sync(run.folder.parent, None)] == ["uploaded"]
+    assert [one.outcome for one in sync.sync_runs(run.folder.parent, None)] == ["uploaded"]
     assert cache.find_cached(own, data=None) is not None
 
 

@@ -23,8 +23,8 @@ from mlbench.experiment import config, events, provenance
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
 from mlbench.launch import execute
-from mlbench.tracking import uploader
-from mlbench.tracking.recover import recover
+from mlbench.tracking import sync, uploader
+from mlbench.tracking.sync import recover
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2x9"
@@ -77,7 +77,7 @@ def test_a_run_that_begins_is_not_concluded_by_somebody_else(tmp_path: Path) -> 
     run = Run(tmp_path, seed=5)
     lock = uploader.lock(run.folder)
     try:
-        assert [one.outcome for one in uploader.sync(tmp_path, None)] == ["running"]
+        assert [one.outcome for one in sync.sync_runs(tmp_path, None)] == ["running"]
         assert not (run.folder / "record.json").exists()
     finally:
         os.close(lock)
@@ -176,7 +176,7 @@ def dripping() -> Iterator[str]:
 def test_a_server_that_drips_bytes_ends_a_command_in_time(
     words: list[str], dripping: str, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(uploader, "ANSWER_S", 1.0)
+    monkeypatch.setattr(sync, "ANSWER_S", 1.0)
     begun = time.monotonic()
     assert results.main([*words, f"output_root={root}", f"tracking_uri={dripping}"]) == 2
     assert "does not answer: no complete answer within 1 s" in capsys.readouterr().err
@@ -186,8 +186,8 @@ def test_a_server_that_drips_bytes_ends_a_command_in_time(
 def test_an_upload_to_such_a_server_is_left_for_later(
     dripping: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploader, "UPLOAD_S", 1.0)
-    brought = uploader.upload(root / "run-1", "run-1", dripping)
+    monkeypatch.setattr(sync, "UPLOAD_S", 1.0)
+    brought = sync.upload(root / "run-1", "run-1", dripping)
     assert brought.outcome == "failed" and "no complete answer within 1 s" in brought.why
 
 

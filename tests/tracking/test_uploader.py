@@ -17,8 +17,10 @@ import yaml
 from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
 from tracking_server import Server, wait_for
 
-from mlbench.experiment import config, events, identity, provenance, record
-from mlbench.tracking import cache, mapping, uploader
+from mlbench.clusters import node
+from mlbench.experiment import config, events, identity, record
+from mlbench.experiment.record import Node
+from mlbench.tracking import cache, mapping, sync, uploader
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -45,7 +47,7 @@ def only(uri: str) -> Any:
 
 
 def outcomes(output_root: Path, uri: str | None = None) -> dict[str, str]:
-    return {one.run_id: one.outcome for one in uploader.sync(output_root, uri)}
+    return {one.run_id: one.outcome for one in sync.sync_runs(output_root, uri)}
 
 
 def experiment(output_root: Path, seed: int) -> config.Experiment:
@@ -202,7 +204,7 @@ def in_the_store_alone(root: Path, *words: str, name: str = "run", begun: float 
 def test_another_machine_s_time_is_not_taken_from_a_shared_store(
     root: Path, words: tuple[str, ...], changes: dict[str, Any], stands: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provenance, "node", lambda: HERE)
+    monkeypatch.setattr(node, "describe", lambda: Node.model_validate(HERE))
     in_the_store_alone(root, *words, data_hash="d", nodes=[HERE | changes, HERE | changes])
     same = Run(root, *words, name="same").experiment.model_copy(update={"seed": 7})
     found = cache.find_cached(same, data="d")
@@ -213,7 +215,7 @@ def test_another_machine_s_time_is_not_taken_from_a_shared_store(
 def test_an_own_run_is_found_behind_another_machine_s_newer_one(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provenance, "node", lambda: HERE)
+    monkeypatch.setattr(node, "describe", lambda: Node.model_validate(HERE))
     in_the_store_alone(root, name="mine", nodes=[HERE])
     in_the_store_alone(root, name="theirs", begun=BEGUN + 5, nodes=[HERE | {"cpu_model": "Xeon"}])
     found = cache.find_cached(experiment(root, 7), data=None)
@@ -239,7 +241,7 @@ def test_no_run_that_failed_is_called_finished(root: Path) -> None:
         run.validate(50.0)
         run.end(status, error="it broke" if status == "failed" else None)
     assert set(outcomes(root).values()) == {"uploaded"}
-    uri = uploader.default_uri(root)
+    uri = config.default_store(root)
     seen = {run.data.tags["status"]: run for run in runs(uri)}
     assert {status: run.info.status for status, run in seen.items()} == statuses
     errors = {status for status, run in seen.items() if run.data.tags.get("error") == "it broke"}
@@ -301,7 +303,7 @@ def test_a_record_that_is_lost_here_does_not_spoil_the_one_in_the_store(root: Pa
     assert outcomes(root) == {"run-7": "uploaded"}
     (run.folder / "record.json").unlink()
     uri = run.experiment.store
-    assert uploader.upload(run.folder, "run-7", uri).outcome == "present"
+    assert sync.upload(run.folder, "run-7", uri).outcome == "present"
     assert not (run.folder / "record.json").exists()
     assert only(uri).data.tags["status"] == "goal_reached"
 
@@ -343,7 +345,7 @@ def test_a_run_is_left_to_its_driver_until_that_is_killed(root: Path) -> None:
         finally:
             driver.kill()
     assert outcomes(root) == {"run-7": "uploaded"}
-    uri = uploader.default_uri(root)
+    uri = config.default_store(root)
     seen = only(uri)
     assert (seen.info.status, seen.data.tags["status"]) == ("KILLED", "interrupted")
     found = record.load(root / "run-7" / "record.json")
@@ -364,7 +366,7 @@ def test_a_server_that_never_answers_delays_nothing(root: Path) -> None:
         assert mirror.finish(wait=0.5) is None
         assert time.monotonic() - begun < 5.0  # MLflow itself would wait for minutes
     mirror.join()
-    assert outcomes(root, uploader.default_uri(root)) == {"run-7": "uploaded"}
+    assert outcomes(root, config.default_store(root)) == {"run-7": "uploaded"}
 
 
 def test_no_password_reaches_mlflow(root: Path) -> None:
@@ -372,7 +374,7 @@ def test_no_password_reaches_mlflow(root: Path) -> None:
     run = Run(root, f"tracking_uri={address}")
     run.validate(50.0)
     run.end("failed", error=f"no answer from {address}")
-    uri = uploader.default_uri(root)
+    uri = config.default_store(root)
     assert outcomes(root, uri) == {"run-7": "uploaded"}
     seen = only(uri)
     assert seen.data.params["tracking_uri"] == "http://localhost:1"
@@ -394,7 +396,7 @@ def test_system_metrics_of_several_nodes_are_told_apart() -> None:
     metadata = {"started_at": STARTED, "phase_times": [driven.phase_times(1.0)]}
     metadata["system"] = [driven.sample(STARTED + 2.4, node=f"node_{n}") for n in (0, 1)]
     validation = {"metrics": {}, "epoch": 1.0, "elapsed": 4.0, "train_loss": None, "wall": 1.0, "step": 9}
-    found = mapping.series([{"key": "validation", "value": validation, "metadata": metadata}])
+    found = mapping.validation_metrics([{"key": "validation", "value": validation, "metadata": metadata}])
     names = [metric.name for metric in found if metric.name.startswith("system/")]
     assert names == [f"system/node_{n}/cpu_utilization_percentage" for n in (0, 1)]
     assert {metric.step for metric in found if metric.name in names} == {2}

@@ -7,7 +7,7 @@ import pytest
 from driven import Run
 
 from mlbench.experiment.goal import Goal
-from mlbench.tracking.official_result import official_result
+from mlbench.tracking.run_files import official_result
 
 PART = r"\d+(?:\.\d+)? seconds"
 # As in all published downloads of MLBench, e.g. 80% Top 1 Validation Accuracy reached in 106.912 seconds, ...

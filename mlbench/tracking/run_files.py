@@ -1,14 +1,40 @@
-"""The result line that MLBench (2018-2021) put into its downloads, for tools that read it."""
+"""What one run consists of as files: the same in MLflow and in an archive, and none of them holds a password.
 
+- record.json, events.jsonl: from these two the run is imported again.
+- config.yaml: the resolved configuration.
+- official_result.txt or result.txt: the result line that MLBench (2018-2021) put into its downloads.
+"""
+
+import json
+
+import yaml
+
+from mlbench.experiment import events
+from mlbench.experiment.build_record import Log
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.phases import exposed
 from mlbench.experiment.record import Record
 
+RECORD, CONFIG, RESULTS = "record.json", "config.yaml", ("official_result.txt", "result.txt")
 _TASK_RESULT = {
     "top1_accuracy": "{target:g}% Top 1 Validation Accuracy",
     "accuracy": "{target:g}% Top 1 Validation Accuracy",
     "perplexity": "Validation Perplexity of {target:g}",
     "bleu": "Validation BLEU-Score of {target:g}",
 }
+
+
+def texts(found: Record, log: Log) -> dict[str, str]:
+    """Return the files' texts by name."""
+    clean = Record.model_validate(without_credentials(found.model_dump(mode="json")))
+    lines = [json.dumps(without_credentials(event), allow_nan=False) + "\n" for event in log]
+    files = {
+        RECORD: clean.model_dump_json(indent=2),
+        events.NAME: "".join(lines),
+        CONFIG: yaml.safe_dump(clean.experiment.plain(), sort_keys=False),
+    }
+    result = result_file(clean)
+    return files if result is None else files | {result[0]: result[1] + "\n"}
 
 
 def result_file(record: Record) -> tuple[str, str] | None:

@@ -1,0 +1,149 @@
+"""Runs and studies below an output_root, brought into MLflow after the fact: each exactly once.
+
+A run whose driver was killed gets its record here, from its log.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from mlbench.experiment import events, record, study
+from mlbench.experiment.build_record import build_record
+from mlbench.experiment.config import default_store
+from mlbench.experiment.credentials import without_credentials
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record, RunEnd
+from mlbench.tracking import parent_runs
+from mlbench.tracking.client import open_client, reachable, within
+from mlbench.tracking.uploader import RunUpload, lock
+
+OUTCOMES = ("uploaded", "present", "running", "failed")  # for one run
+ANSWER_S = 60  # s that a store has for a question
+UPLOAD_S = 300  # s that it has to take one run
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """What became of one run folder."""
+
+    run_id: str
+    outcome: Literal["uploaded", "present", "running", "failed"]  # running: left to its driver
+    why: str = ""
+
+
+def sync_runs(output_root: Path, uri: str | None) -> Iterator[SyncResult]:
+    """Bring every run below `output_root` into MLflow, one after the other, each exactly once.
+
+    `uri` None means each run's own store. A run whose driver still lives is left to it; one whose driver was
+    killed becomes `interrupted`. Raises UserError if a store does not answer.
+    """
+    complete: dict[str, set[str]] = {}
+    for log in sorted(output_root.glob(f"*/{events.NAME}")):
+        folder = log.parent
+        opening = next((e["value"] for e in events.read(log) if e["key"] == "run_configuration"), None)
+        if opening is None:
+            continue
+        place = uri or opening["experiment"]["tracking_uri"] or default_store(output_root)
+        if place not in complete:
+            complete[place] = uploaded_runs(place)
+        if opening["run_id"] in complete[place]:
+            yield SyncResult(opening["run_id"], "present")
+        else:
+            yield upload(folder, opening["run_id"], place)
+
+
+def uploaded_runs(uri: str) -> set[str]:
+    """Return the ids of the runs that a store has in full, or had until a person deleted them there."""
+
+    def ask() -> set[str]:
+        client = open_client(uri, artifacts=None)
+        return client.complete() if client else set()
+
+    with reachable(uri):
+        return within(ANSWER_S, ask)
+
+
+def run_id_of(mlflow_id: str, uri: str) -> str | None:
+    """Return the mlbench run that a store knows by its own id; None where it has none."""
+
+    def ask() -> str | None:
+        client = open_client(uri, artifacts=None)
+        return client.run_id(mlflow_id) if client else None
+
+    with reachable(uri):
+        return within(ANSWER_S, ask)
+
+
+def upload(folder: Path, run_id: str, uri: str) -> SyncResult:
+    """Bring one run into MLflow, unless its driver still lives."""
+    try:
+        descriptor = lock(folder)
+    except BlockingIOError:
+        return SyncResult(run_id, "running")
+    try:
+        stopped = any(event["key"] == "run_stop" for event in events.read(folder / events.NAME))
+        lost = stopped and not (folder / "record.json").exists()
+        if lost and run_id in uploaded_runs(uri):
+            return SyncResult(run_id, "present")  # with the record that is lost here
+        if lost or not stopped:
+            recover(folder)
+        within(UPLOAD_S, RunUpload(folder, uri).advance)
+    except Exception as error:  # one bad folder must not keep the others out
+        return SyncResult(run_id, "failed", without_credentials(str(error)).splitlines()[0])
+    finally:
+        os.close(descriptor)
+    return SyncResult(run_id, "uploaded")
+
+
+def sync_studies(output_root: Path, uri: str | None) -> Iterator[str]:
+    """Write the parents of all studies below `output_root` that have runs; yield their names.
+
+    `uri` None means the store of each study's runs. Call it after the runs themselves were brought there;
+    raises what MLflow raises.
+    """
+    for path in sorted(output_root.glob(f"studies/*/{study.PLAN}")):
+        plan = study.load(path.parent)
+        records = study.records(plan, output_root) if plan else []
+        if plan and records:
+            store = uri or records[0].experiment.tracking_uri or default_store(output_root)
+            write = partial(parent_runs.write, plan, records, output_root=output_root, uri=store)
+            within(UPLOAD_S, partial(write, status="FINISHED"))
+            yield plan.name
+
+
+def recover(folder: Path) -> Record:
+    """Build a run's record from its log, and complete its folder: record, then `run_stop`.
+
+    A record that the driver had time to write is kept. A run without `run_result` in its log was
+    `interrupted` at the log's last event, whatever that event says. Raises UserError where this version
+    cannot read the log.
+    """
+    log = events.read(folder / events.NAME)
+    try:
+        found = record.load(folder / "record.json")
+    except (FileNotFoundError, UserError):
+        found = _rebuilt(folder, log)
+        found.save(folder)
+    if _stops(log)[-1:] != [found.status]:
+        events.append(folder / events.NAME, "run_stop", {"status": found.status}, kind="INTERVAL_END")
+    return found
+
+
+def _stops(log: list[dict[str, Any]]) -> list[str]:
+    """Return the statuses with which the log says that the run ended."""
+    return [event["value"]["status"] for event in log if event["key"] == "run_stop"]
+
+
+def _rebuilt(folder: Path, log: list[dict[str, Any]]) -> Record:
+    if not any(event["key"] == "run_result" for event in log):
+        error = "its record was lost" if _stops(log) else "the command that ran this was killed"
+        end = RunEnd(status="interrupted", error=error, ended=log[-1]["time_ms"] / 1000)
+        events.append(folder / events.NAME, "run_result", end.model_dump(mode="json"))
+        log = events.read(folder / events.NAME)
+    try:
+        return build_record(log)
+    except UserError as error:
+        raise UserError(f"{folder}: {error.message}", hint=error.hint) from error
