@@ -10,7 +10,8 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from mlbench.experiment import clock, format
@@ -136,14 +137,9 @@ class RunView(View):
         super().__init__(console, lines_only=experiment.verbose)
         begin = now() if command_started is None else command_started
         self.state = RunState(experiment, seed=seed, command_started=begin, now=now)
-        self._printed: set[str] = set()
+        self._activities: set[str] = set()  # printed since the last failure
         self._warned = self._validated = 0
         self._last = self.state.elapsed
-        self._bars = Progress(
-            TextColumn("{task.description}"), BarColumn(None), TextColumn("{task.fields[text]}"), expand=True
-        )
-        self._epochs = self._bars.add_task("", total=self.state.epochs, text="")
-        self._goal = self._bars.add_task("", total=None, text="")
 
     def elapsed(self) -> float:
         self._last = self.state.elapsed
@@ -174,33 +170,30 @@ class RunView(View):
         self._changed()
 
     def screen(self) -> Group:
-        state, task = self.state, self.state.experiment.task
-        show_bar = state.epochs is not None
-        self._bars.update(
-            self._epochs,
-            description=state.activity,
-            completed=state.epoch,
-            text=state.position(),
-            visible=show_bar,
-        )
-        done = self._share_of_goal()
-        self._bars.update(
-            self._goal,
-            description=task.metric,
-            completed=done or 0.0,
-            total=1.0,
-            text=state.goal(),
-            visible=bool(state.goal()) and show_bar,
-        )
-        lines = [", ".join(state.rates())] if state.rates() else []
-        times = [f"{format.whole(state.elapsed)} since the command"]
-        if state.trained is not None:
-            times.append(f"{format.whole(state.trained)} on the run's clock")
-        lines.append("; ".join([", ".join(times), *state.estimate()]))
-        if not show_bar:
+        state, bars = self.state, []
+        lines = ["; ".join([", ".join(self._times()), *state.estimate()])]
+        if state.rates():
+            lines.insert(0, ", ".join(state.rates()))
+        if state.epochs is None:
             lines.insert(0, state.activity)
+        else:
+            bars.append((state.activity, state.epoch / state.epochs, state.position()))
+            if state.goal():
+                bars.append((state.experiment.task.metric, self._share_of_goal(), state.goal()))
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column()
+        grid.add_column(ratio=1)
+        grid.add_column()
+        for label, share, text in bars:
+            grid.add_row(label, ProgressBar(total=1.0, completed=share), text)
         warnings = [Text(f"! {warning}", style="yellow") for warning in state.warnings[-WARNINGS:]]
-        return Group(Text(state.headline(), style="bold cyan"), self._bars, *map(Text, lines), *warnings)
+        return Group(Text(state.headline(), style="bold cyan"), grid, *map(Text, lines), *warnings)
+
+    def _times(self) -> list[str]:
+        times = [f"{format.whole(self.state.elapsed)} since the command"]
+        if self.state.trained is not None:
+            times.append(f"{format.whole(self.state.trained)} on the run's clock")
+        return times
 
     def quiet(self) -> None:
         state = self.state
@@ -216,27 +209,25 @@ class RunView(View):
         if self.live:
             return
         state = self.state
-        if not self._printed:
-            self._printed.add("")
+        if not self._activities:
             self.line(state.headline())
+            self._activities.add("")
         for warning in state.warnings[self._warned :]:
             self.line(f"warning: {warning}")
-            self._printed.clear()
-            self._printed.add("")
-        self._warned = len(state.warnings)
+            self._activities = {""}  # what follows a failure is news again
         if len(state.values) > self._validated:
-            self._validated = len(state.values)
             parts = [f"{state.experiment.task.metric} {state.goal()}", *state.rates()]
             self.line(f"epoch {format.number(state.values[-1][0])}: {', '.join(parts)}")
-        if state.activity not in self._printed:
-            self._printed.add(state.activity)
+        self._warned, self._validated = len(state.warnings), len(state.values)
+        if state.activity not in self._activities:
+            self._activities.add(state.activity)
             self.line(state.activity)
 
-    def _share_of_goal(self) -> float | None:
-        """Return how much of the way from the first validation to the goal is done; None if not known."""
+    def _share_of_goal(self) -> float:
+        """Return how much of the way from the first validation to the goal is done."""
         goal, values = self.state.experiment.target, [value for _, value in self.state.values]
         if goal is None or not values:
-            return None
+            return 0.0
         if goal.reached(values[-1]):
             return 1.0
         way = goal.target - values[0]

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any, Protocol
 
 from mlbench.experiment import clock, format
@@ -10,8 +11,7 @@ from mlbench.experiment.config import Experiment, TrainingConfig
 
 RATE_WINDOW_S = 10  # s over which the shown rates are averaged
 STARTING, WAITING, TRAINING = "starting", "waiting for workers", "training"
-VALIDATING = "validating"
-ENDING = "ending"
+VALIDATING, ENDING = "validating", "ending"
 RESTARTING = "restarting from the last checkpoint"
 
 
@@ -27,7 +27,7 @@ class Connected(Protocol):
 class RunState:
     """The state of one run.
 
-    - activity: what the run does now, in words. `warnings`: one sentence each.
+    - activity: what the run does now. `warnings`: one sentence each.
     - epoch, step: where training is, as rank 0 reports it.
     - values: (epoch, value) of the goal's metric at every validation so far.
     """
@@ -53,8 +53,8 @@ class RunState:
         self.values: list[tuple[float, float]] = []
         self._command_started = command_started
         self._now = now
-        self._losses: dict[int, float] = {}  # of the ranks heard of since the last validation
-        self._seen: deque[tuple[float, int]] = deque()  # (wall, step), latest last
+        self._losses: dict[int, float] = {}  # of the ranks that reported since the last validation
+        self._recent: deque[tuple[float, int]] = deque()  # (wall, step), latest last
         self._counted: tuple[int, int] | None = None  # steps and samples of rank 0's last heartbeat
         self._samples_per_step: float | None = None  # of rank 0
         self._clock_start: float | None = None  # wall clock of the first access to training data
@@ -83,14 +83,16 @@ class RunState:
             self._losses[heartbeat["rank"]] = heartbeat["loss"]
         if heartbeat["rank"] != 0:
             return
-        if heartbeat["step"] < self.step:  # went back to a checkpoint
-            self._seen.clear()
-        self.epoch, self.step = heartbeat["epoch"], heartbeat["step"]
+        step, samples = heartbeat["step"], heartbeat["samples"]
+        if step < self.step:  # went back to a checkpoint
+            self._recent.clear()
+        if self._counted and step > self._counted[0] and samples > self._counted[1]:
+            self._samples_per_step = (samples - self._counted[1]) / (step - self._counted[0])
+        self._counted = step, samples
         self.unit = heartbeat.get("unit", self.unit)
         self._clock_start = heartbeat.get("started_at", self._clock_start)
-        self._count(heartbeat["step"], heartbeat["samples"])
-        self._first = self._first or (self._now(), self.epoch)
-        self._see()
+        self._first = self._first or (self._now(), heartbeat["epoch"])
+        self._advance(heartbeat["epoch"], step)
 
     def event(self, event: dict[str, Any]) -> None:
         """Take in a line of the event log."""
@@ -105,8 +107,7 @@ class RunState:
     def _validated(self, value: dict[str, Any], started_at: float) -> None:
         self._clock_start = started_at
         if value["step"] >= self.step:  # else a later heartbeat was faster
-            self.epoch, self.step = value["epoch"], value["step"]
-            self._see()
+            self._advance(value["epoch"], value["step"])
         self._epoch_s = value["elapsed"] / value["epoch"] if value["epoch"] else None
         if value["train_loss"] is not None:
             self._losses = {0: value["train_loss"]}  # the mean over all workers
@@ -120,29 +121,23 @@ class RunState:
         allowed = self.experiment.max_failures
         what = f"restart {count} of at most {allowed}" if count <= allowed else "no restart is left"
         by_rank = {int(rank): error for rank, error in failures.items()}
-        self.warnings += [f"{failed} ({what})" for failed in format.failures(by_rank)]
+        self.warnings += [f"{failure} ({what})" for failure in format.failures(by_rank)]
         self.activity = RESTARTING if count <= allowed else ENDING
-        self.step = 0
-        self._counted = None
-        self._seen.clear()
+        self.step, self._counted = 0, None
+        self._recent.clear()
         self._losses.clear()
 
-    def _count(self, steps: int, samples: int) -> None:
-        if self._counted and steps > self._counted[0] and samples > self._counted[1]:
-            self._samples_per_step = (samples - self._counted[1]) / (steps - self._counted[0])
-        self._counted = steps, samples
-
-    def _see(self) -> None:
+    def _advance(self, epoch: float, step: int) -> None:
+        self.epoch, self.step = epoch, step
         now = self._now()
-        self._seen.append((now, self.step))
-        while now - self._seen[0][0] > RATE_WINDOW_S and len(self._seen) > 2:
-            self._seen.popleft()
+        self._recent.append((now, step))
+        while now - self._recent[0][0] > RATE_WINDOW_S and len(self._recent) > 2:
+            self._recent.popleft()
 
     @property
     def loss(self) -> float | None:
         """The mean of the ranks' training losses since the last validation."""
-        losses = list(self._losses.values())
-        return math.fsum(losses) / len(losses) if losses else None
+        return fmean(self._losses.values()) if self._losses else None
 
     @property
     def elapsed(self) -> float:
@@ -157,36 +152,29 @@ class RunState:
     @property
     def steps_per_s(self) -> float | None:
         """The rate over the last seconds, validations included; None before two points are known."""
-        if len(self._seen) < 2:
+        if len(self._recent) < 2:
             return None
-        (first, before), (last, after) = self._seen[0], self._seen[-1]
-        return (after - before) / (last - first) if last > first else None
+        (begin, first), (end, last) = self._recent[0], self._recent[-1]
+        return (last - first) / (end - begin) if end > begin else None
 
     @property
     def samples_per_s(self) -> float | None:
         """The rate of all workers together."""
-        rate = self.steps_per_s
-        if rate is None or self._samples_per_step is None:
+        if self.steps_per_s is None or self._samples_per_step is None:
             return None
-        return rate * self._samples_per_step * self.experiment.workers
+        return self.steps_per_s * self._samples_per_step * self.experiment.workers
 
     @property
     def remaining(self) -> float | None:
         """Seconds to the last epoch at the speed so far; None before that is known."""
-        if self.epochs is None:
-            return None
         epoch_s = self._epoch_s
-        if epoch_s is None and self._first is not None and self._seen:
-            epochs = self.epoch - self._first[1]
-            epoch_s = (self._seen[-1][0] - self._first[0]) / epochs if epochs > 0 else None
-        return None if epoch_s is None else epoch_s * max(0.0, self.epochs - self.epoch)
+        if epoch_s is None and self._first and self._recent and self.epoch > self._first[1]:
+            epoch_s = (self._recent[-1][0] - self._first[0]) / (self.epoch - self._first[1])
+        return (
+            None if self.epochs is None or epoch_s is None else epoch_s * max(0.0, self.epochs - self.epoch)
+        )
 
-    @property
-    def remaining_counts_validation(self) -> bool:
-        """Whether `remaining` comes from a speed that includes validations."""
-        return self._epoch_s is not None
-
-    # What the screen and the plain lines say in the same words.
+    # The same sentences for the screen and for plain lines.
 
     def headline(self) -> str:
         """Return what runs, in one line."""
@@ -204,9 +192,7 @@ class RunState:
 
     def rates(self) -> list[str]:
         """Return loss and rates, as far as they are known."""
-        parts = []
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.4g}")
+        parts = [] if self.loss is None else [f"loss {self.loss:.4g}"]
         if self.steps_per_s is not None:
             parts.append(f"{format.number(self.steps_per_s)} steps/s")
         if self.samples_per_s is not None:
@@ -217,18 +203,18 @@ class RunState:
     def goal(self) -> str:
         """Return the last validation against the goal; "" where there is neither."""
         task, goal = self.experiment.task, self.experiment.target
-        asked = f"goal {format.asked(goal, task.metric_unit)}" if goal else ""
+        target = f"goal {format.asked(goal, task.metric_unit)}" if goal else ""
         if not self.values:
-            return asked
+            return target
         value = self.values[-1][1]
         text = format.measured(value, task.metric_unit, goal)
-        return f"{text}, {asked}{' reached' if goal.reached(value) else ''}" if goal else text
+        return f"{text}, {target}{' reached' if goal.reached(value) else ''}" if goal else text
 
     def estimate(self) -> list[str]:
         """Return the time to the last epoch, if it can be estimated; never one to the goal."""
         if self.remaining is None or self.activity not in (TRAINING, VALIDATING):
             return []
         about = f"about {format.whole(self.remaining)} to the last epoch"
-        if not self.remaining_counts_validation:
+        if self._epoch_s is None:
             return [f"{about}, validations not counted yet"]
         return [f"at most {about}" if self.experiment.target else about]

@@ -21,116 +21,98 @@ STATUS = {  # as short as a narrow table needs it
 
 @dataclass(frozen=True)
 class Column:
-    """One column; `name` is also its name in JSON and in sort=."""
+    """One column.
+
+    - name: also in JSON and in sort=. heading: of a narrow table, where it is shorter.
+    - value: for JSON and for sorting. text: for people, without it the value's.
+    """
 
     name: str
     value: Callable[[Record], Any]
-    text: Callable[[Any], str] = tables.cell
+    text: Callable[[Record, Any], str] | None = None
     right: bool = False
+    heading: str = ""
 
-
-def _duration(seconds: float | None) -> str:
-    return "-" if seconds is None else format.duration(seconds)
-
-
-def _usd(value: float | None) -> str:
-    return "-" if value is None else format.usd(value)
-
-
-def _best(one: Record) -> str:
-    if one.best is None:
-        return "-"
-    return f"{format.number(one.best)} {one.experiment.task.metric_unit}".rstrip()
+    def cell(self, record: Record) -> str:
+        value = self.value(record)
+        return self.text(record, value) if self.text and value is not None else tables.cell(value)
 
 
 # The order is that of importance: a narrow terminal gets the first ones. "run" is shown shortened, as "id".
 COLUMNS = (
-    Column("run", lambda one: one.run_id),
-    Column("when", lambda one: one.started_at, lambda at: at[5:16].replace("T", " ")),
-    Column("task", lambda one: one.experiment.task.name),
-    Column("workers", lambda one: one.workers, right=True),
-    Column("status", lambda one: one.status, lambda status: STATUS.get(status) or status),
-    Column("time_to_accuracy", lambda one: one.time_to_accuracy, _duration, right=True),
-    Column("best", lambda one: one.best, right=True),
-    Column("scale", lambda one: one.experiment.scale),
-    Column("backend", lambda one: one.experiment.backend.name),
-    Column("epochs", lambda one: one.epochs, right=True),
-    Column("throughput", lambda one: one.samples_per_s, right=True),
-    Column("cost_usd", lambda one: one.cost.wall_usd if one.cost else None, _usd, right=True),
-    Column("hardware", lambda one: one.experiment.hardware.name),
-    Column("division", lambda one: one.experiment.division.name),
-    Column("goal", lambda one: str(one.goal) if one.goal else None),
-    Column("seed", lambda one: one.seed, right=True),
-    Column("study", lambda one: one.experiment.study),
-    Column("source", lambda one: one.source),
-)
-HEADINGS = {"run": "id", "workers": "w", "time_to_accuracy": "time", "cost_usd": "cost"}
+    Column("run", lambda r: r.run_id, heading="id"),
+    Column("when", lambda r: r.started_at, lambda r, at: at[5:16].replace("T", " ")),
+    Column("task", lambda r: r.experiment.task.name),
+    Column("workers", lambda r: r.workers, right=True, heading="w"),
+    Column("status", lambda r: r.status),
+    Column("time_to_accuracy", lambda r: r.time_to_accuracy,
+           lambda r, s: format.duration(s), right=True, heading="time"),
+    Column("best", lambda r: r.best,
+           lambda r, value: f"{format.number(value)} {r.experiment.task.metric_unit}".rstrip(), right=True),
+    Column("scale", lambda r: r.experiment.scale),
+    Column("backend", lambda r: r.experiment.backend.name),
+    Column("epochs", lambda r: r.epochs, right=True),
+    Column("throughput", lambda r: r.samples_per_s,
+           lambda r, rate: f"{format.number(rate)} {r.sample_unit}/s", right=True),
+    Column("cost_usd", lambda r: r.cost.wall_usd if r.cost else None,
+           lambda r, cost: format.usd(cost), right=True, heading="cost"),
+    Column("hardware", lambda r: r.experiment.hardware.name),
+    Column("division", lambda r: r.experiment.division.name),
+    Column("goal", lambda r: str(r.goal) if r.goal else None),
+    Column("seed", lambda r: r.seed, right=True),
+    Column("study", lambda r: r.experiment.study),
+    Column("source", lambda r: r.source),
+)  # fmt: skip
 
 
-def summary(one: Record) -> dict[str, Any]:
+def summary(record: Record) -> dict[str, Any]:
     """Return every column's value by its name, for JSON."""
-    return {column.name: column.value(one) for column in COLUMNS} | {"unit": one.sample_unit}
+    return {column.name: column.value(record) for column in COLUMNS} | {"unit": record.sample_unit}
 
 
 def ordered(records: Sequence[Record], *, sort: str = "", last: int | None = None) -> list[Record]:
-    """Return the newest `last` records in the order of the column `sort`; "-" in front turns it round.
+    """Return the newest `last` records in the order of the column `sort`; "-" in front reverses it.
 
     Raises UserError for a column that is not there. Records without a value come last.
     """
-    found = list(records)[-last:] if last else list(records)
+    newest = list(records)[-last:] if last else list(records)
     if not sort:
-        return found
+        return newest
+    columns = {name: column for column in COLUMNS for name in (column.heading, column.name) if name}
     name = sort.removeprefix("-")
-    columns = {HEADINGS.get(column.name, column.name): column for column in COLUMNS}
-    columns |= {column.name: column for column in COLUMNS}
     if name not in columns:
         raise UserError(f"sort={sort} is not a column{suggest(name, list(columns))}")
     value = columns[name].value
-    known = [one for one in found if value(one) is not None]
-    known.sort(key=value, reverse=sort.startswith("-"))
-    return known + [one for one in found if value(one) is None]
+    known = sorted((r for r in newest if value(r) is not None), key=value, reverse=sort.startswith("-"))
+    return known + [record for record in newest if value(record) is None]
 
 
 def text(records: Sequence[Record], *, wide: bool = False) -> str:
     """Return the table; all columns and whole names where `wide` or where stdout is no terminal."""
     wide = wide or not sys.stdout.isatty()
-    room = None if wide else shutil.get_terminal_size().columns
-    ids = [one.run_id for one in records] if wide else short_ids([one.run_id for one in records])
-    headings: list[str] = []
-    cells: list[list[str]] = []
-    right: list[bool] = []
-    used = -GAP
-    for column in COLUMNS:
-        heading = column.name.replace("_", " ") if wide else HEADINGS.get(column.name, column.name)
-        lines = [_cell(column, one, wide) for one in records] if column.name != "run" else ids
-        width = max(len(heading), *map(len, lines))
-        used += GAP + width
-        if room is not None and used > room:
+    if wide:
+        rows = [[column.cell(record) for column in COLUMNS] for record in records]
+        headings = [column.name.replace("_", " ") for column in COLUMNS]
+        return tables.table(headings, rows, right=[column.right for column in COLUMNS], fold=False)
+    cells = {column: [column.cell(record) for record in records] for column in COLUMNS}
+    cells[COLUMNS[0]] = short_ids([record.run_id for record in records])
+    cells |= {c: [STATUS.get(text, text) for text in cells[c]] for c in COLUMNS if c.name == "status"}
+    room, shown = shutil.get_terminal_size().columns + GAP, []
+    for column, texts in cells.items():
+        room -= GAP + max(map(len, (column.heading or column.name, *texts)))
+        if room < 0:
             break
-        headings.append(heading)
-        cells.append(lines)
-        right.append(column.right)
-    return tables.table(headings, list(zip(*cells, strict=True)), right=right, fold=not wide)
+        shown.append(column)
+    rows = list(zip(*(cells[column] for column in shown), strict=True))
+    return tables.table([c.heading or c.name for c in shown], rows, right=[c.right for c in shown])
 
 
 def short_ids(names: Sequence[str]) -> list[str]:
-    """Return for each run's name the shortest end, from a hyphen on, that no other name has."""
-    parts = [name.split("-") for name in names]
-    depth = [1] * len(names)
-    while True:
-        ends = ["-".join(part[-d:]) for part, d in zip(parts, depth, strict=True)]
-        double = [i for i, end in enumerate(ends) if ends.count(end) > 1 and depth[i] < len(parts[i])]
-        if not double:
-            return ends
-        for i in double:
-            depth[i] += 1
-
-
-def _cell(column: Column, one: Record, wide: bool) -> str:
-    if column.name == "status" and wide:
-        return one.status
-    if column.name == "best":
-        return _best(one)
-    if column.name == "throughput" and one.samples_per_s is not None:
-        return f"{format.number(one.samples_per_s)} {one.sample_unit}/s"
-    return column.text(column.value(one))
+    """Return for each run's name the shortest end, from a hyphen on, that no other name ends in."""
+    ids = []
+    for name in names:
+        parts = name.split("-")
+        ends = ("-".join(parts[start:]) for start in reversed(range(len(parts))))
+        single = (end for end in ends if sum(f"-{other}".endswith(f"-{end}") for other in names) == 1)
+        ids.append(next(single, name))
+    return ids
