@@ -33,6 +33,8 @@ run -m workers=1,2                                 | python -m mlbench.sweep
 run --multirun workers=1,2                         | python -m mlbench.sweep
 run --cfg                                          | --cfg
 run --cfg hydra                                    | --cfg
+run -sc install=bash                               | mlbench --completion bash
+run hydra.run.dir=x                                | only hydra.searchpath is read
 run --info                                         | --cfg job
 run --hydra-help                                   | use --help
 run --verbos                                       | --verbos is not an option of run
@@ -75,9 +77,9 @@ run hardware.price=3                               | hardware.price
 run hardware.price.usd_per_hour=3                  | hardware.price.usd_per_hour
 run backend.timeout_s=-1                           | backend.timeout_s
 run study=../../x                                  | study
-run +foo=1                                         | +foo=1
+run +foo=1                                         | write foo=1
 run ~task                                          | ~task
-run ++workers=2                                    | ++workers
+run ++workers=2                                    | write workers=2
 run =2                                             | '=2' is not of the form name=value
 run ''                                             | '' is not of the form name=value
 run scale=official data_root={tmp}                 | python -m mlbench.data prepare task=resnet20
@@ -103,6 +105,7 @@ sweep task=logreg output_root={tmp},{root}         | output_root
 sweep study=nosuch output_root={tmp}               | no study 'nosuch'
 sweep study=a/b task=logreg workers=1              | study
 sweep workers=1 force=true output_root={tmp}       | force=true
+sweep --cfg job                                    | python -m mlbench.run --cfg job
 sweep --dry workers=1,2                            | --dry is not an option of sweep
 sweep --repeats 3 workers=1,2                      | write repeats=3
 sweep task=logreg workers=1 output_root=/dev/null  | /dev/null

@@ -32,6 +32,7 @@ COMPLETION = "mlbench --completion bash (or zsh) prints the shell's completion s
 HYDRA = {  # options of Hydra's own command line, and what to use instead
     "-m": "several values make a sweep: python -m mlbench.sweep workers=1,2",
     "--multirun": "several values make a sweep: python -m mlbench.sweep workers=1,2",
+    "--cfg": "python -m mlbench.run --cfg job prints the resolved configuration of one run",
     "--info": "use --cfg job to print the resolved configuration",
     "--hydra-help": "use --help",
     "--package": "packages cannot be changed; write name=value",
@@ -117,7 +118,7 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
     try:
         with ignore_broken_pipe():
             if not argv and not command.empty:
-                print(_parser(command).format_help(), end="")
+                print(parser(command).format_help(), end="")
                 return USER_ERROR
             try:
                 args = parse(command, argv)
@@ -165,16 +166,19 @@ def _path_error(error: OSError, argv: Sequence[str]) -> str:
 
 def parse(command: Command, argv: Sequence[str]) -> Args:
     """Read a command line; UserError for every mistake, SystemExit for --help and --version."""
-    parser = _parser(command)
-    name = "" if "" in command.verbs else next((word for word in argv if not word.startswith("-")), None)
-    if name is not None and name not in command.verbs:
-        raise UserError(
-            f"{name!r} is not a sub-command of {command.name}{suggest(name, list(command.verbs))}"
-        )
-    namespace, rest = parser.parse_known_args(argv)
-    if name is None:
-        raise UserError(f"{command.name} needs a sub-command", hint=f"choose from {', '.join(command.verbs)}")
+    name, rest = "", list(argv)
+    if "" not in command.verbs:
+        name = next((word for word in argv if not word.startswith("-")), None)
+        if name is None:
+            parser(command).parse_known_args(argv)
+            hint = f"choose from {', '.join(command.verbs)}"
+            raise UserError(f"{command.name} needs a sub-command", hint=hint)
+        if name not in command.verbs:
+            near = suggest(name, list(command.verbs))
+            raise UserError(f"{name!r} is not a sub-command of {command.name}{near}")
+        rest.remove(name)
     verb, label = command.verbs[name], f"{command.name} {name}".strip()
+    namespace, rest = parser(command, name).parse_known_args(rest)
     settings = {setting: default for setting, (default, _) in verb.settings.items()}
     words: list[str] = []
     for word in rest:
@@ -204,7 +208,8 @@ def check_overrides(words: Sequence[str]) -> None:
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
         if word.startswith(("+", "~")):
-            raise UserError(f"{word}: keys cannot be added or removed", hint="write name=value")
+            meant = word.lstrip("+") if equals and word[0] == "+" else "name=value"
+            raise UserError(f"{word}: keys cannot be added or removed", hint=f"write {meant}")
         if not equals or not name:
             raise UserError(f"{word!r} is not of the form name=value", hint=_meant(words, place))
         if re.search(r"\s[\w.]+=", value) and value[0] not in "\"'[{":
@@ -247,69 +252,64 @@ def entry(term: str, meaning: str, *, column: int = COLUMN) -> str:
 class _Parser(argparse.ArgumentParser):
     """A parser whose mistakes are UserErrors and whose help ends with sections that are read late."""
 
-    def __init__(
-        self, *, sections: Callable[[], Iterable[tuple[str, str]]] = lambda: (), **settings: Any
-    ) -> None:
-        formatter = partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=COLUMN)
-        super().__init__(allow_abbrev=False, formatter_class=formatter, **settings)
-        self._sections = sections
+    sections: Callable[[], Iterable[tuple[str, str]]] = staticmethod(lambda: ())
 
     def error(self, message: str) -> Any:
         raise UserError(message, hint=f"{self.prog} --help")
 
     def format_help(self) -> str:
         parts = [super().format_help().strip("\n")]
-        parts += [f"{heading}:\n{text}" for heading, text in self._sections()]
+        parts += [f"{heading}:\n{text}" for heading, text in self.sections()]
         return "\n\n".join(parts) + "\n"
 
-    def print_help(self, file: Any = None) -> None:
-        print(self.format_help(), end="", file=file)
+
+def parser(command: Command, name: str | None = None) -> _Parser:
+    """Return the parser of a verb, or of a whole command, which then lists its verbs."""
+    if name is None and "" in command.verbs:
+        name = ""
+    verb = None if name is None else command.verbs[name]
+    made = _Parser(
+        prog=f"{command.program} {name or ''}".strip(),
+        usage=_usage(command, name),
+        description=_list_of_verbs(command) if verb is None else _description(command, verb),
+        allow_abbrev=False,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=COLUMN),
+    )
+    if not name:
+        made.sections = command.sections
+    for option, keywords in verb.options.items() if verb else ():
+        made.add_argument(option, **keywords)
+    made.add_argument("--version", action="version", version=f"mlbench {mlbench.__version__}")
+    return made
 
 
-def _parser(command: Command) -> _Parser:
-    """Return the parser of a command, with one sub-parser a verb."""
-    single = command.verbs.get("")
-    if single:
-        parser = _of_verb(command, "", single, _Parser)
-    else:
-        lines = "\n".join(entry(f"  {name}", verb.help, column=13) for name, verb in command.verbs.items())
-        parser = _Parser(
-            prog=command.program,
-            usage=f"{command.program} COMMAND [WORD ...] [OPTION ...]",
-            description=f"{paragraph(command.description)}\n\ncommands:\n{lines}\n\n"
-            f"`{command.program} COMMAND --help` has examples.",
-            sections=command.sections,
-        )
-        group = parser.add_subparsers(dest="verb", metavar="COMMAND", help=argparse.SUPPRESS)
-        for name, verb in command.verbs.items():
-            _of_verb(command, name, verb, group.add_parser)
-    parser.add_argument("--version", action="version", version=f"mlbench {mlbench.__version__}")
-    return parser
+def _usage(command: Command, name: str | None) -> str:
+    if name is None:
+        return f"{command.program} COMMAND [WORD ...] [OPTION ...]"
+    verb = command.verbs[name]
+    settings = "[name=value ...]" if verb.settings and not verb.overrides else ""
+    options = "[OPTION ...]" if verb.options else ""
+    return " ".join(filter(None, [command.program, name, verb.words, settings, options]))
 
 
-def _of_verb(command: Command, name: str, verb: Verb, make: Callable[..., Any]) -> Any:
-    program = f"{command.program} {name}".strip()
-    description = command.description if not name else verb.description or f"{verb.help.capitalize()}."
-    text = [paragraph(part) for part in description.split("\n\n")]
+def _list_of_verbs(command: Command) -> str:
+    lines = "\n".join(entry(f"  {name}", verb.help, column=13) for name, verb in command.verbs.items())
+    closing = f"`{command.program} COMMAND --help` has examples."
+    return f"{paragraph(command.description)}\n\ncommands:\n{lines}\n\n{closing}"
+
+
+def _description(command: Command, verb: Verb) -> str:
+    """Return what a verb does, its examples and its settings."""
+    description = verb.description or f"{verb.help.capitalize()}."
+    text = [paragraph(command.description if "" in command.verbs else description)]
     if verb.examples:
-        shown = (f"  {line}" + (f"\n{paragraph(about, indent=6)}" if about else "")
+        lines = (f"  {line}" + (f"\n{paragraph(about, indent=6)}" if about else "")
                  for line, about in verb.examples)  # fmt: skip
-        text.append("examples:\n" + "\n".join(shown))
+        text.append("examples:\n" + "\n".join(lines))
     if verb.settings:
         listed = (entry(f"  {name}={default}", about) for name, (default, about) in verb.settings.items())
         text.append("settings (name=value, with their defaults):\n" + "\n".join(listed))
-    settings = "[name=value ...]" if verb.settings and not verb.overrides else ""
-    options = "[OPTION ...]" if verb.options else ""
-    parser = make(
-        **({"name": name} if name else {}),
-        prog=program,
-        usage=" ".join(filter(None, [program, verb.words, settings, options])),
-        description="\n\n".join(text),
-        **({} if name else {"sections": command.sections}),
-    )
-    for option, keywords in verb.options.items():
-        parser.add_argument(option, **keywords)
-    return parser
+    return "\n\n".join(text)
 
 
 def _near(name: str, verb: Verb) -> str | None:

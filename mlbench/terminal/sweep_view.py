@@ -5,20 +5,25 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mlbench.analysis.bootstrap import Ratio
-from mlbench.analysis.speedup import Speedup
 from mlbench.experiment import clock, format
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.terminal import tables
 from mlbench.terminal.live_view import View, never_raises
 
+if TYPE_CHECKING:
+    from mlbench.report.tables import Cell
+
 WIDTH = 79  # columns of a sentence
+INTERVAL = " (95 % interval)"
+ANSWERS: dict[str, str] = dict.fromkeys(("family", "workers", "goal reached"), "")
+ANSWERS |= dict.fromkeys(("time to accuracy", "speed-up"), INTERVAL)
 ROOM = 8  # lines of a terminal that are left to other things than points
 FEWEST = 4  # points that even a small terminal shows
 
@@ -143,34 +148,22 @@ def outcome(record: Record | None, error: str | None) -> str:
 def answer(records: Sequence[Record]) -> str:
     """Return the answer of a study: for each task, scale and goal a table of its points and sentences."""
     from mlbench.report import grouping, summary
+    from mlbench.report import tables as report_tables
 
     parts = []
     for group in grouping.groups(records):
-        rows = [
-            [family.label, str(one.point.workers), str(one.point.n), _seconds(one), _times(one.total)]
-            for family in group.families
-            for one in family.speedups
-        ]
-        headings = ("", "workers", "n", "time to accuracy (95 % interval)", "speedup (95 % interval)")
+        points = report_tables.points(group)
+        places = [number for number, heading in enumerate(points.headings) if heading in ANSWERS]
+        headings = [points.headings[place] + ANSWERS[points.headings[place]] for place in places]
+        rows = [[_text(row.cells[place]) for place in places] for row in points.rows]
         parts.append(f"{group.task} {group.scale}, goal {group.goal or 'none'}")
-        parts.append(tables.table(headings, rows, right=(False, True, True)))
+        parts.append(tables.table(headings, rows))
         parts += [textwrap.fill(sentence, WIDTH) for sentence in summary.answer(group)] + [""]
     return "\n".join(parts).rstrip()
 
 
-def _seconds(one: Speedup) -> str:
-    time = one.point.time_to_accuracy
-    if time is None or not math.isfinite(time.value):
-        return "-" if time is None else "missed"
-    ends = [format.duration(end) for end in (time.low, time.high) if end is not None and math.isfinite(end)]
-    return format.duration(time.value) + (f" ({' to '.join(ends)})" if len(ends) == 2 else "")
-
-
-def _times(ratio: Ratio | None) -> str:
-    if ratio is None or ratio.value is None:
-        return "-"
-    ends = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
-    return f"{ratio.value:.2f}{ends}"
+def _text(cell: "Cell") -> str:
+    return f"{cell.text} ({cell.below})" if cell.below else cell.text
 
 
 def _point(words: str) -> str:

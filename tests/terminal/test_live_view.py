@@ -228,6 +228,8 @@ def test_a_sweep_ends_with_a_table_of_its_points_and_the_answer_in_sentences():
         for seed, seconds in enumerate(times)
     ]
     text = sweep_view.answer(runs)
-    assert "resnet20 mini, goal top1_accuracy >= " in text and "speedup (95 % interval)" in text
+    assert "resnet20 mini, goal top1_accuracy >= " in text and "speed-up (95 % interval)" in text
     assert "21.0 s (20.0 s to 22.0 s)" in text and "11.0 s (10.0 s to 12.0 s)" in text
+    row = next(line for line in text.splitlines() if line.startswith("2  "))
+    assert row.split()[1:4] == ["3", "of", "3"] and "1.91 (" in row
     assert "Fastest to" in text and "2 workers" in text
