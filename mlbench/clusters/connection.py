@@ -26,20 +26,25 @@ ANSWER_S = 5.0  # s that a server on another node has to take a connection
 
 
 @dataclass(frozen=True)
-class Connection:
-    """A Ray cluster that this process is a driver of.
+class WorkerResources:
+    """What each worker gets of a cluster.
 
     - resources: what one worker reserves, e.g. {"CPU": 1, "GPU": 1}.
     - placement: Ray's strategy for the workers' nodes, PACK or STRICT_SPREAD.
     - threads: compute threads of a worker.
     - oversubscribed: more threads than CPUs, so the times are not those of this many workers.
-    - host: the address at which workers reach this process.
     """
 
     resources: dict[str, float]
     placement: str
     threads: int
     oversubscribed: bool
+
+
+@dataclass(frozen=True)
+class Connection(WorkerResources):
+    """A Ray cluster that this process is a driver of; `host` is the address at which workers reach it."""
+
     host: str
     job_id: str
     node_ids: list[str]

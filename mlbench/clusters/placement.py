@@ -2,24 +2,13 @@
 
 import math
 import time
-from dataclasses import dataclass
 
-from mlbench.clusters.connection import Connection
+from mlbench.clusters.connection import Connection, WorkerResources
 from mlbench.experiment import clock
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 
 POLL_S = 2.0  # s between two looks whether the autoscaler has added a node
-
-
-@dataclass(frozen=True)
-class WorkerResources:
-    """What each worker gets: see Connection."""
-
-    resources: dict[str, float]
-    placement: str
-    threads: int
-    oversubscribed: bool
 
 
 def reserve(experiment: Experiment, *, host: str) -> Connection:

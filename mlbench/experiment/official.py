@@ -12,10 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from mlbench.experiment.config import Experiment
-from mlbench.experiment.record import Node, RunStart, WorkerResult
+from mlbench.experiment.record import Node, RunStart, Values, WorkerResult
 
 FILE = "closed.json"
 # Variables that lower the precision of arithmetic, and the values that do not.
@@ -27,12 +25,6 @@ PRECISION = {
 }
 # Variables that put other code into the process.
 OTHER_CODE = ("LD_PRELOAD",)
-
-
-class Values(BaseModel):
-    """Frozen values; an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Recipe(Values):

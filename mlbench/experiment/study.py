@@ -5,18 +5,16 @@ same seeds; what is done follows from the records of the runs alone. `trials.jso
 attempts, appended as they happen.
 """
 
-import fcntl
 import hashlib
-import os
 import secrets
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import yaml
+from filelock import FileLock, Timeout
 from pydantic import Field
 
 import mlbench
@@ -32,7 +30,6 @@ LOG = "trials.jsonl"
 STARTED, ENDED, REFUSED, STOPPED = "trial_started", "trial_ended", "trial_refused", "sweep_stopped"
 REPORT = "report"  # folder of the figures and the page
 LOCK_S = 10  # s that a killed sweep's last processes have to let go of the study
-LOCK_POLL_S = 0.2  # s
 SEEDS = 2**31  # as Experiment.seed allows
 
 
@@ -236,23 +233,14 @@ def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Pat
 def locked(place: Path) -> Iterator[None]:
     """Hold the study for this process; UserError if another has it. The kernel frees it after a kill -9."""
     place.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(place / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = FileLock(place / ".lock", timeout=LOCK_S)
     try:
-        _take(descriptor, place)
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(
+            f"study {place.name} is being measured by another process", hint="wait for it"
+        ) from error
+    try:
         yield
     finally:
-        os.close(descriptor)
-
-
-def _take(descriptor: int, place: Path) -> None:
-    end = clock.monotonic() + LOCK_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as error:
-            if clock.monotonic() > end:
-                raise UserError(
-                    f"study {place.name} is being measured by another process", hint="wait for it"
-                ) from error
-            time.sleep(LOCK_POLL_S)
+        lock.release()

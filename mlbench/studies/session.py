@@ -1,50 +1,68 @@
 """A study of many runs: what `python -m mlbench.sweep` and the pipelines call.
 
-`measure` composes and validates every point once, extends the plan (experiment/study.py), and has Ray Tune
-run what is missing (tune.py) while monitor.py follows; `publish` (result.py) writes the report and the parent
-run in MLflow.
+`measure` composes and validates every point once (spec.py), extends the plan (experiment/study.py), and has
+Ray Tune run what is missing (tune.py); `publish` writes the report and the parent run in MLflow.
 """
 
 import os
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlbench.clusters import connection, persistent, placement, ray_env
-from mlbench.experiment import config, events, format, identity, study
+from mlbench.experiment import config, events, format, run_folders, study
 from mlbench.experiment.attempts import Attempts
 from mlbench.experiment.config import Experiment
+from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.experiment.study import Study, Trial
 from mlbench.launch import execute, signals
 from mlbench.studies.budget import Budget
-from mlbench.studies.monitor import StudyMonitor
-from mlbench.studies.result import StudyResult, publish
-from mlbench.studies.spec import SweepSpec
+from mlbench.studies.spec import SweepSpec, compose_points, plan_experiments, require_measurable
 from mlbench.tasks import registry
 from mlbench.terminal.sweep_view import PointProgress, SweepView
-from mlbench.tracking import cache, sync
+from mlbench.tracking import cache, parent_runs, sync
 
-__all__ = ["StudyResult", "SweepSpec", "measure", "load_results", "prepare", "publish"]
+if TYPE_CHECKING:
+    from mlbench.report import writer
 
 POLL_S = 0.5  # s between two looks at the study's log
 
 
+@dataclass
+class StudyResult:
+    """How a sweep ended; `unmeasured` has a sentence for every trial without a result."""
+
+    study: Study
+    folder: Path
+    store: str  # tracking URI
+    records: list[Record] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def output_root(self) -> Path:
+        return self.folder.parent.parent
+
+
 def measure(spec: SweepSpec) -> StudyResult:
     """Measure what the study lacks; UserError lists every fault before anything runs."""
-    experiments, grids = _composed(spec)
+    experiments, grids = compose_points(spec)
     result = load_results(spec)
     with study.locked(result.folder):
         plan = study.load(result.folder) or result.study
         known_before = {trial.id for trial in study.trials(plan)}
         for (parsed, invocation), points in zip(spec.grids, grids, strict=True):
             plan = study.extended(plan, points, invocation=invocation, seeds=parsed.seeds)
-        known = _known(plan, experiments, spec)
-        study.check_versions(plan, known)
-        wanted = experiments or known
-        _check(wanted, spec)
+        every = plan_experiments(plan, experiments, spec)
+        study.check_versions(plan, every)
+        wanted = experiments or every
+        require_measurable(wanted, spec)
         data = {name: execute.check_data(one) for name, one in wanted.items()}
         study.check_data(plan, data, output_root=result.output_root)
         result.study = plan
@@ -52,8 +70,8 @@ def measure(spec: SweepSpec) -> StudyResult:
         given = {seed for parsed, _ in spec.grids for seed in parsed.seeds or ()}
         drawn = {t.id for t in study.trials(plan) if t.id not in known_before and t.seed not in given}
         old = {t.id for t in study.trials(plan) if t.point.key in wanted} - drawn
-        runs = _attempts(plan, known, result.output_root, old=old)
-        _run_missing(result, wanted, known, runs=runs, spec=spec)
+        runs = _attempts(plan, every, result.output_root, old=old)
+        _run_missing(result, wanted, every, runs=runs, spec=spec)
         result.records = study.records(plan, result.output_root)
     return result
 
@@ -69,10 +87,10 @@ def load_results(spec: SweepSpec) -> StudyResult:
 
 def prepare(spec: SweepSpec) -> None:
     """Make the data sets of all points, official ones too; UserError for what cannot be measured."""
-    experiments, _ = _composed(spec)
+    experiments, _ = compose_points(spec)
     plan = load_results(spec).study
-    wanted = experiments or _known(plan, {}, spec)
-    _check(wanted, spec)
+    wanted = experiments or plan_experiments(plan, {}, spec)
+    require_measurable(wanted, spec)
     for one in wanted.values():
         if one.task.dataset != registry.NO_DATASET:
             registry.load(one.task.name).prepare(one.task, one.data_root.absolute())
@@ -131,7 +149,7 @@ def _run(
     ray_env.configure_tune()
     import ray
 
-    from mlbench.studies.tune import TrialContext, TuneThread
+    from mlbench.studies.tune import StudyMonitor, TrialContext, TuneThread
 
     monitor = StudyMonitor(missing, budget, folder=result.folder, progress=progress)
     address = ray.get_runtime_context().gcs_address
@@ -190,55 +208,6 @@ def _feasible(
     return [trial for trial in missing if fits[trial.point.key]]
 
 
-def _composed(spec: SweepSpec) -> tuple[dict[str, Experiment], list[dict[str, tuple[str, ...]]]]:
-    """Compose every point of the grids, or tell every fault at once.
-
-    Returns all experiments by key, and for each grid its points' words by key.
-    """
-    experiments: dict[str, Experiment] = {}
-    grids: list[dict[str, tuple[str, ...]]] = []
-    faults: dict[str, str] = {}  # by their text: a fault of all points is told once
-    for parsed, _ in spec.grids:
-        words: dict[str, tuple[str, ...]] = {}
-        grids.append(words)
-        for point in parsed.points:
-            try:
-                experiment = _compose(point, spec)
-            except UserError as error:
-                faults.setdefault(error.message, f"{shlex.join(point)}: {error}")
-                continue
-            key = identity.key(experiment)
-            experiments[key] = experiment
-            words.setdefault(key, point)
-    if faults:
-        raise UserError("\n         ".join(faults.values()))
-    return experiments, grids
-
-
-def _known(plan: Study, experiments: Mapping[str, Experiment], spec: SweepSpec) -> dict[str, Experiment]:
-    """Return the experiments of all points of the plan by key; those of the sweep are composed already."""
-    return {point.key: experiments.get(point.key) or _compose(point.words, spec) for point in plan.points}
-
-
-def _compose(words: Sequence[str], spec: SweepSpec) -> Experiment:
-    return config.compose([*words, *spec.output_settings.values(), f"study={spec.name}"])
-
-
-def _check(wanted: Mapping[str, Experiment], spec: SweepSpec) -> None:
-    """Refuse what would fail in every run."""
-    if not wanted:
-        raise UserError(f"study {spec.name} has no points", hint="say what it measures")
-    if spec.max_usd is not None:
-        free = {one.hardware.name for one in wanted.values() if one.hardware.price is None}
-        if free:
-            raise UserError(
-                f"max_usd= needs a price, hardware={', '.join(sorted(free))} has none",
-                hint="choose hardware with a price, or leave max_usd out",
-            )
-    if any(one.force for one in wanted.values()):
-        raise UserError("a study measures a seed once", hint="raise repeats= instead of force=true")
-
-
 def _attempts(
     plan: Study, known: Mapping[str, Experiment], output_root: Path, *, old: set[str]
 ) -> dict[str, list[Record]]:
@@ -267,3 +236,38 @@ def _from_store(trial: Trial, experiment: Experiment, output_root: Path) -> list
         return []
     cache.restore(there, output_root / there.run_id, experiment.store)
     return [there]
+
+
+def publish(result: StudyResult) -> None:
+    """Write the report, and the parent run with it into MLflow."""
+    from mlbench.report import writer
+
+    if not result.records:
+        return
+    groups = writer.groups(result.records)  # once: their bootstraps take seconds
+    writer.write(result.records, result.folder / study.REPORT, study=_text(result), found=groups)
+    status = "FAILED" if result.unmeasured else "FINISHED"
+    place = {"output_root": result.output_root, "uri": result.store}
+    try:
+        parent_runs.write(result.study, result.records, **place, status=status, found=groups)
+    except Exception as error:  # whatever MLflow and what lies below it raise: the study has lost nothing
+        reason = without_credentials(str(error)).splitlines()[0]
+        later = run_folders.results_command("sync", result.output_root)
+        result.notes.append(f"MLflow could not be reached ({reason}): {later}")
+
+
+def _text(result: StudyResult) -> "writer.StudyText":
+    """Return what the report says of the study beside its runs."""
+    from mlbench.report import writer
+
+    plan, log = result.study, result.folder / study.LOG
+    ended = (e["value"] for e in (events.read(log) if log.exists() else ()) if e["key"] == study.ENDED)
+    errors = {value["trial"]: value["error"] for value in ended}
+    planned = tuple(
+        writer.Planned(
+            shlex.join(trial.point.words), trial.point.key, trial.seed, why=errors.get(trial.id) or ""
+        )
+        for trial in study.trials(plan)
+    )
+    lost = tuple(study.lost_attempts(result.folder, result.records))
+    return writer.StudyText(plan.name, plan.question, study.commands(plan), planned, lost)

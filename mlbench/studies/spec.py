@@ -10,11 +10,11 @@ from typing import Annotated
 import yaml
 from pydantic import Field, ValidationError
 
-from mlbench.experiment import clock, config, plugins, study
-from mlbench.experiment.config import Model, PositiveFloat
+from mlbench.experiment import clock, config, identity, plugins, study
+from mlbench.experiment.config import Experiment, Model, PositiveFloat
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.study import Invocation
+from mlbench.experiment.study import Invocation, Study
 from mlbench.studies import grid
 
 OPTIONS = (
@@ -88,6 +88,57 @@ def named(
         grids.append((parsed, _invocation(words, own | options, seeds=parsed.seeds)))
     limit = _max_usd(options) if "max_usd" in options else file.max_usd
     return SweepSpec(name, options.get("question") or file.question, tuple(grids), output_settings, limit)
+
+
+def compose_points(spec: SweepSpec) -> tuple[dict[str, Experiment], list[dict[str, tuple[str, ...]]]]:
+    """Compose every point of the grids, or tell every fault at once.
+
+    Returns all experiments by key, and for each grid its points' words by key.
+    """
+    experiments: dict[str, Experiment] = {}
+    grids: list[dict[str, tuple[str, ...]]] = []
+    faults: dict[str, str] = {}  # by their text: a fault of all points is told once
+    for parsed, _ in spec.grids:
+        words: dict[str, tuple[str, ...]] = {}
+        grids.append(words)
+        for point in parsed.points:
+            try:
+                experiment = _compose(point, spec)
+            except UserError as error:
+                faults.setdefault(error.message, f"{shlex.join(point)}: {error}")
+                continue
+            key = identity.key(experiment)
+            experiments[key] = experiment
+            words.setdefault(key, point)
+    if faults:
+        raise UserError("\n         ".join(faults.values()))
+    return experiments, grids
+
+
+def plan_experiments(
+    plan: Study, experiments: Mapping[str, Experiment], spec: SweepSpec
+) -> dict[str, Experiment]:
+    """Return the experiments of all points of the plan by key; those of the sweep are composed already."""
+    return {point.key: experiments.get(point.key) or _compose(point.words, spec) for point in plan.points}
+
+
+def _compose(words: Sequence[str], spec: SweepSpec) -> Experiment:
+    return config.compose([*words, *spec.output_settings.values(), f"study={spec.name}"])
+
+
+def require_measurable(wanted: Mapping[str, Experiment], spec: SweepSpec) -> None:
+    """Refuse what would fail in every run."""
+    if not wanted:
+        raise UserError(f"study {spec.name} has no points", hint="say what it measures")
+    if spec.max_usd is not None:
+        free = {one.hardware.name for one in wanted.values() if one.hardware.price is None}
+        if free:
+            raise UserError(
+                f"max_usd= needs a price, hardware={', '.join(sorted(free))} has none",
+                hint="choose hardware with a price, or leave max_usd out",
+            )
+    if any(one.force for one in wanted.values()):
+        raise UserError("a study measures a seed once", hint="raise repeats= instead of force=true")
 
 
 def load_file(path: Path) -> StudyFile:

@@ -3,16 +3,18 @@
 A trial is `python -m mlbench.run ...` as a subprocess that joins the sweep's Ray, not a call inside Tune's
 actor: its record has the command that repeats it, its start-up is that of a single run, it is stopped as a
 single run is, and nothing of the trial before is left in its process. Tune's grid gives the order, its limit
-of concurrency one trial at a time. What was done is in the study's folder; Tune's own state is thrown away.
+of concurrency one trial at a time. What was done is in the study's folder, whose log StudyMonitor follows;
+Tune's own state is thrown away.
 """
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,13 @@ import ray
 from ray import tune
 
 from mlbench.clusters import persistent
-from mlbench.experiment import clock, events, study
+from mlbench.experiment import clock, events, format, study
 from mlbench.experiment.config import Experiment
+from mlbench.experiment.record import FINISHED
 from mlbench.experiment.study import ENDED, REFUSED, STARTED, STOPPED, Trial
 from mlbench.launch.signals import PARENT_PID
 from mlbench.studies.budget import Budget
+from mlbench.terminal.sweep_view import SweepView
 
 PIN = 0.001  # of the resource that Ray gives every node under its address
 STOP_S = 20  # s that an interrupted run has to write its record before it is killed
@@ -212,3 +216,51 @@ def _last_line(output: Path, code: int) -> str:
     if last.startswith("mlbench: "):
         return last.removeprefix("mlbench: ")
     return f"the command ended with exit code {code}" + (f", after: {last}" if last else "")
+
+
+class StudyMonitor:
+    """Reads what the log of a study gains, and shows it.
+
+    - remaining: the trials that have not ended, by id.
+    - unmeasured: a sentence for every trial that ended without a result.
+    - refusal: why the budget allowed no further trial; empty: it did.
+    """
+
+    def __init__(
+        self, missing: Sequence[Trial], budget: Budget, *, folder: Path, progress: SweepView
+    ) -> None:
+        self.remaining = {trial.id: trial for trial in missing}
+        self.unmeasured: list[str] = []
+        self.refusal = ""
+        self._budget, self._folder, self._progress = budget, folder, progress
+        self._follower = events.Follower(folder / study.LOG)
+        self._follower.take()
+
+    def update(self) -> None:
+        """Process the new events."""
+        for event in self._follower.take():
+            value = event["value"]
+            trial = self.remaining.get(value.get("trial", ""))
+            if trial is None:
+                continue
+            if event["key"] == STARTED:
+                self._progress.started(shlex.join(trial.words))
+            elif event["key"] == REFUSED:
+                self.refusal = value["reason"]
+            elif event["key"] == ENDED:
+                del self.remaining[trial.id]
+                self._ended(trial, value)
+        self._progress.redraw()
+
+    def _ended(self, trial: Trial, value: dict[str, Any]) -> None:
+        words = shlex.join(trial.words)
+        runs = study.attempts(trial, self._folder.parent.parent)
+        run = next((one for one in runs if one.run_id == value["run_id"]), None)
+        if run is not None:
+            self._budget.add(run, seconds=value["seconds"])
+        if value["status"] not in FINISHED:
+            error = format.last_line(value["error"] or "")
+            self.unmeasured.append(f"{words}: {value['status']}: {error}")
+        self._progress.spent = self._budget.spent
+        self._progress.left = self._budget.left([one.point.key for one in self.remaining.values()])
+        self._progress.ended(words, run, value["error"])
