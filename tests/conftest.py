@@ -26,6 +26,7 @@ SHARE_RAY = (
     "test_sockets.py",
     "test_sweep.py",
     "test_faults.py",
+    "test_faulty_tasks.py",
     "test_run_command.py",
     "test_pipelines.py",
 )

@@ -44,6 +44,7 @@ def describe() -> Node:
         memory_limit_bytes=memory_limit,
         gpus=gpus,
         gpu_error=gpu_error,
+        sources=provenance.sources(),
         cuda=cuda,
         nccl=nccl,
         environment=provenance.environment(),

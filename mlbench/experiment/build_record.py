@@ -56,6 +56,9 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         quiet = [one for one in start.warnings if "load average" not in one]
         start = start.model_copy(update={"warnings": quiet})
     caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed) + disturbed
+    if status == "goal_reached" and error:
+        caveats.append(f"it reached its goal, and failed before its nodes were described: {error}")
+        error = None
     startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
     told = {sentence for node in result.nodes for sentence in node.warnings}
     why_not = official.reasons(
@@ -182,13 +185,16 @@ def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
 def _status(
     end: RunEnd, result: WorkerResult, validations: list[Validation], goal: Goal | None
 ) -> tuple[str, str | None]:
-    """Return how the run ended and why; a goal is reached only where the log's last validation reaches it."""
+    """Return how the run ended and why; a goal is reached where the log's last validation reaches it.
+
+    A worker that dies after that, while its node is described, takes nothing from what was measured.
+    """
     status, error = end.status or result.status, end.error or result.error
-    if status == "goal_reached":
-        value = validations[-1].metrics.get(goal.metric) if validations and goal else None
-        if goal is None or value is None or not goal.reached(value):
-            return "failed", "the event log has no validation that reached the goal"
-    return status, error
+    value = validations[-1].metrics.get(goal.metric) if validations and goal else None
+    reached = goal is not None and value is not None and goal.reached(value)
+    if status == "goal_reached" and not reached:
+        return "failed", "the event log has no validation that reached the goal"
+    return ("goal_reached" if status == "failed" and reached else status), error
 
 
 def _startup(

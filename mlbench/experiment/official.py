@@ -24,7 +24,7 @@ PRECISION = {
     "NVIDIA_TF32_OVERRIDE": ("0",),
 }
 # Variables that put other code into the process.
-OTHER_CODE = ("LD_PRELOAD",)
+OTHER_CODE = ("LD_PRELOAD", "PYTHONPATH")
 
 
 class Recipe(Values):
@@ -76,7 +76,7 @@ def reasons(
     if not found:  # only what claims to be official is held against the published data and recipe
         found += _of_recipe(experiment, frozen)
         found += _of_data(experiment.task.dataset, result, frozen)
-    found += _of_code(start, frozen)
+    found += _of_code(start, result.nodes, frozen)
     found += _of_environment(start, result.nodes)
     found += [f"the machine was busy: {one}" for one in start.warnings if "load average" in one]
     found += [f"caveat: {caveat}" for caveat in caveats]
@@ -129,7 +129,7 @@ def _of_data(name: str, result: WorkerResult, frozen: Reference) -> Iterator[str
             yield f"the {what} of the data set are not those of the published {name}"
 
 
-def _of_code(start: RunStart, frozen: Reference) -> Iterator[str]:
+def _of_code(start: RunStart, nodes: list[Node], frozen: Reference) -> Iterator[str]:
     software = start.software
     if start.mlbench != frozen.version:
         yield f"it was measured by mlbench {start.mlbench}, the reference is of {frozen.version}"
@@ -139,6 +139,9 @@ def _of_code(start: RunStart, frozen: Reference) -> Iterator[str]:
         yield f"the sources are not those that mlbench {frozen.version} was released with"
     if software.git is not None and software.git.dirty:
         yield "the checkout has uncommitted changes"
+    for node in nodes:
+        if node.sources != software.sources:
+            yield f"{node.hostname} ran other sources than the command"
 
 
 def _of_environment(start: RunStart, nodes: list[Node]) -> Iterator[str]:

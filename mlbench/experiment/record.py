@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer
 
+import mlbench
 from mlbench.experiment.config import Cluster, Experiment, Sync, TaskConfig
 from mlbench.experiment.cost import Cost
 from mlbench.experiment.division import Deviation
@@ -154,6 +155,7 @@ class Node(Values):
     memory_limit_bytes: int | None = None
     gpus: list[Gpu] = []
     gpu_error: str | None = None
+    sources: str | None = None  # hash of the mlbench that was imported there
     cuda: str | None = None  # version that torch was built with
     nccl: str | None = None
     environment: dict[str, str] = {}  # variables that change speed or results
@@ -325,17 +327,34 @@ class Record(Values):
 
 
 def load(path: Path) -> Record:
-    """Read a record.json; raises FileNotFoundError, or UserError where this version cannot read it."""
+    """Read a record.json; raises FileNotFoundError, or UserError where this version cannot read it.
+
+    One that calls itself official is so only if the event log beside it says the same.
+    """
     values = None
     try:
         values = json.loads(path.read_bytes())
-        return Record.model_validate(values)
+        record = Record.model_validate(values)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
         run = path.parent.name
         hint = f"remove it and results sync makes it from the event log; results delete {run} deletes the run"
         raise unreadable(path, values, hint=hint) from error
+    return _as_logged(record, path.parent) if record.official else record
+
+
+def _as_logged(record: Record, folder: Path) -> Record:
+    """Return an official record of this version as it is, or with why its event log does not bear it out."""
+    from mlbench.experiment import build_record, events
+
+    if record.mlbench != mlbench.__version__:
+        return record
+    try:
+        build_record.verify_against_log(record, events.read(folder / events.NAME))
+    except (OSError, ValueError, UserError) as error:
+        return record.model_copy(update={"official": False, "official_reasons": [f"edited: {error}"]})
+    return record
 
 
 def find(output_root: Path, *, key: str, seed: int) -> list[Record]:

@@ -1,5 +1,6 @@
 """What runs on a worker: it describes its node, builds the Worker, runs the task and reports the result."""
 
+import json
 import os
 import platform
 import tempfile
@@ -49,7 +50,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     """Run the task on this worker and report the result to the event log; every rank takes part."""
     import ray.train
 
-    from mlbench.datasets import verify
+    from mlbench.datasets import arrow, verify
 
     entered = clock.wall()
     spec: WorkerSpec = config["spec"]
@@ -66,8 +67,12 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
     worker.barrier()
     folder = task.prepare(experiment.task, experiment.data_root)
+    before = verify.states(folder) if (folder / arrow.MANIFEST).exists() else None
     data = checked_data(folder)
-    before = verify.states(folder) if data else None
+    if len({json.dumps(each, sort_keys=True) for each in worker.gather(data and data._asdict())}) > 1:
+        raise UserError(
+            f"the nodes hold different data sets in {folder}", hint="prepare the same one on every node"
+        )
     calibrated = clock.wall()
     try:
         with observed(description, spec, worker) as nodes:

@@ -60,7 +60,7 @@ def validated(epoch: float, elapsed: float, value: float | None, *scales: float)
     return event("validation", validation(epoch, elapsed, value), started_at=112.0, phase_times=times)
 
 
-NODE = {"hostname": "n", "usable_cpus": 2, "warnings": ["turbo is on"]}
+NODE = {"hostname": "n", "usable_cpus": 2, "warnings": ["turbo is on"], "sources": "5" * 64}
 RESULT: dict[str, Any] = {
     "status": "goal_reached",
     "sample_unit": "images",
@@ -283,7 +283,7 @@ def test_mfu_is_over_gpus_and_cost_over_nodes_where_a_node_has_eight() -> None:
 def test_other_gpus_or_nodes_than_the_profile_states_make_caveats(
     gpus: list[str], nodes: int, told: list[str]
 ) -> None:
-    node = {"hostname": "n", "usable_cpus": 3, "gpus": [{"name": name} for name in gpus]}
+    node = NODE | {"usable_cpus": 3, "warnings": [], "gpus": [{"name": name} for name in gpus]}
     result = RESULT | {"nodes": [node] * nodes}
     record = built("scale=official", "hardware=gcp_n1_t4", "backend=nccl", "workers=2", result=result)
     assert len(record.caveats) == len(told) and record.official == (not told)
@@ -305,6 +305,16 @@ def test_a_run_that_returned_nothing_has_all_that_its_log_holds() -> None:
     assert record.restarts == [], "the failure ended the run"
     went_on = built(events=[died, *MEASURED])
     assert [restart.failures for restart in went_on.restarts] == [{0: "died"}]
+
+
+def test_a_worker_that_dies_after_the_goal_takes_nothing_from_what_was_measured() -> None:
+    """Nobody could tell any more what its nodes were, so it is neither official nor in a speed-up."""
+    record = built("scale=official", result=None, status="failed", error="rank 1 died")
+    assert (record.status, record.error, record.time_to_accuracy) == ("goal_reached", None, 80.0)
+    (caveat,) = record.caveats
+    assert "rank 1 died" in caveat and not record.official
+    before_the_goal = built(events=MEASURED[:1], result=None, status="failed", error="rank 1 died")
+    assert (before_the_goal.status, before_the_goal.caveats) == ("failed", [])
 
 
 def test_a_killed_driver_s_log_gives_an_interrupted_run_that_ended_with_it() -> None:

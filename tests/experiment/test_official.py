@@ -42,7 +42,10 @@ FORGERIES: dict[str, tuple[dict[str, Any], str]] = {
     "fewer rows": ({"result": RESULT | {"data_rows": {"train": 5, "test": 2}}}, "rows of the data set"),
     "other inputs": ({"result": RESULT | {"data_inputs": {}}}, "input files of the data set"),
     "data edited while it trained": ({"result": RESULT | {"data_changed": True}}, "data set changed while"),
-    "edited code": ({"begun": {"software": SOFTWARE | {"sources": "6" * 64}}}, "sources are not those"),
+    "edited code": (
+        {"begun": {"software": SOFTWARE | {"sources": "6" * 64}},
+         "result": RESULT | {"nodes": [NODE | {"sources": "6" * 64}]}}, "sources are not those",
+    ),
     "uncommitted code": (
         {"begun": {"software": SOFTWARE | {"git": {"sha": "a", "dirty": True}}}}, "uncommitted changes",
     ),
@@ -57,6 +60,28 @@ FORGERIES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "other libraries": (
         {"result": RESULT | {"nodes": [NODE | {"environment": {"LD_PRELOAD": "x.so"}}]}}, "LD_PRELOAD",
+    ),
+    "other code by the driver's environment": (
+        {"begun": {"software": SOFTWARE | {"environment": {"PYTHONPATH": "site"}}}}, "PYTHONPATH puts",
+    ),
+    "other code by a worker's environment": (
+        {"result": RESULT | {"nodes": [NODE | {"environment": {"PYTHONPATH": "site"}}]}}, "PYTHONPATH",
+    ),
+    "another mlbench on a node": (
+        {"result": RESULT | {"nodes": [NODE, NODE | {"hostname": "m", "sources": "6" * 64}]}},
+        "m ran other sources than the command",
+    ),
+    "a node that does not tell its mlbench": (
+        {"result": RESULT | {"nodes": [NODE | {"sources": None}]}}, "n ran other sources",
+    ),
+    "data that nobody tells": ({"result": RESULT | {"data_files": {}}}, "prepared files of the data set"),
+    "the second node's precision": (
+        {"result": RESULT | {"nodes": [NODE, NODE | {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}]}},
+        "NVIDIA_TF32_OVERRIDE=1",
+    ),
+    "sources that nobody tells": (
+        {"begun": {"software": SOFTWARE | {"sources": None}},
+         "result": RESULT | {"nodes": [NODE | {"sources": None}]}}, "sources are not those",
     ),
     "busy machine": (
         {"begun": {"warnings": ["the load average was 30.0 on 2 CPUs before the run began"]}},
@@ -84,6 +109,7 @@ def test_a_forgery_is_not_official_and_its_card_says_why(name: str) -> None:
         (["hardware=gcp_n1_t4", "hardware.gpu_model=null"], "deviation: hardware.gpu_model"),
         (["division=open", "task.batch_size=4096"], "division=open"),
         (["goal=light"], "goal=light"),
+        (["backend.module=their_backend"], "deviation: backend.module"),
         (["scale=mini"], "scale=mini"),
     ],
 )

@@ -34,8 +34,10 @@ def published(root: Path, *, rows: int = 1024) -> Path:
 
 
 def python(copy: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the release; what is imported with -m comes from there, also on the workers."""
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [sys.executable, *words], cwd=copy, env={**os.environ, "PYTHONPATH": str(copy), **environment},
+        [sys.executable, *words], cwd=copy, env={**plain, **environment},
         capture_output=True, text=True, timeout=240,
     )  # fmt: skip
 
@@ -58,7 +60,9 @@ def test_an_untampered_run_is_official_and_its_forgeries_are_not(tmp_path: Path)
     for folder in ("mlbench", "conf"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     folder = published(data)
-    frozen = python(copy, str(ROOT / "tests/tools/freeze.py"), "--release", "--data", str(folder))
+    frozen = python(
+        copy, str(ROOT / "tests/tools/freeze.py"), "--release", "--data", str(folder), PYTHONPATH=str(copy)
+    )
     assert frozen.returncode == 0, frozen.stderr
     found, _ = run(copy, data, tmp_path / "untampered")
     assert reasons(found) == []

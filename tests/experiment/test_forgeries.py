@@ -1,0 +1,171 @@
+"""More ways to an official result that is none: files that are swapped, copied, edited, or stand in front."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from test_build_record import FROZEN, log
+from test_official import OFFICIAL, cards, prepared
+
+from mlbench.datasets import verify
+from mlbench.experiment import config, events, official, plugins
+from mlbench.experiment.build_record import build_record
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record, load
+
+
+@pytest.fixture(autouse=True)
+def released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the frozen reference be that of the records here."""
+    monkeypatch.setattr(official, "reference", lambda: FROZEN)
+
+
+def folder_of(root: Path, name: str, *words: str) -> Path:
+    """Write the folder of a run: its event log, and the record that follows from it."""
+    folder = root / name
+    folder.mkdir()
+    written = log(config.compose(list(words)))
+    lines = [json.dumps(event) + "\n" for event in written]
+    (folder / events.NAME).write_text("".join(lines))
+    build_record(events.read(folder / events.NAME)).save(folder)
+    return folder
+
+
+def not_official(folder: Path) -> Record:
+    record = load(folder / "record.json")
+    shown = " ".join(cards(record).split())
+    assert not record.official and "official yes" not in shown and "edited: " in shown
+    return record
+
+
+def test_a_record_is_official_beside_its_own_log(tmp_path: Path) -> None:
+    assert load(folder_of(tmp_path, "run", OFFICIAL) / "record.json").official
+    assert not load(folder_of(tmp_path, "mini") / "record.json").official
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"official": True, "official_reasons": []},
+        {"official": True, "official_reasons": [], "time_to_accuracy": 0.001},
+    ],
+)
+def test_a_record_that_was_edited_is_not_official(tmp_path: Path, change: dict[str, object]) -> None:
+    folder = folder_of(tmp_path, "run")
+    values = json.loads((folder / "record.json").read_text())
+    (folder / "record.json").write_text(json.dumps(values | change))
+    assert "of the record and of the event log differ" in not_official(folder).official_reasons[0]
+
+
+def test_a_better_time_in_an_official_record_is_noticed(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "run", OFFICIAL)
+    values = json.loads((folder / "record.json").read_text())
+    (folder / "record.json").write_text(json.dumps(values | {"time_to_accuracy": 1.0}))
+    assert "time_to_accuracy" in not_official(folder).official_reasons[0]
+
+
+def test_an_official_record_that_was_copied_into_another_run_s_folder_is_not(tmp_path: Path) -> None:
+    true, false = folder_of(tmp_path, "true", OFFICIAL), folder_of(tmp_path, "false")
+    shutil.copy(true / "record.json", false / "record.json")
+    not_official(false)
+    (false / events.NAME).unlink()
+    assert "No such file" in not_official(false).official_reasons[0]
+
+
+def test_a_log_whose_lines_were_edited_gives_another_record(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "run", OFFICIAL)
+    text = (folder / events.NAME).read_text()
+    assert '"elapsed"' in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        if line["key"] == "validation":
+            line["value"]["elapsed"] /= 10
+    (folder / events.NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    not_official(folder)
+
+
+def test_a_file_that_was_away_for_a_moment_is_another_state(tmp_path: Path) -> None:
+    """Swapped after it was verified, and put back before the end: neither size nor time tells, but ctime."""
+    folder = prepared(tmp_path)
+    before, path = verify.states(folder), folder / "train.arrow"
+    times = path.stat()
+    path.rename(folder / "away")
+    shutil.copy(folder / "away", path)
+    assert verify.states(folder) != before
+    (folder / "away").replace(path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert verify.states(folder) != before
+
+
+def test_a_link_to_other_data_is_hashed_like_a_file(tmp_path: Path) -> None:
+    folder = prepared(tmp_path)
+    verify.content(folder)
+    path, other = folder / "train.arrow", tmp_path / "other.arrow"
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    other.write_bytes(content)
+    path.unlink()
+    path.symlink_to(other)
+    with pytest.raises(UserError, match="is not what was prepared"):
+        verify.content(folder)
+
+
+SOURCES = "from mlbench.experiment import provenance as p; print(p.sources(), p.git(p.CHECKOUT).dirty)"
+
+
+def test_an_edit_that_git_was_told_to_overlook_changes_the_sources(tmp_path: Path) -> None:
+    """The same length, the same times, and `assume-unchanged`."""
+    for name in ("mlbench", "conf"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def git(*words: str) -> None:
+        settings = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *settings, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    def told() -> list[str]:
+        code = [sys.executable, "-B", "-c", SOURCES]
+        return subprocess.run(
+            code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True, text=True, check=True,
+        ).stdout.split()  # fmt: skip
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "all")
+    before = told()
+    assert before[1] == "False"
+    path = tmp_path / "mlbench" / "training" / "loop.py"
+    text, times = path.read_text(), path.stat()
+    git("update-index", "--assume-unchanged", "mlbench/training/loop.py")
+    path.write_text(text.replace("CHECK_EVERY = 500", "CHECK_EVERY = 900"))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    after = told()
+    assert after[1] == "False" and after[0] != before[0]
+
+
+def test_a_package_cannot_stand_in_front_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("logreg", "their_package.logreg", "mlbench.tasks")
+    monkeypatch.setattr(plugins, "_points", lambda group: (point,) if group == "mlbench.tasks" else ())
+    with pytest.raises(UserError, match="'logreg' is in mlbench.tasks.logreg and in their_package.logreg"):
+        plugins.load("task", "logreg")
+
+
+def test_a_cheaper_machine_in_a_folder_of_one_s_own_is_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "hardware").mkdir()
+    text = (ROOT / "conf/hardware/gcp_n1_t4.yaml").read_text()
+    (tmp_path / "hardware/mine.yaml").write_text(text.replace("name: gcp_n1_t4", "name: mine"))
+    words = [OFFICIAL, f"hydra.searchpath=[{tmp_path}]", "hardware=mine"]
+    record = build_record(log(config.compose(words)), FROZEN)
+    assert not record.official and any("hardware is mine" in one for one in record.official_reasons)
+    (tmp_path / "division").mkdir()
+    (tmp_path / "division/closed.yaml").write_text("name: closed\nfree: ['*']\ndeclared: []\nfixed: []\n")
+    with pytest.raises(UserError, match="division=closed is both"):
+        config.compose([*words, "division=closed"])
+    with pytest.raises(UserError, match="task.batch_size is 4096.*rule R1"):
+        config.compose([*words, "task.batch_size=4096"])

@@ -1,0 +1,209 @@
+"""Tasks that break at chosen moments, a Ray that dies, and a command that is told to end: real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from commands import CACHE, Run, training_processes, until
+from conftest import ROOT
+
+from mlbench.clusters import persistent
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+YAML = """
+name: faulty
+recipe: plain
+dataset: none
+metric: score
+metric_unit: ""
+direction: max
+goals: {official: 3, light: 1}
+time_budget_s: 60
+batch_size: 1
+epochs: 3
+fault: none
+recipes: {plain: {}}
+scales: {official: {}, mini: {}}
+"""
+PREPARE = """
+from mlbench.experiment.config import TrainingConfig
+
+class Config(TrainingConfig):
+    fault: str
+
+def prepare(config, root, *, progress=None):
+    return root
+"""
+# Scores 1, 2, 3 in three epochs, so the third reaches the goal. Rank 1 is the one that breaks.
+BUILD = """
+import os, signal, threading, time
+from pathlib import Path
+import torch
+from mlbench.training.setup import TrainingSetup
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def die_after_the_result(root):
+    while not any("worker_result" in log.read_text() for log in root.glob("*/events.jsonl")):
+        time.sleep(0.001)
+    die()
+
+def build(config, worker):
+    model = torch.nn.Linear(1, 1)
+    scores = iter(range(1, 9))
+    fault = config.fault if worker.rank == 1 else "none"
+
+    def loss(output, batch):
+        if fault == "key_error":
+            return {}["colour"]
+        if fault == "sleep":
+            time.sleep(1)
+        return output.sum()
+
+    def table(_):
+        if fault == "killed_after_the_goal":
+            time.sleep(5)  # until the controller has written the last validation
+            die()
+        if fault == "killed_after_the_result":
+            root = worker.data_root.parent
+            threading.Thread(target=die_after_the_result, args=(root,), daemon=True).start()
+        return []
+
+    return TrainingSetup(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), epochs=config.epochs,
+        steps=lambda _, epoch: [[torch.ones(1, 1)]] * 2, forward=lambda net, x: net(x), loss=loss,
+        validate=lambda *_: {"score": float(next(scores))}, samples=len, table=table,
+    )
+"""
+POINTS = "[mlbench.tasks]\nfaulty = faulty\n[mlbench.conf]\nfaulty = faulty.conf\n"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Yield the environment in which the package is found as an installed one is, with a Ray of its own."""
+    site = tmp_path_factory.mktemp("site")
+    files = {
+        "faulty/__init__.py": PREPARE,
+        "faulty/torch.py": BUILD,
+        "faulty/conf/__init__.py": "",
+        "faulty/conf/task/faulty.yaml": YAML,
+        "faulty-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: faulty\nVersion: 1.0\n",
+        "faulty-1.0.dist-info/entry_points.txt": POINTS,
+    }
+    for name, text in files.items():
+        path = site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = {
+        **os.environ,
+        CACHE: str(tmp_path_factory.mktemp("cache")),
+        "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]),
+        "FAULTY_ROOT": str(tmp_path_factory.mktemp("runs")),
+    }
+    command = [sys.executable, "-m", "mlbench.cluster"]
+    subprocess.run([*command, "start"], cwd=ROOT, env=found, check=True)
+    yield found
+    subprocess.run([*command, "stop"], cwd=ROOT, env=found, check=True)
+
+
+def start(environment: dict[str, str], *words: str) -> Run:
+    root = Path(environment["FAULTY_ROOT"]) / str(len(list(Path(environment["FAULTY_ROOT"]).iterdir())))
+    root.mkdir()
+    data = root / "data"
+    data.mkdir()
+    environment = {**environment, "FAULTY_ROOT": str(root)}
+    return Run(environment, root, data, "task=faulty", "workers=2", *words)
+
+
+def finished(environment: dict[str, str], fault: str) -> tuple[int, str, Any]:
+    run = start(environment, "division=open", f"task.fault={fault}")
+    code, output = run.finish()
+    return code, output, run.record()
+
+
+def test_without_a_fault_the_task_reaches_its_goal(environment: dict[str, str]) -> None:
+    run = start(environment)
+    code, output = run.finish()
+    record = run.record()
+    assert code == 0, output
+    assert (record.status, record.error, record.epochs) == ("goal_reached", None, 3)
+    assert "official yes" not in " ".join(output.split())
+
+
+def test_an_exception_in_a_task_is_told_as_it_is(environment: dict[str, str]) -> None:
+    """Not as a death of Ray or of a worker, which has not happened."""
+    code, output, record = finished(environment, "key_error")
+    told = " ".join(output.split())
+    assert code == 1 and record.status == "failed", output
+    assert record.error is not None and record.error.startswith("rank 1: KeyError: 'colour'"), record.error
+    assert "rank 1: KeyError: 'colour'" in told and "has died" not in told and "Traceback" not in output
+
+
+def test_a_worker_that_is_killed_after_the_result_changes_nothing(environment: dict[str, str]) -> None:
+    code, output, record = finished(environment, "killed_after_the_result")
+    assert code == 0, output
+    assert (record.status, record.error) == ("goal_reached", None)
+    assert record.time_to_accuracy == record.validations[-1].elapsed and len(record.nodes) == 1
+
+
+def test_a_worker_that_is_killed_after_the_goal_takes_nothing_from_what_was_measured(
+    environment: dict[str, str],
+) -> None:
+    """The log holds the validation that reached the goal; what the workers had still to tell is missing."""
+    code, output, record = finished(environment, "killed_after_the_goal")
+    assert [each.metrics["score"] for each in record.validations] == [1, 2, 3]
+    assert code == 0, output
+    assert (record.status, record.nodes) == ("goal_reached", [])
+    assert record.time_to_accuracy == record.validations[-1].elapsed
+    (caveat,) = record.caveats
+    assert "rank 1 died" in caveat and caveat in " ".join(output.split())
+
+
+def test_sigterm_leaves_a_record_and_no_process(environment: dict[str, str]) -> None:
+    """With a Ray of the run's own, which has to end as well."""
+    own = {**environment, CACHE: environment[CACHE] + "-own"}
+    run = start(own, "division=open", "task.fault=sleep", "task.epochs=500", "goal=none")
+    run.await_validation(1)
+    ours = set(children_of(run.process.pid))
+    assert {"gcs_server", "raylet"} <= {process.name() for process in ours}
+    run.process.send_signal(signal.SIGTERM)
+    code, output = run.finish()
+    record = run.record()
+    assert code == 130, output
+    assert record.status == "interrupted" and len(record.validations) >= 1
+    assert "Traceback" not in output
+    until(lambda: not any(map(persistent.lives, ours)))
+
+
+def test_a_dead_server_of_the_cluster_s_state_is_named(environment: dict[str, str]) -> None:
+    """Ray itself ends the command after a minute, in its own words. Comes last: this Ray is then no more."""
+    run = start(environment, "division=open", "task.fault=sleep", "task.epochs=500", "goal=none")
+    run.await_validation(1)
+    servers = [psutil.Process(pid) for pid in persistent_servers(environment)]
+    (gcs,) = [server for server in servers if server.name() == "gcs_server"]
+    gcs.kill()
+    code, output = run.finish()
+    record = run.record()
+    assert code == 1 and record.status == "failed", output
+    assert record.error is not None and "GCS" in record.error and "has died" in record.error
+    assert record.error in " ".join(output.split()) and "Traceback" not in output
+    assert len(record.validations) >= 1
+    until(lambda: not training_processes(environment))
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def persistent_servers(environment: dict[str, str]) -> list[int]:
+    code = "from mlbench.clusters import persistent; print(*persistent.servers())"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    return [int(pid) for pid in done.stdout.split()]
