@@ -469,6 +469,15 @@ def calibrated(seed: int, rate: float, **changes: Any) -> Record:
     return Record.model_validate(run.model_dump(mode="json") | {"nodes": [node | {"threads_per_worker": 1}]})
 
 
+def test_the_slowest_node_of_a_run_tells_its_speed() -> None:
+    runs = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9))]
+    mixed = calibrated(9, 95e9)
+    fast = mixed.nodes[0].model_copy(update={"calibration": {"gemm_flops_per_s": 210e9}})
+    mixed = mixed.model_copy(update={"nodes": [fast, *mixed.nodes]})
+    (point,) = points([*runs, mixed])
+    assert list(point.disturbed) == [mixed.run_id]
+
+
 def test_a_run_on_a_node_at_half_speed_is_left_out_and_listed() -> None:
     runs = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9))]
     slow = calibrated(9, 95e9, time=190.0)

@@ -8,12 +8,13 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from conftest import ROOT
 from test_build_record import FROZEN, log
 from test_official import OFFICIAL, cards, prepared
 
-from mlbench.datasets import verify
+from mlbench.datasets import arrow, verify
 from mlbench.experiment import config, events, official, plugins
 from mlbench.experiment.build_record import build_record
 from mlbench.experiment.errors import UserError
@@ -103,6 +104,26 @@ def test_a_file_that_was_away_for_a_moment_is_another_state(tmp_path: Path) -> N
     assert verify.states(folder) != before
 
 
+def test_rows_are_counted_in_the_file_and_not_read_in_the_manifest(tmp_path: Path) -> None:
+    folder = prepared(tmp_path)
+    values = json.loads((folder / arrow.MANIFEST).read_text())
+    values["splits"]["train"]["rows"] = 400_000
+    (folder / arrow.MANIFEST).write_text(json.dumps(values))
+    assert verify.content(folder).data_rows == {"train": 4}
+
+
+def test_other_data_of_the_same_origin_has_another_hash(tmp_path: Path) -> None:
+    """The manifest's own values agree; only what was written differs."""
+
+    def of(name: str, value: float) -> str:
+        def write(writer: arrow.DatasetWriter) -> None:
+            writer.write("train", [pa.record_batch({"x": pa.array([value])})])
+
+        return arrow.manifest_hash(arrow.write_dataset(tmp_path / name, write, manifest={"name": "data"}))
+
+    assert of("one", 1.0) == of("same", 1.0) != of("other", 2.0)
+
+
 def test_a_link_to_other_data_is_hashed_like_a_file(tmp_path: Path) -> None:
     folder = prepared(tmp_path)
     verify.content(folder)
@@ -147,6 +168,10 @@ def test_an_edit_that_git_was_told_to_overlook_changes_the_sources(tmp_path: Pat
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     after = told()
     assert after[1] == "False" and after[0] != before[0]
+    recipe = tmp_path / "conf" / "task" / "logreg.yaml"
+    git("update-index", "--assume-unchanged", "conf/task/logreg.yaml")
+    recipe.write_text(recipe.read_text().replace("official: 89", "official: 60"))
+    assert told()[0] not in (before[0], after[0])
 
 
 def test_a_package_cannot_stand_in_front_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,10 @@ from torch import nn
 
 from mlbench.experiment.config import compose
 from mlbench.tasks import registry
+from mlbench.tasks.awdlstm import bptt
 from mlbench.tasks.awdlstm.nt_asgd import Averaging
 from mlbench.tasks.resnet20 import data as cifar
+from mlbench.training import precision
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
@@ -113,3 +116,46 @@ def test_awdlstm_validates_the_average_once_it_averages(data_root: Path) -> None
         after = setup.validate(setup.model, text)["perplexity"]
     assert after == pytest.approx(words, rel=1e-5)
     assert before != pytest.approx(words, rel=1e-4)
+
+
+def test_columns_that_are_filled_up_count_only_their_words() -> None:
+    """11 words are 10 to predict, in 4 columns of 2 and 3; zero logits find each of 7 alike likely."""
+
+    def uniform(inputs: torch.Tensor, _: Any) -> SimpleNamespace:
+        return SimpleNamespace(logits=torch.zeros(*inputs.shape, 7), states=None)
+
+    text = torch.arange(11) % 7
+    found = bptt.validation(text, Worker(), count=4, bptt=2)(uniform)
+    assert found == {"perplexity": pytest.approx(7.0), "loss": pytest.approx(math.log(7.0))}
+
+
+def test_gradients_are_clipped_in_their_own_unit_also_under_a_loss_scale(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, which can scale a loss, too: what the optimizer gets is the gradient cut to a norm of 5."""
+    scaler = precision.LossScaler(torch.device("cpu"), first=1024.0, window=1000, largest=None)
+    monkeypatch.setattr(precision, "on_device", lambda *_, **__: precision.Precision(None, scaler))
+    setup, text = built("gnmt", data_root)
+    setup.model.eval()
+    batch = next(iter(setup.steps(text, 0)))[0]
+
+    def gradient(factor: float, scaled: bool) -> torch.Tensor:
+        setup.optimizer.zero_grad()
+        loss = factor * setup.loss(setup.forward(setup.model, batch), batch)
+        (scaler.scale(loss) if scaled else loss).backward()
+        if scaled and setup.optimizer_step is not None:
+            setup.optimizer_step()
+        return torch.cat(
+            [weight.grad.flatten() for weight in setup.model.parameters() if weight.grad is not None]
+        )
+
+    assert setup.optimizer_step is not None
+    for factor in (1e-3, 1e3):
+        before = {name: value.clone() for name, value in setup.model.state_dict().items()}
+        plain = gradient(factor, scaled=False)
+        cut = plain * min(1.0, 5.0 / plain.norm().item())
+        found = gradient(factor, scaled=True)
+        scaler.update()
+        torch.testing.assert_close(found, cut, rtol=1e-3, atol=1e-6)
+        setup.model.load_state_dict(before)
+    assert plain.norm() > 5.0

@@ -25,6 +25,7 @@ def test_a_run_of_this_code_on_this_machine_stands() -> None:
     ("software", "reason"),
     [
         ({"sources": "other"}, "other sources"),
+        ({"sources": None}, "other sources"),
         ({"python": "3.0"}, "another Python"),
         ({"packages": provenance.software().packages | {"ray": "1.0"}}, "ray 1.0"),
         ({"packages": {}}, "None"),
