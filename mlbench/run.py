@@ -36,7 +36,8 @@ def _run(args: Args) -> int:
         print(yaml.safe_dump(experiment.plain(), sort_keys=False), end="")
         return OK
     record = execute.execute(experiment, begun=command_started, overrides=args.words)
-    return {"interrupted": INTERRUPTED, "failed": FAILED, "diverged": FAILED}.get(record.status, OK)
+    code = {"interrupted": INTERRUPTED, "failed": FAILED, "diverged": FAILED}.get(record.status, OK)
+    return FAILED if signals.discarded and code == OK else code
 
 
 def _sections() -> Iterator[tuple[str, str]]:
@@ -55,8 +56,9 @@ CLOSING = (
     ),
     (
         "exit codes",
-        "0: measured, whether or not the goal was reached. 1: the run failed or diverged. 2: a mistake in "
-        "the command, or a cluster too small for it, reported before any worker trains. 130: interrupted.",
+        "0: measured, whether or not the goal was reached. 1: the run failed or diverged, or its result "
+        "could not be shown. 2: a mistake in the command, or a cluster too small for it, reported before any "
+        "worker trains. 130: interrupted.",
     ),
     (
         "see also",

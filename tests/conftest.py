@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 SHARE_RAY = (
     "test_official_run.py",
     "test_sockets.py",
+    "test_surroundings.py",
     "test_sweep.py",
     "test_faults.py",
     "test_faulty_tasks.py",

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 PARENT_PID = "MLBENCH_PARENT"  # environment variable: the process without which a command must not go on
+discarded: list[TextIO] = []  # what was written to these is lost
 PARENT_POLL_S = 0.5  # s between two looks whether it lives
 
 
@@ -45,6 +46,7 @@ def open_standard_streams() -> None:
 
 def discard(stream: TextIO) -> None:
     """Send what is still written to a stream that is full or broken nowhere, so that no exit fails on it."""
+    discarded.append(stream)
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

@@ -6,6 +6,7 @@ every command ends is here too: with an exit code, and with one sentence instead
 
 import argparse
 import difflib
+import errno
 import os
 import re
 import select
@@ -130,6 +131,12 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
         print(f"mlbench: {error}", file=sys.stderr)
         return USER_ERROR
     except OSError as error:
+        if error.errno == errno.ENOSPC and error.filename is None:
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # or Python's exit fails on it, too
+            print("mlbench: the output cannot be written: no space left on device", file=sys.stderr)
+            return FAILED
         if error.filename is None:
             raise
         print(f"mlbench: {_path_error(error, argv)}", file=sys.stderr)

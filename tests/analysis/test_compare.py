@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from records import record
+from scipy import stats
 from scipy.stats import binom
 from scripted import experiment
 
@@ -361,3 +362,11 @@ def test_a_field_that_one_side_lacks_and_the_other_leaves_empty_keeps_nobody_apa
     a = [*runs(FAST, "task=resnet20"), *runs(FAST, "task=logreg")]
     found = compare(a, runs(SLOW, "task=resnet20", "workers=1", seeds=[50, 51, 52, 53, 54]))
     assert [pair.a.task for pair in found.pairs] == ["resnet20"]
+
+
+def test_equal_medians_are_no_difference_whatever_a_t_test_says() -> None:
+    """Four runs of each side took 1 s, three less or more: the logarithms' means differ at p < 0.01."""
+    a = runs([1.0] * 4 + [0.5] * 3, "workers=2")
+    b = runs([1.0] * 4 + [2.0] * 3, "workers=2", "sync.bucket_cap_mb=5", "division=open")
+    assert stats.ttest_ind(np.log([1.0] * 4 + [2.0] * 3), np.log([1.0] * 4 + [0.5] * 3)).pvalue < 0.01
+    assert only(compare(a, b)).verdict == "no difference shown"

@@ -45,6 +45,13 @@ def test_few_stretches_one_rank_or_a_coarse_clock_show_nothing() -> None:
     assert straggler(simulated(2, 5e-3), clock_error_s=0.01) is None
 
 
+def test_the_more_ranks_the_more_stretches_it_takes() -> None:
+    """Ten stretches all late have the chance 2^-10 = 0.00098: below 0.005 / 2, and not below 0.005 / 8."""
+    late, early = [LatenessBlock(10, 10, 0.01)] * 10, [LatenessBlock(10, 0, -0.01)] * 10
+    assert straggler([late, early]) is not None
+    assert straggler([late, *[early] * 7]) is None
+
+
 def test_the_sentence_says_who_how_often_and_how_late() -> None:
     said = sentence(Straggler(3, 0.91, 0.125, 0.012, 0.011, 0.0132))
     assert said == (

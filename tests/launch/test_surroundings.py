@@ -1,0 +1,64 @@
+"""Surroundings in which a program must keep its promises: no asserts, a standard output that is full."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import CACHE
+from conftest import ROOT
+
+from mlbench.experiment import record
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def test_nothing_relies_on_assert(tmp_path: Path, data_root: Path) -> None:
+    """A whole run with a Ray of its own, whose workers have no asserts either."""
+    environment = {**os.environ, "PYTHONOPTIMIZE": "1", CACHE: str(tmp_path / "cache")}
+    words = ["task=logreg", "workers=2", f"output_root={tmp_path / 'runs'}", f"data_root={data_root}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mlbench.run", *words],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (tmp_path / "runs").glob("*/record.json")
+    found = record.load(path)
+    assert found.status == "goal_reached" and found.time_to_accuracy and "Traceback" not in done.stderr
+
+
+def test_every_mistake_is_told_without_asserts_too() -> None:
+    """pytest rewrites the asserts of its tests, so that these hold; the program has none."""
+    ignored = ["-W", "ignore::pytest.PytestConfigWarning", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-O", "-m", "pytest", "-q", "-n", "0", *ignored, "tests/test_mistakes.py"],
+        cwd=ROOT, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize("words", [("mlbench.run", "--help"), ("mlbench.run", "--cfg", "job")])
+def test_a_full_standard_output_is_a_sentence(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == "mlbench: the output cannot be written: no space left on device\n"
+
+
+def test_a_run_whose_output_is_full_stays_what_it_is_and_says_so(
+    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    words = ["task=logreg", "workers=1", f"output_root={tmp_path}", f"data_root={data_root}"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mlbench.run", *words],
+            cwd=ROOT, env=kept_ray, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240,
+        )  # fmt: skip
+    (path,) = tmp_path.glob("*/record.json")
+    found = record.load(path)
+    assert (found.status, found.error) == ("goal_reached", None)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "cannot show the result card" in done.stderr and path.parent.name in done.stderr
