@@ -365,8 +365,8 @@ def test_a_field_that_one_side_lacks_and_the_other_leaves_empty_keeps_nobody_apa
 
 
 def test_equal_medians_are_no_difference_whatever_a_t_test_says() -> None:
-    """Four runs of each side took 1 s, three less or more: the logarithms' means differ at p < 0.01."""
+    """Four runs of each side took 1 s, three less or more: the means of the logarithms differ, p < 0.025."""
     a = runs([1.0] * 4 + [0.5] * 3, "workers=2")
     b = runs([1.0] * 4 + [2.0] * 3, "workers=2", "sync.bucket_cap_mb=5", "division=open")
-    assert stats.ttest_ind(np.log([1.0] * 4 + [2.0] * 3), np.log([1.0] * 4 + [0.5] * 3)).pvalue < 0.01
+    assert stats.ttest_ind(np.log([1.0] * 4 + [2.0] * 3), np.log([1.0] * 4 + [0.5] * 3)).pvalue < 0.025
     assert only(compare(a, b)).verdict == "no difference shown"
