@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from mlbench.experiment.noise import calibration_outliers
 from mlbench.experiment.record import Record
 
+WARM = 0.9  # share of the data in memory from which a start counts as warm; chosen 2026-11-22
+
 
 def disturbed(runs: Sequence[Record]) -> dict[str, str]:
     """Return why the times of runs are not those of a quiet machine, by run id.
@@ -36,6 +38,7 @@ def mixture(runs: Sequence[Record]) -> tuple[str, ...]:
         "commits": len(commits),
         **{f"versions of {name}": len(versions) for name, versions in packages.items()},
         "kinds of machines": len({tuple(machine(run)) for run in runs if run.nodes}),
+        "states of the page cache": len({_warm(run) for run in runs} - {None}),
     }
     imported = sum(run.imported for run in runs)
     both = ["runs measured here and imported ones"] if 0 < imported < len(runs) else []
@@ -57,3 +60,9 @@ def _slowest_node(run: Record) -> float | None:
         if name.endswith("flops_per_s") and isinstance(value, int | float)
     ]
     return min(rates, default=None)
+
+
+def _warm(run: Record) -> bool | None:
+    """Return whether every node had the data in memory when the clock started; None where none told."""
+    cached = [node.data_cached for node in run.nodes if node.data_cached is not None]
+    return min(cached) >= WARM if cached else None

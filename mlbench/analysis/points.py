@@ -48,6 +48,7 @@ class Point:
       outside the batches, validations above all, is inside seconds_per_epoch.
     - phases, outside: s an epoch, mean over ranks and runs, so that they add up.
     - exposed, overlapped: communication as a share of the time in batches.
+    - joules: energy to the goal, of the parts that could be read; joules_per_sample: likewise.
     - usd_spent: what all runs cost from command to end, the missed ones too.
     - disturbed: why the times of runs are not those of a quiet machine, by run id. They are listed and enter
       no other value, unless asked or unless nothing else was measured.
@@ -89,6 +90,8 @@ class Point:
     usd_spot: Estimate | None
     usd_with_startup: Estimate | None
     usd_spent: float | None
+    joules: Estimate | None
+    joules_per_sample: Estimate | None
     disturbed: dict[str, str] = field(default_factory=dict)
     mixture: tuple[str, ...] = ()
 
@@ -229,6 +232,8 @@ def _point(runs: list[Record]) -> Point:
         usd=_price(runs, "goal_usd") if has_goal else None,
         usd_spot=_price(runs, "goal_usd_spot") if has_goal else None,
         usd_with_startup=_with_startup(runs) if has_goal else None,
+        joules=_joules(runs) if has_goal else None,
+        joules_per_sample=estimate([j for run in runs if run.energy and (j := run.energy.joules_per_sample)]),
         usd_spent=math.fsum(run.cost.wall_usd for run in runs if run.cost) if runs[0].cost else None,
     )
 
@@ -291,6 +296,15 @@ def _price(runs: list[Record], name: str) -> Estimate | None:
     if not any(price is not None for price in prices):
         return None
     return estimate([_reached(run, getattr(run.cost, name) if run.cost else None) for run in runs])
+
+
+def _joules(runs: list[Record]) -> Estimate | None:
+    """Return the energy to the goal; None unless it was read in every run that reached it."""
+    found = [run.energy.goal_joules if run.energy else None for run in runs]
+    reached = [j for run, j in zip(runs, found, strict=True) if run.status == "goal_reached"]
+    if not reached or None in reached:
+        return None
+    return estimate([_reached(run, j) for run, j in zip(runs, found, strict=True)])
 
 
 def _with_startup(runs: list[Record]) -> Estimate | None:

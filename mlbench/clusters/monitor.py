@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 
 from mlbench.clusters import node as machine
+from mlbench.clusters.energy import EnergyMeter
 from mlbench.clusters.persistent import SESSION
 from mlbench.experiment import clock
 from mlbench.experiment.noise import Interference
@@ -25,12 +26,14 @@ class NodeMonitor:
     A sample is flat: `wall` (s since 1970), `node` (as given: None where the run has one node, else e.g.
     node_0 as MLflow names them), and numbers under MLflow's own names of system metrics. Where MLflow counts
     megabytes since the start, `network_..._bytes_per_s` is the rate since the sample before, over all
-    interfaces, loopback included.
+    interfaces, loopback included. `meter` is read along.
     """
 
-    def __init__(self, interval_s: float = INTERVAL_S, *, node: str | None = None) -> None:
+    def __init__(
+        self, interval_s: float = INTERVAL_S, *, node: str | None = None, meter: EnergyMeter | None = None
+    ) -> None:
         self._interval_s = interval_s
-        self._node = node
+        self._node, self._meter = node, meter
         self._gpus = _gpu_handles()
         self._samples: list[dict[str, Any]] = []
         self._lock = threading.Lock()
@@ -58,6 +61,8 @@ class NodeMonitor:
         while not self._ending.wait(min(pause, self._interval_s)):
             pause *= 2
             sample = self.read()
+            if self._meter is not None:
+                self._meter.read()  # or a counter could wrap twice unseen
             with self._lock:
                 self._samples.append(sample)
                 if len(self._samples) >= MOST_SAMPLES:  # hours between validations: a coarser picture does

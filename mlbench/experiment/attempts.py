@@ -7,6 +7,7 @@ was run, and no attempt is hidden:
   again does not repair it.
 - Of several finished attempts the middle one by time counts (missed goals last; of an even number the slower
   of the two in the middle), so that repeating a seed makes a point neither larger nor faster.
+- A run with profile=N is no attempt: torch.profiler slowed it.
 - An interrupted attempt is no result. A trial that was only interrupted is not in n; it stands beside it.
 """
 
@@ -36,7 +37,7 @@ def by_seed(records: Iterable[Record]) -> list[Attempts]:
     Results that others published have no seeds: each is a trial of its own.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
-    unique = {record.run_id: record for record in records}
+    unique = {record.run_id: record for record in records if not record.experiment.profile}
     for run in sorted(unique.values(), key=lambda record: (record.started_at, record.run_id)):
         own = run.source == "mlbench"
         groups.setdefault((run.source, run.key, str(run.seed) if own else run.run_id), []).append(run)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlbench
-from mlbench.experiment import clock, cost, noise, official
+from mlbench.experiment import clock, cost, energy, noise, official
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError, comparable, unreadable
 from mlbench.experiment.goal import Goal, better
@@ -107,13 +107,22 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         model_flops_per_s=flops * rate if flops and rate else None,
         mfu=_mfu(experiment, flops * rate) if flops and rate else None,
         cost=cost.cost(experiment.hardware, experiment.workers, wall_s=wall, time_to_accuracy_s=reached),
+        energy=energy.energy(
+            experiment.hardware,
+            [] if restarts else [node.energy_j for node in result.nodes],  # meters begin anew with a restart
+            on_gpu=experiment.backend.device == "cuda",
+            reached=reached is not None,
+            samples=totals["samples"],
+        ),
         validations=validations,
         intervals=intervals(per_rank),
         restarts=restarts,
         nodes=result.nodes,
         software=start.software,
         data_hash=result.data_hash,
+        data_rows=result.data_rows,
         table=result.table,
+        profile=result.profile,
         ray=end.ray,
         **totals,
     )
@@ -245,6 +254,8 @@ def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool)
     """Return why the number may not be what its name says, one sentence each."""
     hardware = experiment.hardware
     caveats = []
+    if experiment.profile:
+        caveats.append("profile: torch.profiler slowed the steps, so the times of this run count nowhere")
     if oversubscribed:
         caveats.append(
             f"{experiment.workers} worker(s) computed with more threads than there were CPUs: "

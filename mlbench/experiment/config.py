@@ -96,6 +96,14 @@ class Price(Model):
         return self
 
 
+class Grid(Model):
+    """How much carbon dioxide the electricity of a node's place stands for."""
+
+    g_per_kwh: NonNegativeFloat  # g of CO2 equivalents
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]  # ISO date on which it was read
+    source: str
+
+
 class Hardware(Model):
     """The shape and price of one node, and how workers sit on it."""
 
@@ -109,6 +117,7 @@ class Hardware(Model):
     network_gbit_per_s: PositiveFloat | None
     price: Price | None  # None: not for rent; a cost is then not shown
     peak: Peak | None  # None: unknown; MFU is then not shown
+    grid: Grid | None = None  # None: unknown; carbon is then not shown
 
     @model_validator(mode="after")
     def _a_priced_node_has_a_size(self) -> "Hardware":
@@ -175,6 +184,7 @@ class Experiment(Model):
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None
     max_failures: Annotated[int, Field(ge=0)]
     phase_timing: bool
+    profile: Annotated[int, Field(ge=0)] = 0  # steps; records made before there was a profiler lack it
     data_root: Path
     output_root: Path
     tracking_uri: str | None

@@ -64,6 +64,11 @@ def usd(value: float) -> str:
     return f"{value:.{digits}f} USD"
 
 
+def energy(joules: float) -> str:
+    """Return an energy in J, kJ, MJ or GJ, e.g. 12.3 kJ."""
+    return with_prefix(joules, "J")
+
+
 def percent(share: float) -> str:
     """Return a share of one in percent."""
     return f"{100 * share:.1f} %"

@@ -37,6 +37,7 @@ IDENTITY = (
     "hardware.workers_per_node",
     "hardware.threads_per_worker",
     "phase_timing",
+    "profile",
 )
 # Where data, results and the cluster are found.
 LOCATION = ("data_root", "output_root", "tracking_uri", "cluster.*")
@@ -53,6 +54,8 @@ PRESENTATION = (
     "hardware.price.*",
     "hardware.peak",
     "hardware.peak.*",
+    "hardware.grid",
+    "hardware.grid.*",
 )
 # How a run is carried out; a run that succeeds measures the same with any of them.
 OPERATION = ("seed", "force", "max_failures", "backend.timeout_s", "cluster.oversubscribe")

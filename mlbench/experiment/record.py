@@ -15,6 +15,7 @@ import mlbench
 from mlbench.experiment.config import Cluster, Experiment, Sync, TaskConfig
 from mlbench.experiment.cost import Cost
 from mlbench.experiment.division import Deviation
+from mlbench.experiment.energy import Energy
 from mlbench.experiment.errors import UserError, unreadable
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.noise import Interference
@@ -165,6 +166,8 @@ class Node(Values):
     calibration: dict[str, float] = {}  # rates by name; the name ends in the unit
     interference: Interference | None = None  # what else used its CPUs while the run trained
     machine_shared: bool = False  # another run of mlbench measured there at the same time
+    data_cached: float | None = None  # share of the data set in memory when the clock started
+    energy_j: dict[str, float] = {}  # J by part, first touch of data to last validation; none: unreadable
 
 
 class Git(Values):
@@ -191,6 +194,23 @@ class Imported(Values):
 
     file: str
     sha256: str
+
+
+class Operator(Values):
+    """An operator as torch.profiler saw it on rank 0, without those that it calls."""
+
+    name: str
+    calls: int
+    seconds: float  # of the device that trained, over the steps that were recorded
+    share: float  # of all operators' seconds
+
+
+class Profile(Values):
+    """What torch.profiler recorded; its traces lie in the run's folder."""
+
+    steps: int  # of each rank
+    operators: list[Operator] = []  # the dearest, dearest first
+    files: list[str] = []  # below the run's folder
 
 
 class RayIds(Values):
@@ -235,6 +255,7 @@ class WorkerResult(Values):
     data_inputs: dict[str, str] = {}  # SHA-256 of what the data set was made from, by name
     data_changed: bool = False  # while the run was training on it
     table: list[Row] = []
+    profile: Profile | None = None
     nodes: list[Node] = []
     started_at: float | None = None  # s since 1970, the first touch of training data
     entered: float | None = None  # s since 1970, the first line of the worker's own code
@@ -306,14 +327,17 @@ class Record(Values):
     model_flops_per_s: float | None  # of all ranks
     mfu: float | None  # model FLOP/s over the peak of the hardware profile
     cost: Cost | None  # USD; None: the hardware profile has no price
+    energy: Energy | None = None  # J; None: the nodes let nobody read it
     validations: list[Validation]
     intervals: list[Interval]  # one a validation
     restarts: list[Restart]
     nodes: list[Node]
     software: Software
     data_hash: str | None  # of the prepared data set's manifest and content
+    data_rows: dict[str, int] = {}  # by split
     ray: RayIds
     table: list[Row]  # of tasks that measure without training
+    profile: Profile | None = None  # None: no profile=N, or too few steps for its warm-up
 
     @field_serializer("experiment")
     def _experiment(self, experiment: Experiment) -> dict[str, Any]:

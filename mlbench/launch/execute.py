@@ -18,7 +18,7 @@ from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
 from mlbench.experiment import clock, events, identity, provenance
 from mlbench.experiment.build_record import build_record
-from mlbench.experiment.config import Experiment
+from mlbench.experiment.config import Experiment, TrainingConfig
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart, WorkerResult
@@ -60,6 +60,11 @@ def execute(
             "output_root": experiment.output_root.absolute(),
         }
     )
+    if experiment.profile and not isinstance(experiment.task, TrainingConfig):
+        raise UserError(
+            f"task={experiment.task.name} trains no steps that profile={experiment.profile} could record",
+            hint="leave profile= out",
+        )
     check_data(experiment)
     with _machine(experiment) as lock, signals.interruptible():
         return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock)

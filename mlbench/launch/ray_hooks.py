@@ -1,7 +1,9 @@
 """What runs inside Ray Train's own processes: the set-up of the process group, and the event log's writer."""
 
+import gzip
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
 from mlbench.experiment import clock, events
 from mlbench.launch.process_group import Rendezvous, choose_interface, import_backend, join, listen
+from mlbench.launch.worker_process import TRACES
 
 START_TIMEOUT_S = 300.0  # s; importing torch took 100 s on 2 CPUs with a load of 45
 
@@ -116,6 +119,16 @@ def await_ranks(results: Sequence[Any], what: str, timeout_s: float) -> list[Any
     return ray.get(list(results))
 
 
+def save_traces(ranks: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write all ranks' traces into the run's folder; a full disk costs the traces, not the run."""
+    with suppress(OSError):
+        for message in ranks:
+            for name, packed in message.get(TRACES, {}).items():
+                target = folder / TRACES / name
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(gzip.decompress(packed))
+
+
 class EventLogCallback(UserCallback):
     """Appends validations and restarts to the event log; lives in the controller, beside the driver."""
 
@@ -129,6 +142,7 @@ class EventLogCallback(UserCallback):
         ranks = sorted(metrics, key=lambda m: m["rank"])
         path = Path(self.path)
         if "result" in ranks[0]:
+            save_traces(ranks, path.parent)
             events.append(path, "worker_result", ranks[0]["result"])
             return
         started_at = ranks[0]["started_at"]

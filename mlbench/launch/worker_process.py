@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlbench.clusters import calibrate, node
+from mlbench.clusters.energy import EnergyMeter
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
 from mlbench.experiment import clock
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Node, WorkerResult
+from mlbench.experiment.record import Node, Profile, WorkerResult
 from mlbench.launch import process_group
 from mlbench.launch.failures import name_missing_rank, source_line
 from mlbench.launch.heartbeat import HeartbeatClient
@@ -27,6 +28,7 @@ from mlbench.training import timer
 if TYPE_CHECKING:
     from mlbench.datasets import verify
 
+TRACES = "profile"  # what torch.profiler recorded: a folder in the run's own
 CALIBRATION_WAIT_S = 120.0  # s that a rank waits for its node's calibration, which takes 2 s when idle
 
 
@@ -50,7 +52,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     """Run the task on this worker and report the result to the event log; every rank takes part."""
     import ray.train
 
-    from mlbench.datasets import arrow, verify
+    from mlbench.datasets import arrow, page_cache, verify
 
     entered = clock.wall()
     spec: WorkerSpec = config["spec"]
@@ -73,6 +75,9 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         raise UserError(
             f"the nodes hold different data sets in {folder}", hint="prepare the same one on every node"
         )
+    if description is not None and before is not None:
+        cached = page_cache.share(folder / name for name in before)
+        description = description.model_copy(update={"data_cached": cached})
     calibrated = clock.wall()
     try:
         with observed(description, spec, worker) as nodes:
@@ -90,7 +95,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         flops_per_sample=result.flops_per_sample,
         gradient_bytes=result.gradient_bytes,
         table=result.table,
-        nodes=_gathered(nodes, worker),
+        profile=_profile(result.profile, worker),
+        nodes=_gathered([one.model_copy(update={"energy_j": result.energy_j}) for one in nodes], worker),
         started_at=worker.timer.started_at,
         entered=entered,
         calibrated=calibrated,
@@ -98,7 +104,10 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         **({} if data is None else data._asdict()),
     )
     # The log gets what it does not hold yet; once this is there, the run has finished.
-    ray.train.report({"rank": worker.rank, "result": outcome.model_dump(mode="json")})
+    traces = {} if result.profile is None else result.profile.files
+    ray.train.report(
+        {"rank": worker.rank, "result": outcome.model_dump(mode="json"), TRACES: traces},
+    )
 
 
 def checked_data(folder: Path) -> "verify.Content | None":
@@ -140,6 +149,7 @@ def build_worker(spec: WorkerSpec) -> Any:
         heartbeat=HeartbeatClient(spec.heartbeats, token=spec.token, rank=rank),
         keep_checkpoints=experiment.max_failures > 0,
         resume=_resume(),
+        profile_steps=experiment.profile,
         control=control_group(experiment.backend.timeout_s) if world_size > 1 else None,
     )
 
@@ -179,8 +189,9 @@ def observed(description: Node | None, spec: WorkerSpec, worker: Any) -> Iterato
         return
     lock = None if spec.driver is not None else MachineLock().acquire(wait=False)
     roots = () if spec.driver is None else (spec.driver,)
-    with NodeMonitor(node=_node_name(worker.world_size)) as monitor:
-        worker.drain_node_metrics = monitor.drain
+    meter = EnergyMeter()
+    with NodeMonitor(node=_node_name(worker.world_size), meter=meter) as monitor:
+        worker.drain_node_metrics, worker.read_energy = monitor.drain, meter.read
         cpu_use = CpuUse(own=lambda: own_processes(roots))
         yield nodes
         interference = cpu_use.interference()
@@ -188,6 +199,15 @@ def observed(description: Node | None, spec: WorkerSpec, worker: Any) -> Iterato
     nodes.append(description.model_copy(update={"interference": interference, "machine_shared": shared}))
     if lock is not None:
         lock.release()
+
+
+def _profile(found: Any, worker: Any) -> Profile | None:
+    """Return what rank 0's profiler recorded, with the names of all ranks' traces."""
+    names = worker.gather([] if found is None else sorted(found.files))
+    if found is None:
+        return None
+    files = [f"{TRACES}/{name}" for rank in names for name in rank]
+    return Profile.model_validate({"steps": found.steps, "operators": found.operators, "files": files})
 
 
 def _first_ranks(worker: Any) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import Estimate
 from mlbench.analysis.speedup import Speedup
-from mlbench.experiment.format import duration, number, percent, usd
+from mlbench.experiment.format import duration, energy, number, percent, usd
 
 Value = Estimate | Ratio | float | None
 
@@ -60,4 +60,6 @@ QUANTITIES = (
     Quantity("usd_spot", "cost, spot, training", lambda one: one.point.usd_spot, usd),
     Quantity("usd_with_startup", "cost, on demand, with start-up",
              lambda one: one.point.usd_with_startup, usd, metric=False),
+    Quantity("joules", "energy to the goal", lambda one: one.point.joules, energy),
+    Quantity("joules_per_sample", "energy per sample", lambda one: one.point.joules_per_sample, energy),
 )  # fmt: skip

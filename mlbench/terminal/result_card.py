@@ -96,7 +96,10 @@ def rows(record: Record) -> Rows:
         *time_breakdown.lines(record),
         ("best in budget", _best_in_budget(record)),
         *_facts(record),
+        *profile(record),
+        ("data", _data(record)),
         ("cost", _cost(record)),
+        ("energy", _energy(record)),
         ("worker failures", _failures(record)),
         *(("deviation", str(deviation)) for deviation in record.deviations),
         *(("caveat", caveat) for caveat in record.caveats),
@@ -108,6 +111,23 @@ def rows(record: Record) -> Rows:
     elif record.status not in NO_RESULT:
         found += [("not official", reason) for reason in record.official_reasons]
     return [(label, format.printable(text)) for label, text in found if text]
+
+
+def profile(record: Record) -> Rows:
+    """Return where the profiler's traces are, and the dearest operators, one a row."""
+    found = record.profile
+    if found is None:
+        return []
+    device = "device" if record.experiment.backend.device == "cuda" else "CPU"
+    where = (
+        f"{format.counted(found.steps, 'step')} of each rank, in the run's folder: {', '.join(found.files)}"
+    )
+    rows = [("profile", f"{where}; https://ui.perfetto.dev opens rank0.trace.json")]
+    for number, one in enumerate(found.operators, start=1):
+        calls, seconds = format.counted(one.calls, "call"), format.duration(one.seconds)
+        share = f"{format.percent(one.share)} of {device} time"
+        rows.append((f"operator {number}", f"{one.name}: {share}, {calls}, {seconds}"))
+    return rows
 
 
 def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_only: bool) -> list[Text]:
@@ -259,6 +279,34 @@ def _cost(record: Record) -> str | None:
         if cost.goal_usd_spot is not None:
             text += f", {format.usd(cost.goal_usd_spot)} to the goal"
     return f"{text}; prices of {cost.date}: {cost.source}"
+
+
+def _data(record: Record) -> str | None:
+    """Return how warm the start was, and what part of the training rows an epoch takes."""
+    cached = [node.data_cached for node in record.nodes if node.data_cached is not None]
+    parts = [f"{format.percent(min(cached))} were in memory when the clock started"] if cached else []
+    rows = record.data_rows.get("train")
+    if rows and record.epochs and record.sample_unit in ("images", "rows"):
+        parts.append(
+            f"an epoch takes {format.percent(record.samples / record.epochs / rows)} of {rows:,} rows"
+        )
+    return "; ".join(parts) or None
+
+
+def _energy(record: Record) -> str | None:
+    """Return what was read; nothing where nothing could be."""
+    found = record.energy
+    if found is None:
+        return None
+    parts = " + ".join(f"{name.replace('_', ' ')} {format.energy(j)}" for name, j in found.parts.items())
+    text = (
+        f"{format.energy(found.joules)} {'to the goal' if found.goal_joules else 'while training'} ({parts})"
+    )
+    if found.joules_per_sample is not None:
+        text += f", {format.energy(found.joules_per_sample)} a sample"
+    if found.carbon_g is not None:
+        text += f"; {format.number(found.carbon_g)} g CO2e ({found.carbon_source})"
+    return text
 
 
 def _failures(record: Record) -> str | None:

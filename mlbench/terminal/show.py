@@ -41,7 +41,8 @@ def stored(
             below = next_steps.stored(record, folder=folder, tracking_uri=tracking_uri)
         else:
             _print_table(record, console)
-            lines = result_card.short(
+            lines = [Text(f"{label:18}{text}") for label, text in result_card.profile(record)]
+            lines += result_card.short(
                 record, folder=folder, width=width, tracking_uri=tracking_uri, ascii_only=ascii_only
             )
         _write(console, [*lines, *map(Text, below)])

@@ -19,6 +19,8 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
     be down, or behind.
     """
     assert experiment.seed is not None
+    if experiment.profile:
+        return None  # asked for its traces, which a record does not hold
 
     def stands(one: Record) -> bool:
         return (

@@ -4,7 +4,8 @@ The names are chosen for MLflow's run table and its compare view. What identifie
 without a prefix, so that it makes a column; the resolved configuration is params, named as on the command
 line; headline numbers have the record's own names. Series have a prefix, by which the charts are grouped:
 `validation/`, `training/` and `interval/` (seconds between two validations, mean over the ranks) grow while
-the run goes on; `phase/`, `share/`, `startup/`, `outside/`, `batch/` and `cost/` are written at its end.
+the run goes on; `phase/`, `share/`, `startup/`, `outside/`, `batch/`, `cost/` and
+`energy/` are written at its end.
 """
 
 import json
@@ -183,6 +184,10 @@ def end_metrics(record: Record, *, ended: float) -> list[Metric]:
         for n, v in (vars(record.cost) if record.cost else {}).items()
         if isinstance(v, (int, float))
     }
+    if record.energy is not None:
+        own = {name: v for name, v in vars(record.energy).items() if isinstance(v, (int, float))}
+        values |= {f"energy/{name}": v for name, v in own.items()}
+        values |= {f"energy/{part}_joules": joules for part, joules in record.energy.parts.items()}
     return _at(values, wall=ended, step=record.steps)
 
 

@@ -7,6 +7,7 @@ the same events, so it does not matter who comes first or is killed half-way.
 
 import fcntl
 import os
+import shutil
 import tempfile
 import threading
 from contextlib import suppress
@@ -131,6 +132,10 @@ def _write_files(folder: Path, found: Record, files: Path) -> None:
     for name, text in run_files.texts(found, events.read(folder / events.NAME)).items():
         (files / name).write_text(text)
     clean = record.load(files / run_files.RECORD)
+    for trace in clean.profile.files if clean.profile else []:
+        if (folder / trace).is_file():
+            (files / trace).parent.mkdir(exist_ok=True)
+            shutil.copyfile(folder / trace, files / trace)
     run_figures.draw(clean, files)
     _table(clean, files)
 

@@ -17,6 +17,7 @@ from mlbench.experiment.goal import better
 from mlbench.experiment.phases import PhaseTimes
 from mlbench.training import arrivals, checkpoint
 from mlbench.training.clock_offset import ClockOffset
+from mlbench.training.profiler import StepProfiler
 from mlbench.training.setup import Scaler, TaskResult, TrainingSetup
 from mlbench.training.stamps import Arrivals
 from mlbench.training.sync import strategy
@@ -58,6 +59,9 @@ class Run:
         if setup.autocast is not None:
             self.precision = torch.autocast(worker.device.type, dtype=setup.autocast)
         self.weights = [weight for group in setup.optimizer.param_groups for weight in group["params"]]
+        self.energy_before: dict[str, float] = {}  # J by part, when the clock started
+        self.energy_j: dict[str, float] = {}  # from there to the last validation
+        self.profiler: StepProfiler | None = None
         self.data: Any = None
         self.clock_offset: ClockOffset
         self.clocks: dict[str, float] = {}  # when the run started, s on the clock of each host
@@ -80,12 +84,16 @@ class Run:
         first_epoch = checkpoint.restore(self)
         self.clock_offset = ClockOffset(worker)
         worker.barrier()
+        self.energy_before = worker.read_energy()
         self.clocks = checkpoint.start_clock(self)
         if worker.keep_checkpoints and not worker.resume:
             with timer.outside_steps("report"):
                 self.report(epoch=0)  # a start to go back to, and the moment at which the clock began
         with timer.outside_steps("loading"):
             self.data = self.setup.load()
+        if worker.profile_steps:
+            cuda = worker.device.type == "cuda"
+            self.profiler = StepProfiler(worker.profile_steps, rank=worker.rank, cuda=cuda)
         status = "goal_not_reached" if worker.goal else "completed"
         try:
             for epoch in range(first_epoch, self.setup.epochs):
@@ -104,14 +112,16 @@ class Run:
         """Train and validate one epoch; return whether the goal was reached."""
         steps = self.setup.steps(self.data, epoch)
         count = len(steps)
-        stops = {max(1, math.ceil(part * count)): part for part in self.setup.validate_at}
+        stops = {max(1, math.ceil(part * count)) for part in self.setup.validate_at}
         self.model.train()
         for done, micro_batches in enumerate(steps, start=1):
             self.timer.end_phase("data_wait")
             self.position = epoch + done / count
             self.train_step(micro_batches)
+            if self.profiler is not None:
+                self.profiler.step()
             if done in stops:
-                if self.validate(epoch + stops[done], last=done == count):
+                if self.validate(self.position, last=done == count):
                     return True
                 self.model.train()
         return False
@@ -245,6 +255,8 @@ class Run:
             "elapsed": self.timer.elapsed(),
             "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
         }
+        joules = self.worker.read_energy()
+        self.energy_j = {part: joules[part] - j for part, j in self.energy_before.items() if part in joules}
         times, own = self.timer.pop()
         self.phase_times.append(times)
         self.validations.append(validation)
@@ -304,4 +316,6 @@ class Run:
             flops_per_sample=setup.flops_per_sample(self.data),
             gradient_bytes=sum(p.numel() * p.element_size() for p in trained),
             table=setup.table(self.data),
+            energy_j=self.energy_j,
+            profile=None if self.profiler is None else self.profiler.finish(),
         )

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mlbench.experiment.phases import PhaseTimes
+from mlbench.training.profiler import Profile
 
 
 class Steps(Protocol):
@@ -48,7 +49,7 @@ class TrainingSetup:
     - before_step(step): sets the learning rate of step 0, 1, ...
     - after_validation(metrics): e.g. a plateau schedule; metrics has train_loss too.
     - optimizer_step(): clips and steps; the default is optimizer.step() through the scaler.
-    - validate_at: fractions of an epoch after which to validate; the last is 1.
+    - validate_at: fractions of an epoch after which to validate, at the next whole step; the last is 1.
     - stateful: what a checkpoint must hold beside model and optimizer, by name.
     - autocast, scaler: mixed precision and its loss scale; None and None is full precision.
     - flops_per_sample(data): of training on one sample (mlbench/training/flops.py); off the clock.
@@ -93,3 +94,7 @@ class TaskResult:
     gradient_bytes: int | None = None  # what a worker contributes to a step's all-reduce
     error: str | None = None  # why the status is `failed`
     table: list[dict[str, Any]] = field(default_factory=list)  # of tasks that measure without training
+    profile: Profile | None = None
+    energy_j: dict[str, float] = field(
+        default_factory=dict
+    )  # of this rank's node by part, to the last validation

@@ -31,6 +31,9 @@ class Worker:
       from. Every rank calls it at the same point; it may wait for the others.
     - heartbeat: takes what to show (JSON types); never waits, may get lost.
     - resume: the state of the last checkpoint after a restart, else None.
+    - read_energy: joules of this node by part since some moment; empty where nothing can be read, and on all
+      ranks of a node but its first.
+    - profile_steps: how many steps torch.profiler records; 0: it is not used.
     - control: a gloo group beside the training's own, for small objects and for naming a missing rank.
     """
 
@@ -47,6 +50,8 @@ class Worker:
     heartbeat: Callable[[dict[str, Any]], None] = _discard
     keep_checkpoints: bool = False
     resume: dict[str, Any] | None = None
+    profile_steps: int = 0
+    read_energy: Callable[[], dict[str, float]] = dict
     control: dist.ProcessGroup | None = None
     drain_node_metrics: Callable[[], list[dict[str, Any]]] = list  # this node's since the last call
 

@@ -34,6 +34,7 @@ def test_every_field_is_in_one_list() -> None:
         ["sync.bucket_cap_mb=1", "division=open"],
         ["cluster=attached"],
         ["phase_timing=false"],
+        ["profile=3"],
         ["hardware.threads_per_worker=3"],
         ["hardware.cpus=3"],
         ["hardware.gpus=1"],

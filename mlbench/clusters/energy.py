@@ -1,0 +1,92 @@
+"""Joules that a node's GPUs and CPU packages take, from the counters that they keep themselves.
+
+- GPUs: NVML's total energy since the driver was loaded, mJ (NVML API reference, 2026: Volta and later).
+- CPU packages: Linux's power capping framework, uJ (Documentation/power/powercap, kernel 6.x). A package's
+  counter wraps within half an hour of full load, so `read` must be called every few minutes. Memory and other
+  zones are left out: what one shows depends on the model.
+
+Many machines let nobody read them (virtual machines; since 2020 CPU counters are root's). Such a part is
+absent: it is not zero. As with cost, all of a node counts, however many ranks it has.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+class EnergyMeter:
+    """The energy of this node since the meter was made; several threads may read it."""
+
+    def __init__(self, powercap: Path = POWERCAP, nvml: Any = None) -> None:
+        self._zones = _packages(powercap)
+        self._nvml, self._gpus = _gpus(nvml)
+        self._last = {zone: _number(zone / "energy_uj") for zone in self._zones}
+        self._used_uj = 0
+        self._lock = threading.Lock()
+        self._packages_readable = bool(self._zones) and None not in self._last.values()
+        self._begin_mj = self._gpu_mj()
+
+    def read(self) -> dict[str, float]:
+        """Return the joules by part: `gpus` and `cpu_packages`, where all of the node's can be read."""
+        joules = {}
+        now_mj = self._gpu_mj()
+        if self._begin_mj is not None and now_mj is not None:
+            joules["gpus"] = (now_mj - self._begin_mj) / 1e3
+        with self._lock:
+            self._packages_readable = self._packages_readable and all(map(self._advance, self._zones))
+            if self._packages_readable:
+                joules["cpu_packages"] = self._used_uj / 1e6
+        return joules
+
+    def _advance(self, zone: Path) -> bool:
+        """Add what a package has used since the last call; return whether it could be read."""
+        last, now = self._last[zone], _number(zone / "energy_uj")
+        if last is None or now is None:
+            return False
+        wrap = _number(zone / "max_energy_range_uj") if now < last else 0
+        if wrap is None:
+            return False
+        self._used_uj += now - last + wrap
+        self._last[zone] = now
+        return True
+
+    def _gpu_mj(self) -> int | None:
+        """Return the sum over the node's GPUs; None where there is none, or one has no counter."""
+        if not self._gpus:
+            return None
+        try:
+            return sum(self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) for gpu in self._gpus)
+        except self._nvml.NVMLError:
+            return None
+
+
+def _packages(powercap: Path) -> list[Path]:
+    """Return the zones of whole CPU packages; intel-rapl-mmio shows the same ones again."""
+    zones = sorted(powercap.glob("intel-rapl:*"))  # AMD's too
+    return [
+        zone for zone in zones if zone.name.count(":") == 1 and _text(zone / "name").startswith("package")
+    ]
+
+
+def _gpus(nvml: Any) -> tuple[Any, list[Any]]:
+    if nvml is None:
+        import pynvml as nvml
+    try:
+        nvml.nvmlInit()
+        return nvml, [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:
+        return nvml, []
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,46 @@
+"""The page cache: what lies in memory is told, and asking brings nothing there."""
+
+import os
+from pathlib import Path
+
+import pytest
+from records import record
+
+from mlbench.analysis.comparability import mixture
+from mlbench.datasets import page_cache
+from mlbench.experiment.record import Node
+from mlbench.terminal import result_card
+
+BLOCK = 4 << 20  # bytes
+
+
+def forget(path: Path) -> None:
+    """Have the kernel drop a file from memory."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_a_file_that_was_read_is_warm_one_that_was_dropped_is_cold_and_sizes_weigh(tmp_path: Path) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.write_bytes(os.urandom(BLOCK))
+    large.write_bytes(os.urandom(3 * BLOCK))
+    (tmp_path / "empty").touch()
+    assert page_cache.share([small, large, tmp_path / "empty"]) == 1.0
+    forget(large)
+    if page_cache.share([large]) == 1.0:
+        pytest.skip("this file system lies in memory")
+    assert page_cache.share([large]) == 0.0 == page_cache.share([large]), "asking has brought it there"
+    assert page_cache.share([small, large]) == pytest.approx(0.25)
+    assert page_cache.share([]) is None and page_cache.share([tmp_path / "none"]) is None
+
+
+def test_a_point_of_cold_and_warm_runs_says_so_and_the_card_tells_which_it_was() -> None:
+    runs = [
+        record(nodes=[Node(hostname="a", usable_cpus=2, data_cached=cached)], data_rows={"train": 1500})
+        for cached in (1.0, 0.95, 0.2)
+    ]
+    assert mixture(runs[:2]) == () and mixture(runs) == ("2 states of the page cache",)
+    line = dict(result_card.rows(runs[2]))["data"]
+    assert line == "20.0 % were in memory when the clock started; an epoch takes 95.9 % of 1,500 rows"
+    assert "data" not in dict(result_card.rows(record(nodes=[])))
