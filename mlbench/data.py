@@ -18,15 +18,15 @@ def main(argv: Sequence[str]) -> int:
 
 def _list(args: Args) -> int:
     """Print a table of the tasks' data sets."""
-    check_overrides(args.words)
-    print(dataset_table.text(args.words))
+    check_overrides(args.arguments)
+    print(dataset_table.text(args.arguments))
     return OK
 
 
 def _prepare(args: Args) -> int:
     """Make the data set of the composed experiment, showing progress, and print what it is."""
-    check_overrides(args.words)
-    experiment = config.compose(args.words)
+    check_overrides(args.arguments)
+    experiment = config.compose(args.arguments)
     task = registry.load(experiment.task.name)
     if registry.datasets(experiment.task.name) is None:
         print(f"task {experiment.task.name} needs no data set")
@@ -39,10 +39,10 @@ def _prepare(args: Args) -> int:
 
 def _verify(args: Args) -> int:
     """Hash prepared data sets again and print a line each; UserError for the first damaged file."""
-    check_overrides(args.words)
-    experiment = config.compose(args.words)
+    check_overrides(args.arguments)
+    experiment = config.compose(args.arguments)
     root = experiment.data_root
-    if any(word.startswith("task=") for word in args.words):
+    if any(word.startswith("task=") for word in args.arguments):
         folders = [root / experiment.task.dataset]
     else:
         folders = sorted(path.parent for path in root.glob(f"[!.]*/{arrow.MANIFEST}"))
@@ -79,7 +79,7 @@ COMMAND = Command(
         "list": Verb(
             _list,
             "every task and scale: data set, licence, size, and whether it is prepared",
-            words=OVERRIDES,
+            arguments=OVERRIDES,
             overrides=True,
             examples=((f"{PROGRAM} list", ""), (f"{PROGRAM} list data_root=/data", "")),
         ),
@@ -88,7 +88,7 @@ COMMAND = Command(
             "download, check and convert a task's data set",
             "Download, check and convert a task's data set. An interrupted download continues with the next "
             "call; an interrupted conversion leaves nothing behind.",
-            words=OVERRIDES,
+            arguments=OVERRIDES,
             overrides=True,
             examples=(
                 (f"{PROGRAM} prepare task=resnet20 scale=official data_root=/data", "Fetches CIFAR-10."),
@@ -103,7 +103,7 @@ COMMAND = Command(
             _verify,
             "hash the files of prepared data sets again",
             "Hash the files of all prepared data sets again, or with task=NAME those of that task.",
-            words=OVERRIDES,
+            arguments=OVERRIDES,
             overrides=True,
             examples=((f"{PROGRAM} verify data_root=/data", ""),),
         ),

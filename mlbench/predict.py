@@ -42,18 +42,18 @@ def main(argv: Sequence[str]) -> int:
 
 def _predict(args: Args) -> int:
     """Fit, predict and print."""
-    if not args.words:
+    if not args.arguments:
         raise UserError("predict takes a study", hint="python -m mlbench.predict --help")
     settings = args.settings
-    everything = inputs.measurements(args.words, args.output_root, settings)
+    everything = inputs.measurements(args.arguments, args.output_root, settings)
     fitted = check(inputs.to_fit(everything, settings["workers"]))
     fit = model.fit(fitted)
     target = inputs.target(settings["hardware"], settings["network"], args.output_root)
     counts = inputs.worker_counts(fit, everything, settings["max_workers"])
-    found = forecast.forecast(fit, counts, target)
+    forecasts = forecast.forecast(fit, counts, target)
     left_out, held_out = forecast.leave_one_out(fitted), forecast.held_out(fit, everything)
     answers = advice.advise(
-        found,
+        forecasts,
         deadline=advice.parse_deadline(settings["deadline"]) if settings["deadline"] else None,
         budget=advice.parse_budget(settings["budget"]) if settings["budget"] else None,
     )
@@ -61,18 +61,25 @@ def _predict(args: Args) -> int:
         from mlbench.report import render  # Altair is for the chart alone
 
         unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
-        chart = explain.chart(found, fitted=fitted, held_out=unseen if target == Target() else None)
+        chart = explain.chart(forecasts, fitted=fitted, held_out=unseen if target == Target() else None)
         render.save([chart], Path(settings["plot"]))
     sentences = [*explain.basis(fit), *explain.target(fit, target), explain.left_out(left_out)]
     if held_out:
         sentences.append(explain.held_out(held_out))
     if args.json:
-        values = {"predictions": found, "leave_one_out": left_out, "held_out": held_out, "advice": answers}
+        values = {
+            "predictions": forecasts,
+            "leave_one_out": left_out,
+            "held_out": held_out,
+            "advice": answers,
+        }
         plain = {name: [dataclasses.asdict(one) for one in some] for name, some in values.items()}
         title = {"title": everything.title, "fitted_workers": fitted.counts}
         print(format.json_text(title | plain | {"sentences": sentences}))
         return OK
-    print(f"{everything.title}\n\n{forecast_table.text(found, everything, fitted=fitted, target=target)}\n")
+    print(
+        f"{everything.title}\n\n{forecast_table.text(forecasts, everything, fitted=fitted, target=target)}\n"
+    )
     width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
     for sentence in (*(one.sentence for one in answers), "", *sentences):
         print(textwrap.fill(sentence, width, break_on_hyphens=False))
@@ -109,7 +116,7 @@ COMMAND = Command(
         "": Verb(
             _predict,
             "prediction",
-            words="STUDY",
+            arguments="STUDY",
             settings=SETTINGS,
             options=JSON,
             examples=(

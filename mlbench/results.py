@@ -54,9 +54,9 @@ def _list(args: Args) -> int:
 
 def _show(args: Args) -> int:
     """Print one run's result card, or its whole record as JSON."""
-    if len(args.words) != 1:
-        raise UserError(f"show takes one RUN, got: {' '.join(args.words) or 'nothing'}", hint="show last")
-    word = args.words[0]
+    if len(args.arguments) != 1:
+        raise UserError(f"show takes one RUN, got: {' '.join(args.arguments) or 'nothing'}", hint="show last")
+    word = args.arguments[0]
     if re.fullmatch(MLFLOW_ID, word):
         word = sync.run_id_of(word, default_store(args.output_root)) or word
     folder = run_folders.folder(args.output_root, word)
@@ -70,9 +70,9 @@ def _show(args: Args) -> int:
 
 def _compare(args: Args) -> int:
     """Print A and B side by side; the exit code is 1 if B is slower than --fail-if-slower allows."""
-    if len(args.words) < 2:
+    if len(args.arguments) < 2:
         raise UserError("compare takes A and B, two selections", hint="e.g. compare workers=1 workers=2")
-    a, b, *narrow = args.words
+    a, b, *narrow = args.arguments
     if any("=" not in word for word in narrow):
         raise UserError(f"compare takes two selections, got a third: {narrow[0]}", hint="quote a selection")
     limit = args.options.fail_if_slower
@@ -103,20 +103,20 @@ def _import(args: Args) -> int:
     """Read zip files into output_root and MLflow; the exit code is 2 if one was refused, after all others."""
     from mlbench.tracking import archive, importer
 
-    if not args.words:
+    if not args.arguments:
         raise UserError("import takes zip files or folders", hint="import --help")
     uri = args.settings["tracking_uri"] or default_store(args.output_root)
     complete = sync.uploaded_runs(uri)
     outcomes = []
-    for path, found, log in archive.load(archive.paths(args.words)):
-        if isinstance(found, UserError):
-            outcomes.append({"file": str(path), "outcome": "refused", "why": str(found)})
-            print(f"mlbench: {found}", file=sys.stderr)
+    for path, run, log in archive.load(archive.paths(args.arguments)):
+        if isinstance(run, UserError):
+            outcomes.append({"file": str(path), "outcome": "refused", "why": str(run)})
+            print(f"mlbench: {run}", file=sys.stderr)
             continue
-        outcome = importer.import_run(found, log, output_root=args.output_root, uri=uri, complete=complete)
-        outcomes.append({"file": str(path), "outcome": outcome, "run": found.run_id})
+        outcome = importer.import_run(run, log, output_root=args.output_root, uri=uri, complete=complete)
+        outcomes.append({"file": str(path), "outcome": outcome, "run": run.run_id})
         if not args.json:
-            print(f"{found.run_id}: {outcome}", flush=True)
+            print(f"{run.run_id}: {outcome}", flush=True)
     _total(args, outcomes, ("imported", "present", "refused"))
     return USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else OK
 
@@ -125,18 +125,18 @@ def _plot(args: Args) -> int:
     """Write the report of a selection."""
     from mlbench.report import grouping, writer
 
-    records = _some(args) if args.words else _selected(args)
+    records = _some(args) if args.arguments else _selected(args)
     if not records:
         raise UserError(_none(args))
-    filters = " ".join(args.words)
+    filters = " ".join(args.arguments)
     text = writer.StudyText(
         title=f"Runs: {filters or 'all'}",
         question=args.settings["question"] or f"What do the runs {filters or 'here'} show?",
         commands=(f"{COMMAND.program} plot {filters}".strip(),),
     )
     folder = Path(args.settings["to"] or args.output_root / "reports")
-    found = grouping.groups(records, with_disturbed=args.options.with_disturbed)
-    for path in writer.write(records, folder, study=text, found=found):
+    grouped = grouping.groups(records, with_disturbed=args.options.with_disturbed)
+    for path in writer.write(records, folder, study=text, grouped=grouped):
         print(path)
     return OK
 
@@ -146,15 +146,15 @@ def _rcp(args: Args) -> int:
     from mlbench.analysis.rcp import FEWEST
     from mlbench.tasks import rcp
 
-    if len(args.words) != 1:
-        raise UserError(f"rcp takes one STUDY, got: {' '.join(args.words) or 'nothing'}")
-    files = rcp.files(run_folders.study(args.output_root, args.words[0]))
+    if len(args.arguments) != 1:
+        raise UserError(f"rcp takes one STUDY, got: {' '.join(args.arguments) or 'nothing'}")
+    files = rcp.files(run_folders.study(args.output_root, args.arguments[0]))
     if not files:
         raise UserError(
-            f"study {args.words[0]} has no point of which {FEWEST} runs reached the goal",
+            f"study {args.arguments[0]} has no point of which {FEWEST} runs reached the goal",
             hint="measure more repeats",
         )
-    folder = Path(args.settings["to"] or args.output_root / "studies" / args.words[0])
+    folder = Path(args.settings["to"] or args.output_root / "studies" / args.arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
     for name, points in files.items():
         path = folder / f"rcps_{name}.json"
@@ -167,24 +167,24 @@ def _delete(args: Args) -> int:
     """Delete runs after asking."""
     from mlbench.tracking import importer
 
-    broken = run_folders.damaged(args.output_root, args.words[0]) if len(args.words) == 1 else None
+    broken = run_folders.damaged(args.output_root, args.arguments[0]) if len(args.arguments) == 1 else None
     if broken is not None:
         uri = args.settings["tracking_uri"] or default_store(args.output_root)
-        found = [(broken.name, uri)]
+        runs = [(broken.name, uri)]
     else:
-        found = [(one.run_id, _uri(args, one)) for one in _some(args)]
+        runs = [(one.run_id, _uri(args, one)) for one in _some(args)]
     if not args.options.yes:
-        runs = format.counted(len(found), "run")
-        for name, _ in found:
+        count = format.counted(len(runs), "run")
+        for name, _ in runs:
             print(name, file=sys.stderr)
         if not sys.stdin.isatty():
-            raise UserError(f"delete asks before it deletes {runs}", hint="--yes answers yes")
-        print(f"delete {runs} from {args.output_root} and MLflow? [y/N] ", end="", flush=True)
+            raise UserError(f"delete asks before it deletes {count}", hint="--yes answers yes")
+        print(f"delete {count} from {args.output_root} and MLflow? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing was deleted")
             return OK
     outcomes = []
-    for name, uri in found:
+    for name, uri in runs:
         known = importer.delete(args.output_root / name, uri)
         outcomes.append({"run": name, "outcome": "deleted", "mlflow": known})
         if not args.json:
@@ -218,14 +218,14 @@ def _selected(args: Args, words: Sequence[str] | None = None) -> list[Record]:
         print(complaint, file=sys.stderr)
     return select.select(
         records,
-        args.words if words is None else words,
+        args.arguments if words is None else words,
         studies=lambda name: run_folders.study(args.output_root, name),
     )
 
 
 def _some(args: Args) -> list[Record]:
     """Return the records that the words select; UserError where there are no words or no records."""
-    if not args.words:
+    if not args.arguments:
         raise UserError(
             "name the runs: a part of their name, or name=value filters", hint="--help has examples"
         )
@@ -237,7 +237,7 @@ def _some(args: Args) -> list[Record]:
 
 def _none(args: Args) -> str:
     where = f"no finished run in {args.output_root}"
-    return f"{where} matches {' '.join(args.words)}" if args.words else where
+    return f"{where} matches {' '.join(args.arguments)}" if args.arguments else where
 
 
 def _count(args: Args, name: str) -> int:
@@ -299,7 +299,7 @@ COMMAND = Command(
             "one line per run",
             "Print one line per finished run, oldest first. A terminal gets as many columns as fit; "
             "--wide and pipes get all.",
-            words="[FILTER ...]",
+            arguments="[FILTER ...]",
             settings=OUTPUT_ROOT
             | {
                 "sort": ("", "a column, e.g. time, or -time for the largest first"),
@@ -318,7 +318,7 @@ COMMAND = Command(
             "one run's result card",
             "Print one run's result card. RUN is any part of its name that no other run has, its id in "
             "MLflow, or last.",
-            words="RUN",
+            arguments="RUN",
             settings=OUTPUT_ROOT,
             options=JSON | {"--full": {"action": "store_true", "help": "print everything that was measured"}},
             examples=(
@@ -334,7 +334,7 @@ COMMAND = Command(
             "measured against A: a ratio is B's median over A's, with a 95 % interval, paired by seed "
             "where both sides have the same seeds. The verdict is about the time to the goal. A single "
             "run per side cannot show a difference.",
-            words="A B [FILTER ...]",
+            arguments="A B [FILTER ...]",
             settings=OUTPUT_ROOT,
             overrides=True,
             options=JSON
@@ -366,7 +366,7 @@ COMMAND = Command(
             "runs as zip files",
             "Write one zip file per run: record, event log, configuration, provenance and MLPerf log "
             "lines. It has no passwords and is not an MLPerf submission.",
-            words="FILTER ...",
+            arguments="FILTER ...",
             settings=OUTPUT_ROOT | {"to": ("", "a folder, or one .zip file; default: output_root/exports")},
             overrides=True,
             examples=(
@@ -379,7 +379,7 @@ COMMAND = Command(
             "exports, as runs marked as imported",
             "Read exports into output_root and MLflow, marked as imported. Importing twice adds nothing. An "
             "archive that is not whole, or was changed, is refused.",
-            words="PATH ...",
+            arguments="PATH ...",
             settings=OUTPUT_ROOT | TRACKING_URI,
             options=JSON,
             examples=((f"{PROGRAM} import zips/", ""), (f"{PROGRAM} import run.zip", "")),
@@ -387,7 +387,7 @@ COMMAND = Command(
         "plot": Verb(
             _plot,
             "figures, tables and report.html of a selection",
-            words="[FILTER ...]",
+            arguments="[FILTER ...]",
             settings=OUTPUT_ROOT
             | {
                 "to": ("", "the folder to write to; default: output_root/reports"),
@@ -405,7 +405,7 @@ COMMAND = Command(
             "reference convergence points of a study, in MLPerf's format",
             "Write how many epochs the study's runs needed to reach their goal as MLPerf's reference "
             "convergence points: one file rcps_BENCHMARK.json per benchmark.",
-            words="STUDY",
+            arguments="STUDY",
             settings=OUTPUT_ROOT | {"to": ("", "a folder; default: that of the study")},
             examples=((f"{PROGRAM} rcp scaling to=rcps", ""),),
         ),
@@ -414,7 +414,7 @@ COMMAND = Command(
             "runs, from the folder and from MLflow",
             "Delete the folders of the selected runs and their runs in MLflow, after asking. A run in "
             "progress is refused. MLflow keeps deleted runs until `mlflow gc`.",
-            words="FILTER ...",
+            arguments="FILTER ...",
             settings=OUTPUT_ROOT | TRACKING_URI,
             overrides=True,
             options=JSON | {"--yes": {"action": "store_true", "help": "do not ask"}},

@@ -30,12 +30,12 @@ def _run(args: Args) -> int:
     command_started = clock.process_start()
     signals.open_standard_streams()
     signals.exit_with_parent()
-    check_overrides(args.words)
-    experiment = config.compose(args.words)
+    check_overrides(args.arguments)
+    experiment = config.compose(args.arguments)
     if args.options.cfg:
         print(yaml.safe_dump(experiment.plain(), sort_keys=False), end="")
         return OK
-    record = execute.execute(experiment, begun=command_started, overrides=args.words)
+    record = execute.execute(experiment, begun=command_started, overrides=args.arguments)
     code = {"interrupted": INTERRUPTED, "failed": FAILED, "diverged": FAILED}.get(record.status, OK)
     return FAILED if signals.discarded and code == OK else code
 
@@ -75,7 +75,7 @@ COMMAND = Command(
         "": Verb(
             _run,
             "one run",
-            words="[name=value ...]",
+            arguments="[name=value ...]",
             overrides=True,
             options={
                 "--cfg": {

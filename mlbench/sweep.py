@@ -16,9 +16,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _sweep(args: Args) -> int:
-    check_overrides(args.words)
+    check_overrides(args.arguments)
     own = [f"{name}={value}" for name, value in args.settings.items() if value]
-    return _finish(measure(read([*args.words, *own])))
+    return _finish(measure(read([*args.arguments, *own])))
 
 
 def _finish(outcome: StudyResult) -> int:
@@ -101,7 +101,7 @@ COMMAND = Command(
         "": Verb(
             _sweep,
             "many runs",
-            words="name=value[,value ...] ...",
+            arguments="name=value[,value ...] ...",
             settings=SETTINGS,
             overrides=True,
             examples=EXAMPLES,

@@ -87,7 +87,7 @@ def measured(value: float, unit: str, goal: Goal | None) -> str:
     return f"{value:.{digits}f} {unit}".rstrip()
 
 
-def asked(goal: Goal, unit: str) -> str:
+def target(goal: Goal, unit: str) -> str:
     """Return what the goal asks of its metric, e.g. >= 95 %."""
     return f"{goal.bound} {unit}".rstrip()
 

@@ -16,24 +16,24 @@ Row = dict[str, Any]
 METRICS = [one.name for one in QUANTITIES if one.name and one.metric]
 
 
-def rows(found: Sequence[Group]) -> list[Row]:
+def rows(grouped: Sequence[Group]) -> list[Row]:
     """Return one row a point, the same columns in each; None where something was not measured.
 
     Infinite times and costs mean that half of the runs or more missed the goal.
     """
     return [
-        _row(group, family, one) for group in found for family in group.families for one in family.speedups
+        _row(group, family, one) for group in grouped for family in group.families for one in family.speedups
     ]
 
 
-def metrics(found: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
+def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
     """Yield (name, value, workers) of every finite aggregate, for a tracking store with step = workers.
 
     Points of several families have the family's label before the name, e.g. "gloo/speedup". Those of the
     study's tasks have the task's. Points that may not be compared (oversubscribed) are left out.
     """
-    several = len(found) > 1
-    for row in rows(found):
+    several = len(grouped) > 1
+    for row in rows(grouped):
         if row["no_speedup"] and row["oversubscribed"]:
             continue
         place = [row["task"], row["scale"], row["other_data"].replace("/", "_")] if several else []
@@ -88,10 +88,10 @@ def _row(group: Group, family: Family, one: Speedup) -> Row:
         "usd_spent": point.usd_spent,
     }
     for quantity in filter(lambda each: each.name, QUANTITIES):
-        found: Any = quantity.value(one)
+        estimate: Any = quantity.value(one)
         for end in ("value", "low", "high"):
             column = quantity.name if end == "value" else f"{quantity.name}_{end}"
-            row[column] = getattr(found, end) if found else None
+            row[column] = getattr(estimate, end) if estimate else None
     for phase in (*PHASES, *OUTSIDE):
         row[f"{phase}_s_per_epoch"] = {**point.phases, **point.outside}.get(phase)
     return row

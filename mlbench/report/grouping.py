@@ -84,10 +84,10 @@ def groups(records: Sequence[Record], *, with_disturbed: bool = False) -> list[G
 
     `with_disturbed`: pool also runs beside which their machine did something else.
     """
-    found = points(records, with_disturbed=with_disturbed)
-    compared = {id(one.point): one for one in speedups(found)}
+    all_points = points(records, with_disturbed=with_disturbed)
+    compared = {id(one.point): one for one in speedups(all_points)}
     together: dict[tuple[str, ...], list[list[Point]]] = {}
-    for family in families(found):
+    for family in families(all_points):
         first = family[0]
         data = compare.data(first)
         place = (first.task, first.scale, str(first.goal), _other_data(data), repr(data))
@@ -102,12 +102,12 @@ def workers(point: Point) -> str:
 
 def tables(group: Group) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the tables that the runs of a group measured, by the label of their point."""
-    found = {
+    by_label = {
         f"{family.prefix}{workers(point)}": [row for record in point.records for row in record.table]
         for family in group.families
         for point in family.points
     }
-    return {label: rows for label, rows in found.items() if rows}
+    return {label: rows for label, rows in by_label.items() if rows}
 
 
 def disturbances(group: Group) -> list[str]:
@@ -130,9 +130,9 @@ def waiting(group: Group) -> list[str]:
     for family in group.families:
         for point in family.points:
             late = [
-                found
+                rank
                 for run in point.records
-                if (found := stragglers.straggler(run.lateness, clock_error_s=run.clock_error_s))
+                if (rank := stragglers.straggler(run.lateness, clock_error_s=run.clock_error_s))
             ]
             if late:
                 worst = max(late, key=lambda one: one.median_s)
@@ -176,10 +176,10 @@ def _group(some: list[list[Point]], compared: dict[int, Speedup]) -> Group:
 def _other_data(data: dict[str, Any]) -> str:
     """Return a user's own files or the other split as one says them on the command line; "" for neither."""
     plain = {"task.dataset": data.get("task.dataset"), "task.validation": SPLIT}
-    said = {name: value for name, value in data.items() if value != plain.get(name)}
+    differing = {name: value for name, value in data.items() if value != plain.get(name)}
     if not _own_files(data):
-        said = {name: value for name, value in said.items() if name in plain}
-    return " ".join(f"{name}={value}" for name, value in said.items())
+        differing = {name: value for name, value in differing.items() if name in plain}
+    return " ".join(f"{name}={value}" for name, value in differing.items())
 
 
 def _own_files(data: dict[str, Any]) -> bool:
@@ -208,8 +208,8 @@ def _telling(some: list[list[Point]]) -> list[str]:
     return [name for name in LABELS if len({getattr(family[0], name) for family in some}) > 1]
 
 
-def _value(text: str) -> str:
+def _value(json_text: str) -> str:
     """Return a field's value for a label, which has little room; different values stay different."""
-    value = compare.parsed(text)
-    said = "null" if value is None else str(value)  # as one would write it on the command line
-    return said if len(said) <= LONG else f"{said[: LONG - 12]}... {crc32(said.encode()):08x}"
+    value = compare.parsed(json_text)
+    text = "null" if value is None else str(value)  # as one would write it on the command line
+    return text if len(text) <= LONG else f"{text[: LONG - 12]}... {crc32(text.encode()):08x}"

@@ -59,14 +59,14 @@ def page(
     *,
     study: StudyText,
     references: Sequence[Any],
-    found: Sequence[Group] | None = None,
+    grouped: Sequence[Group] | None = None,
 ) -> str:
     """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped."""
     from jinja2 import Environment, StrictUndefined
 
-    found = groups(records) if found is None else found
-    sections = [_section(group, place, found, references) for place, group in enumerate(found)]
-    points = [point for group in found for point in group.points]
+    grouped = groups(records) if grouped is None else grouped
+    sections = [_section(group, place, grouped, references) for place, group in enumerate(grouped)]
+    points = [point for group in grouped for point in group.points]
     disturbed = {run: why for point in points for run, why in point.disturbed.items()}
     drawn = {
         one.id: render.specification(one.chart)
@@ -116,7 +116,7 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
     first = next((one for one in all_groups if one.task == group.task and not one.other_data), None)
     notes = {f"Note: {one.note}." for family in group.families for one in family.speedups if one.note}
     points = [one.point for family in group.families for one in family.speedups]
-    notes |= {f"Implausible: {said}." for point in points if (said := rcp.warning(point.records))}
+    notes |= {f"Implausible: {warning}." for point in points if (warning := rcp.warning(point.records))}
     data = f", {group.other_data}" if group.other_data else ""
     goal = f": {group.goal}" if group.goal else ""
     return _Section(
@@ -133,8 +133,8 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
 
 def _worth(group: Group) -> list[Chart]:
     """Return the charts to show; of a task that draws its own table, only those with data."""
-    found = charts(group)
-    return [chart for chart in found if not chart.empty] if registry.report(group.task) else found
+    all_charts = charts(group)
+    return [chart for chart in all_charts if not chart.empty] if registry.report(group.task) else all_charts
 
 
 def _svg(chart: Chart) -> str:

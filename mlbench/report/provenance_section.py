@@ -26,7 +26,7 @@ def facts(records: Sequence[Record]) -> list[str]:
 
 def provenance(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
     """Return (name, values); several values mean that the runs differ in it."""
-    found = {
+    facts_by_name = {
         "hardware profile": _each(records, _profile),
         "price": _each(records, _price),
         "nodes": _each(records, lambda record: map(_node, record.nodes)),
@@ -41,7 +41,7 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
         "noise warnings": _each(records, lambda record: record.warnings),
         "caveats": _each(records, lambda record: record.caveats),
     }
-    return [(name, values) for name, values in found.items() if values]
+    return [(name, values) for name, values in facts_by_name.items() if values]
 
 
 def _each(records: Iterable[Record], lines: Callable[[Record], Iterable[str | None]]) -> list[str]:
@@ -89,14 +89,14 @@ def _threads(record: Record) -> list[str]:
 def _calibration(node: Node) -> str:
     """Return the node's measured rates to two digits, so that only a different node makes another line."""
     units = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
-    told = []
+    rates = []
     for name, value in node.calibration.items():
         unit = next((text for end, text in units.items() if name.endswith(end)), None)
         if unit and isinstance(value, int | float):
-            told.append(
+            rates.append(
                 f"{name.split('_')[0]} {name.split('_')[1]} {with_prefix(float(f'{value:.2g}'), unit)}"
             )
-    return ", ".join(told)
+    return ", ".join(rates)
 
 
 def _git(record: Record) -> list[str]:

@@ -11,7 +11,7 @@ from mlbench.experiment.format import counted, duration, number, percent, usd
 from mlbench.report.grouping import Family, Group, of, tables
 from mlbench.tasks import registry
 
-NEAR = 0.93  # a coverage below this is told: five runs reach 94 %, four 88 %
+NEAR = 0.93  # a coverage below this is stated: five runs reach 94 %, four 88 %
 
 
 def answer(group: Group) -> list[str]:
@@ -43,12 +43,12 @@ def _time(group: Group, ours: Sequence[Family]) -> str:
     return f"{sentence}{_against_one(best, family.speedups)}{_against_others(family, best, allowed)}."
 
 
-def _times(found: Ratio, what: str) -> str:
+def _times(quotient: Ratio, what: str) -> str:
     """Return a ratio in a sentence, its interval behind it."""
-    if found.low is None or found.high is None:
-        return f"{number(found.value or math.nan)} times {what}"
-    ends = f"{number(found.low)} to {number(found.high)}"
-    return f"{number(found.value or math.nan)} times {what} ({100 * LEVEL:.0f} % interval {ends})"
+    if quotient.low is None or quotient.high is None:
+        return f"{number(quotient.value or math.nan)} times {what}"
+    ends = f"{number(quotient.low)} to {number(quotient.high)}"
+    return f"{number(quotient.value or math.nan)} times {what} ({100 * LEVEL:.0f} % interval {ends})"
 
 
 def _within(low: float, high: float) -> str:
@@ -72,14 +72,14 @@ def _against_one(best: Speedup, compared: Sequence[Speedup]) -> str:
 
 def _against_others(family: Family, best: Speedup, allowed: Sequence[tuple[Family, Speedup]]) -> str:
     """Return how the fastest point of every other family compares with the fastest of all."""
-    said = []
+    parts = []
     for other in dict.fromkeys(one.label for one, _ in allowed if one is not family):
         rival = min((one.point for home, one in allowed if home.label == other), key=_median)
         slower = ratio(rival.times, best.point.times)
         shown = _shown(slower, rival, best.point)
         what = _times(slower, "slower") if shown else "not shown to be slower"
-        said.append(f"; {other} at its fastest is {what}")
-    return "".join(said)
+        parts.append(f"; {other} at its fastest is {what}")
+    return "".join(parts)
 
 
 def _shown(quotient: Ratio, one: Point, other: Point) -> bool:
@@ -88,7 +88,7 @@ def _shown(quotient: Ratio, one: Point, other: Point) -> bool:
 
 
 def _price(ours: Sequence[Family]) -> str:
-    said = []
+    parts = []
     for family in ours:
         best = optimum(family.points)
         if best is None:
@@ -96,27 +96,27 @@ def _price(ours: Sequence[Family]) -> str:
         bill = best.point.usd
         where = counted(best.point.workers, "worker")
         priced = f"; with {where} the goal costs {usd(bill.value)}" if bill and bill.value < math.inf else ""
-        said.append(f"{family.prefix}{best.words.rstrip('.')}{priced}")
-    if not said:
+        parts.append(f"{family.prefix}{best.words.rstrip('.')}{priced}")
+    if not parts:
         return "No two points can be compared in price and time."
     unpriced = all(point.usd is None for family in ours for point in family.points)
     because = (
         " (no price is stated for this hardware; assuming that all nodes cost the same)" if unpriced else ""
     )
-    return f"{'; '.join(said)}{because}."
+    return f"{'; '.join(parts)}{because}."
 
 
 def _certainty(some: Sequence[Point]) -> str:
     runs = sum(point.n for point in some)
     missed = sum(len(point.missed) for point in some)
-    asked = any(point.goal for point in some)
+    has_goal = any(point.goal for point in some)
     fewest = min(point.n for point in some)
     apart = sorted({str(point.workers) for point in some if point.exclusion_reason and point.times}, key=int)
     parts = [f"This rests on {counted(runs, 'run')} at {counted(len(some), 'point')}"]
     parts.append(
         f"{missed} missed the goal and {'counts' if missed == 1 else 'count'} as infinite time"
         if missed
-        else ("none missed its goal" if asked else "there was no goal to miss")
+        else ("none missed its goal" if has_goal else "there was no goal to miss")
     )
     if fewest < FEWEST_SHOWN:
         several = f"{fewest} runs" if fewest > 1 else "a single run"

@@ -74,9 +74,10 @@ def points(group: Group) -> Table:
             ]
             cells += [_cell(each.value(one), each.text) for each in shown]
             rows.append(Row(cells, apart=one.why is not None))
-    kept = [place for place in range(len(headings)) if any(row.cells[place].text != "-" for row in rows)]
+    present = [place for place in range(len(headings)) if any(row.cells[place].text != "-" for row in rows)]
     return Table(
-        [headings[place] for place in kept], [Row([row.cells[i] for i in kept], row.apart) for row in rows]
+        [headings[place] for place in present],
+        [Row([row.cells[i] for i in present], row.apart) for row in rows],
     )
 
 
@@ -122,13 +123,13 @@ def missing(records: Iterable[Record], planned: Sequence[Planned]) -> Table | No
     return Table(["experiment", "seed", "why"], rows) if rows else None
 
 
-def references(found: Sequence[Any]) -> tuple[list[Published], int]:
+def references(results: Sequence[Any]) -> tuple[list[Published], int]:
     """Return published results by study, and how many numbers have no column here."""
-    shown = [one for one in found if one.metric in PUBLISHED]
+    shown = [one for one in results if one.metric in PUBLISHED]
     by_study: dict[str, list[Any]] = {}
     for one in shown:
         by_study.setdefault(one.study, []).append(one)
-    return [_published(some) for some in by_study.values()], len(found) - len(shown)
+    return [_published(some) for some in by_study.values()], len(results) - len(shown)
 
 
 def _published(some: Sequence[Any]) -> Published:
@@ -165,16 +166,16 @@ def _published_cell(one: Any) -> Cell:
     return Cell(("~" if one.chart else "") + value.strip(), number=True)
 
 
-def _cell(found: Estimate | Ratio | float | None, write: Callable[[float], str]) -> Cell:
+def _cell(value: Estimate | Ratio | float | None, write: Callable[[float], str]) -> Cell:
     """Return a value with its interval below; a median that is infinite says so."""
-    if isinstance(found, float | int):
-        return Cell(_finite(found, write), number=True)
-    if found is None or found.value is None:
+    if isinstance(value, float | int):
+        return Cell(_finite(value, write), number=True)
+    if value is None or value.value is None:
         return Cell("-", number=True)
     below = ""
-    if found.low is not None and found.high is not None and (found.low, found.high) != (1.0, 1.0):
-        below = f"{_finite(found.low, write)} to {_finite(found.high, write)}"
-    return Cell(_finite(found.value, write), below, number=True)
+    if value.low is not None and value.high is not None and (value.low, value.high) != (1.0, 1.0):
+        below = f"{_finite(value.low, write)} to {_finite(value.high, write)}"
+    return Cell(_finite(value.value, write), below, number=True)
 
 
 def _finite(value: float, write: Callable[[float], str]) -> str:

@@ -26,13 +26,13 @@ def write(
     *,
     study: StudyText,
     references: Sequence[Any] | None = None,
-    found: Sequence[Group] | None = None,
+    grouped: Sequence[Group] | None = None,
 ) -> list[Path]:
     """Write FILES into the folder, which is made; return their paths.
 
     - references: published results (analysis.published.Reference) to stand beside ours; None takes those of
       the tasks measured.
-    - found: `grouping.groups(records)` where the caller has them; their bootstraps take seconds.
+    - grouped: `grouping.groups(records)` where the caller has them; their bootstraps take seconds.
 
     A study of both scales has the charts of its second one in files of their own, e.g. speedup-mini.png:
     mini and official never stand in one picture.
@@ -40,12 +40,12 @@ def write(
     from mlbench.report import page  # jinja2 is for the page alone
 
     folder.mkdir(parents=True, exist_ok=True)
-    found = groups(records) if found is None else found
-    paths = draw(records, folder, found=found)
-    aggregates.save(aggregates.rows(found), folder)
+    grouped = groups(records) if grouped is None else grouped
+    paths = draw(records, folder, grouped=grouped)
+    aggregates.save(aggregates.rows(grouped), folder)
     if references is None:
-        references = page.published({group.task for group in found})
-    text = page.page(records, study=study, references=references, found=found)
+        references = page.published({group.task for group in grouped})
+    text = page.page(records, study=study, references=references, grouped=grouped)
     (folder / "report.html").write_text(text, encoding="utf-8")
     return [*paths, *(folder / name for name in FILES if not name.endswith(".png"))]
 
@@ -60,7 +60,7 @@ def draw(
     folder: Path,
     names: Sequence[str] = NAMES,
     *,
-    found: Sequence[Group] | None = None,
+    grouped: Sequence[Group] | None = None,
 ) -> list[Path]:
     """Write charts as PNG into the folder, those of all tasks of one scale in one file; return the paths.
 
@@ -70,7 +70,7 @@ def draw(
 
     scales: dict[str, list[Group]] = {}
     for group in sorted(
-        groups(records) if found is None else found, key=lambda group: group.scale != "official"
+        groups(records) if grouped is None else grouped, key=lambda group: group.scale != "official"
     ):
         scales.setdefault(group.scale, []).append(group)
     paths = []

@@ -245,7 +245,7 @@ def publish(result: StudyResult) -> None:
     if not result.records:
         return
     groups = writer.groups(result.records)  # once: their bootstraps take seconds
-    writer.write(result.records, result.folder / study.REPORT, study=_text(result), found=groups)
+    writer.write(result.records, result.folder / study.REPORT, study=_text(result), grouped=groups)
     status = "FAILED" if result.unmeasured else "FINISHED"
     place = {"output_root": result.output_root, "uri": result.store}
     try:

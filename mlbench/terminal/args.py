@@ -52,12 +52,12 @@ HYDRA = {  # options of Hydra's own command line, and what to use instead
 class Args:
     """What was written after a command.
 
-    - words: neither settings nor options, in the order written: overrides, filters, names.
+    - arguments: neither settings nor options, in the order written: overrides, filters, names.
     - settings: the name=value words that the verb declares, with defaults filled in.
     """
 
     verb: str
-    words: list[str]
+    arguments: list[str]
     settings: dict[str, str]
     options: argparse.Namespace
 
@@ -75,7 +75,7 @@ class Verb:
     """One sub-command, or the whole of a command that has none.
 
     - run: does it and returns the exit code.
-    - words: for the usage line, what it takes beside settings and options; "" is nothing.
+    - arguments: for the usage line, what it takes beside settings and options; "" is nothing.
     - settings: default and meaning of its own name=value words.
     - overrides: whether all other name=value words are passed on (as overrides or filters) or refused.
     - options: keyword arguments of `add_argument` by option.
@@ -85,7 +85,7 @@ class Verb:
     run: Callable[[Args], int]
     help: str
     description: str = ""
-    words: str = ""
+    arguments: str = ""
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     overrides: bool = False
     options: Mapping[str, dict[str, Any]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Command:
 def run_command(command: Command, argv: Sequence[str]) -> int:
     """Run a command line; return its exit code.
 
-    0: done. 1: it ran, and the answer is no. 2: a mistake, told in one sentence. 130: interrupted.
+    0: done. 1: it ran, and the answer is no. 2: a mistake, in one sentence. 130: interrupted.
     """
     try:
         with ignore_broken_pipe():
@@ -187,7 +187,7 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
     verb, label = command.verbs[name], f"{command.name} {name}".strip()
     namespace, rest = parser(command, name).parse_known_args(rest)
     settings = {setting: default for setting, (default, _) in verb.settings.items()}
-    words: list[str] = []
+    arguments: list[str] = []
     for word in rest:
         left, equals, value = word.partition("=")
         if word.startswith("-") and len(word) > 1:
@@ -200,10 +200,11 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
         elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):
             raise UserError(f"{left} is unknown to {label}{suggest(left, list(verb.settings))}")
         else:
-            words.append(word)
-    if words and not verb.words:
-        raise UserError(f"{label} takes no further word, got: {' '.join(words)}", hint=f"{label} --help")
-    return Args(name, words, settings, namespace)
+            arguments.append(word)
+    if arguments and not verb.arguments:
+        sentence = f"{label} takes no further word, got: {' '.join(arguments)}"
+        raise UserError(sentence, hint=f"{label} --help")
+    return Args(name, arguments, settings, namespace)
 
 
 def check_overrides(words: Sequence[str]) -> None:
@@ -296,7 +297,7 @@ def _usage(command: Command, name: str | None) -> str:
     verb = command.verbs[name]
     settings = "[name=value ...]" if verb.settings and not verb.overrides else ""
     options = "[OPTION ...]" if verb.options else ""
-    return " ".join(filter(None, [command.program, name, verb.words, settings, options]))
+    return " ".join(filter(None, [command.program, name, verb.arguments, settings, options]))
 
 
 def _list_of_verbs(command: Command) -> str:
@@ -331,8 +332,8 @@ def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, labe
     bare = name.lstrip("-").replace("-", "_")
     if bare in verb.settings or (verb.overrides and bare in config.Experiment.model_fields):
         following = rest[rest.index(name) + 1 :] if name in rest else []
-        given = value or next((word for word in following if not word.startswith("-")), "VALUE")
-        return f"{name} is not an option", f"write {bare}={given}"
+        example = value or next((word for word in following if not word.startswith("-")), "VALUE")
+        return f"{name} is not an option", f"write {bare}={example}"
     if name in HYDRA and verb.overrides:
         return f"{name} is not an option of {label}", HYDRA[name]
     known = [*verb.options, "--help", "--version"]

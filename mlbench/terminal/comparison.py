@@ -15,29 +15,29 @@ NAMES = {"time_to_accuracy": "time to accuracy / s", "epochs": "epochs", "sample
 HEADINGS = ("median of", "A", "B", "B / A", "95 % interval", "samples")
 
 
-def text(found: Comparison, *, limit: float | None) -> str:
+def text(compared: Comparison, *, limit: float | None) -> str:
     """Return all pairs, with what has no partner."""
     sides = {
-        "A": [*{pair.a.key: pair.a for pair in found.pairs}.values(), *found.only_a],
-        "B": [*{pair.b.key: pair.b for pair in found.pairs}.values(), *found.only_b],
+        "A": [*{pair.a.key: pair.a for pair in compared.pairs}.values(), *compared.only_a],
+        "B": [*{pair.b.key: pair.b for pair in compared.pairs}.values(), *compared.only_b],
     }
     fields = sorted({name for points in sides.values() for name in _varying(points)})
-    parts = [_pair(pair, limit, fields) for pair in found.pairs]
-    if {"faster", "slower"} <= {pair.verdict for pair in found.pairs}:
+    parts = [_pair(pair, limit, fields) for pair in compared.pairs]
+    if {"faster", "slower"} <= {pair.verdict for pair in compared.pairs}:
         narrow = f"; narrow both with {' or '.join(f'{name}=' for name in fields)}" if fields else ""
-        parts.insert(0, f"{len(found.pairs)} pairs with opposite verdicts{narrow}")
-    for side, points in (("A", found.only_a), ("B", found.only_b)):
+        parts.insert(0, f"{len(compared.pairs)} pairs with opposite verdicts{narrow}")
+    for side, points in (("A", compared.only_a), ("B", compared.only_b)):
         if points:
             parts.append(f"only in {side}: {'; '.join(_label(point, fields) for point in points)}")
     return "\n\n".join(parts)
 
 
-def plain(found: Comparison) -> dict[str, Any]:
+def plain(compared: Comparison) -> dict[str, Any]:
     """Return a comparison as plain types, for JSON."""
     return {
-        "pairs": [_plain_pair(pair) for pair in found.pairs],
-        "only_a": list(map(_side, found.only_a)),
-        "only_b": list(map(_side, found.only_b)),
+        "pairs": [_plain_pair(pair) for pair in compared.pairs],
+        "only_a": list(map(_side, compared.only_a)),
+        "only_b": list(map(_side, compared.only_b)),
     }
 
 
@@ -101,8 +101,8 @@ def _number(value: float | None) -> str:
 
 
 def _short(value: Any) -> str:
-    said = "-" if value is None else str(value)
-    return said if len(said) <= 40 else f"{said[:37]}..."
+    shown = "-" if value is None else str(value)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
 
 
 def _side(point: Point) -> dict[str, Any]:

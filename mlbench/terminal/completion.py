@@ -39,9 +39,9 @@ def replies(shell: str, line: str, commands: Sequence[str]) -> list[str]:
     if not words or line[-1].isspace():
         words.append("")
     current = words[-1]
-    found = [one for one in _candidates(words, commands) if one.startswith(current)]
+    matches = [one for one in _candidates(words, commands) if one.startswith(current)]
     start = max(current.rfind("="), current.rfind(":")) + 1 if shell == "bash" else 0
-    return [one[start:] for one in found]
+    return [one[start:] for one in matches]
 
 
 def _candidates(words: Sequence[str], commands: Sequence[str]) -> Iterator[str]:
@@ -60,7 +60,7 @@ def _candidates(words: Sequence[str], commands: Sequence[str]) -> Iterator[str]:
     verb = command.verbs[name]
     field, equals, value = current.partition("=")
     if equals:
-        several = command.name == "sweep" or "FILTER" in verb.words
+        several = command.name == "sweep" or "FILTER" in verb.arguments
         done = current[: current.rfind(",") + 1] if several and "," in value else f"{field}="
         yield from (f"{done}{one}{'' if several else ' '}" for one in _values(field, before))
         return
@@ -75,7 +75,7 @@ def _names(verb: Verb, before: Sequence[str]) -> Iterator[str]:
     if verb.overrides:
         yield from (name for name in config.Experiment.model_fields if name != "deviations")
         yield from (f"task.{name}" for name in _task(before) if name not in ("name", "recipes", "scales"))
-    if "FILTER" in verb.words:
+    if "FILTER" in verb.arguments:
         yield from ("status", "source", "key", "recipe", "run", "official")
 
 
@@ -115,11 +115,11 @@ def _runs(verb: Verb, before: Sequence[str]) -> Iterator[str]:
     places = [word.removeprefix("output_root=") for word in before if word.startswith("output_root=")]
     root = Path(places[-1] if places else "runs")
     studies = sorted(path.parent.name for path in (root / "studies").glob(f"*/{study.PLAN}"))
-    if "STUDY" in verb.words:
+    if "STUDY" in verb.arguments:
         yield from (f"{name} " for name in studies)
-    if "RUN" in verb.words:
+    if "RUN" in verb.arguments:
         yield "last "
-    if "RUN" in verb.words or "FILTER" in verb.words:
+    if "RUN" in verb.arguments or "FILTER" in verb.arguments:
         yield from (f"{path.parent.name} " for path in sorted(root.glob("*/record.json")))
-    if "FILTER" in verb.words:
+    if "FILTER" in verb.arguments:
         yield from (f"study:{name} " for name in studies)

@@ -10,10 +10,12 @@ from mlbench.prediction.runs import Measurements
 from mlbench.terminal import tables
 
 
-def text(found: Sequence[Forecast], everything: Measurements, *, fitted: Measurements, target: Target) -> str:
+def text(
+    forecasts: Sequence[Forecast], everything: Measurements, *, fitted: Measurements, target: Target
+) -> str:
     """Return one line per number of workers; measured medians stand beside it where the target has any."""
     measured = _medians(everything, fitted) if target == Target() else {}
-    rows = [_row(one, measured.get(one.workers, "")) for one in found]
+    rows = [_row(one, measured.get(one.workers, "")) for one in forecasts]
     headings = [name for name in rows[0] if any(row[name] for row in rows)]
     cells = [[row[name] for name in headings] for row in rows]
     table = tables.table(headings, cells, right=[True] * len(headings))

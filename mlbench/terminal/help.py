@@ -53,11 +53,11 @@ def sections() -> Iterator[tuple[str, str]]:
 
 def defaults() -> dict[str, str]:
     """Return the default choice of every group."""
-    found: dict[str, str] = {}
+    choices: dict[str, str] = {}
     for line in values(plugins.own_conf() / "config.yaml")["defaults"]:
         if isinstance(line, dict):
-            found |= line
-    return found
+            choices |= line
+    return choices
 
 
 def scalars() -> list[tuple[str, str, str]]:

@@ -40,7 +40,7 @@ Rows = list[tuple[str, str]]
 def verdict(record: Record) -> str:
     """Return how the run ended, in one sentence."""
     task, goal = record.experiment.task, record.goal
-    target = f"goal {format.asked(goal, task.metric_unit)}" if goal else "no goal"
+    target = f"goal {format.target(goal, task.metric_unit)}" if goal else "no goal"
     best = "no validation"
     if record.best is not None:
         best = f"best {task.metric} {format.measured(record.best, task.metric_unit, goal)}"
@@ -90,7 +90,7 @@ def full(record: Record, width: int = WIDTH) -> list[Text]:
 
 def rows(record: Record) -> Rows:
     """Return label and text of every line of the full card that has something to say."""
-    found: list[tuple[str, str | None]] = [
+    lines: list[tuple[str, str | None]] = [
         ("next", advice(record)),
         ("what", _what(record)),
         *time_breakdown.lines(record),
@@ -107,10 +107,10 @@ def rows(record: Record) -> Rows:
         *(("warning", warning) for warning in record.warnings),
     ]
     if record.official:
-        found.append(("official", "yes: division=closed scale=official"))
+        lines.append(("official", "yes: division=closed scale=official"))
     elif record.status not in NO_RESULT:
-        found += [("not official", reason) for reason in record.official_reasons]
-    return [(label, format.printable(text)) for label, text in found if text]
+        lines += [("not official", reason) for reason in record.official_reasons]
+    return [(label, format.printable(text)) for label, text in lines if text]
 
 
 def profile(record: Record) -> Rows:
@@ -132,26 +132,26 @@ def profile(record: Record) -> Rows:
 
 def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_only: bool) -> list[Text]:
     """Return verdict, doubts, time, cost and phases: MOST_LINES lines, none wider but commands to copy."""
-    found = [(0, line) for line in _verdict(record, _cut(wrapped(verdict(record), width), width))]
-    found += [(1, line) for line in doubts(record, width)]
+    ranked = [(0, line) for line in _verdict(record, _cut(wrapped(verdict(record), width), width))]
+    ranked += [(1, line) for line in doubts(record, width)]
     what = record.experiment
-    found.append((4, _row("run", f"{what.task.name} {what.scale}, {_where(record)}")))
+    ranked.append((4, _row("run", f"{what.task.name} {what.scale}, {_where(record)}")))
     hint = wrapped(advice(record) or "", width - LABEL)[:SENTENCE_LINES]
-    found += [(3, _row("" if number else "next", line)) for number, line in enumerate(hint)]
-    found.append((2, _row("time", _time(record, width - LABEL))))
+    ranked += [(3, _row("" if number else "next", line)) for number, line in enumerate(hint)]
+    ranked.append((2, _row("time", _time(record, width - LABEL))))
     if cost := _short_cost(record):
-        found.append((2 if record.cost else 6, _row("cost", cost)))
-    found += [(5, line) for line in _bars(record, width, "#" if ascii_only else "━")]
-    found.append((0, _row("all numbers", next_steps.full(record, folder))))
+        ranked.append((2 if record.cost else 6, _row("cost", cost)))
+    ranked += [(5, line) for line in _bars(record, width, "#" if ascii_only else "━")]
+    ranked.append((0, _row("all numbers", next_steps.full(record, folder))))
     again = next_steps.again(record) if record.source == "mlbench" else ""
     if again and len(again) + LABEL <= width:
-        found.append((3, _row("run again", again)))
+        ranked.append((3, _row("run again", again)))
     label, opening = next_steps.opening(tracking_uri)
     if len(opening) + LABEL <= width:
-        found.append((6, _row(label, opening)))
-    while len(found) > MOST_LINES:  # the least important goes; the full card has it
-        found.remove(max(reversed(found), key=lambda line: line[0]))
-    return [line for _, line in found]
+        ranked.append((6, _row(label, opening)))
+    while len(ranked) > MOST_LINES:  # the least important goes; the full card has it
+        ranked.remove(max(reversed(ranked), key=lambda line: line[0]))
+    return [line for _, line in ranked]
 
 
 def doubts(record: Record, width: int) -> list[Text]:
@@ -165,8 +165,8 @@ def doubts(record: Record, width: int) -> list[Text]:
     sentences += record.warnings[:1]
     sentences += [str(deviation) for deviation in record.deviations]
     serious = bool(sentences)
-    said = {f"caveat: {one}" for one in record.caveats} | {f"deviation: {one}" for one in record.deviations}
-    if reasons := [one for one in record.official_reasons if one not in said]:
+    shown = {f"caveat: {one}" for one in record.caveats} | {f"deviation: {one}" for one in record.deviations}
+    if reasons := [one for one in record.official_reasons if one not in shown]:
         sentences += [f"not official: {'; '.join(reasons)}"] if record.status not in NO_RESULT else []
     text = wrapped("; ".join(format.printable(one) for one in sentences), width - 2)
     lines = [f"{'  ' if number else '! '}{line}" for number, line in enumerate(text)]
@@ -311,7 +311,7 @@ def _energy(record: Record) -> str | None:
 
 def _failures(record: Record) -> str | None:
     if record.status == "failed" and len(record.restarts) == 1:
-        return None  # the verdict has said it
+        return None  # it is in the verdict
     reasons = [reason for restart in record.restarts for reason in format.failures(restart.failures)]
     return f"{len(record.restarts)}; {'; '.join(reasons)}" if reasons else None
 

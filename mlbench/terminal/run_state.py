@@ -203,7 +203,7 @@ class RunState:
     def goal(self) -> str:
         """Return the last validation against the goal; "" where there is neither."""
         task, goal = self.experiment.task, self.experiment.target
-        target = f"goal {format.asked(goal, task.metric_unit)}" if goal else ""
+        target = f"goal {format.target(goal, task.metric_unit)}" if goal else ""
         if not self.values:
             return target
         value = self.values[-1][1]

@@ -35,13 +35,12 @@ def _elapsed(record: Record) -> float | None:
 def _time_to_accuracy(record: Record) -> str | None:
     if record.time_to_accuracy is not None:
         exact = f" ({record.time_to_accuracy:,.2f} s)" if record.time_to_accuracy >= format.MINUTE else ""
-        said = format.duration(record.time_to_accuracy)
-        return f"{said}{exact} from clock start (first access to training data) to the goal"
+        time = format.duration(record.time_to_accuracy)
+        return f"{time}{exact} from clock start (first access to training data) to the goal"
     elapsed = _elapsed(record)
     if elapsed is None:
         return None
-    said = format.duration(elapsed)
-    return f"none; {said} from clock start to the last validation"
+    return f"none; {format.duration(elapsed)} from clock start to the last validation"
 
 
 def _where_time_went(record: Record) -> str | None:
@@ -56,10 +55,10 @@ def _where_time_went(record: Record) -> str | None:
     named = "rest, with what restarts lost" if restarted else "rest"
     if not record.phases:
         named = f"batches and {named}"
-    said = [f"{name} {format.duration(seconds)}" for name, seconds in parts.items()]
+    texts = [f"{name} {format.duration(seconds)}" for name, seconds in parts.items()]
     if rest > 0:
-        said.append(f"{named} {format.duration(rest)}")
-    text = ", ".join(said)
+        texts.append(f"{named} {format.duration(rest)}")
+    text = ", ".join(texts)
     if record.train_time is not None:
         text += f"; train time as MLBench counts it {format.duration(record.train_time)}"
     return text
@@ -130,8 +129,8 @@ def _communication(record: Record) -> str | None:
 
 
 def _straggler(record: Record) -> str | None:
-    found = stragglers.straggler(record.lateness, clock_error_s=record.clock_error_s)
-    return stragglers.sentence(found) if found else None
+    late = stragglers.straggler(record.lateness, clock_error_s=record.clock_error_s)
+    return stragglers.sentence(late) if late else None
 
 
 def _arithmetic(record: Record) -> str | None:

@@ -74,8 +74,8 @@ def test_rounding_never_makes_a_value_meet_or_miss_its_goal():
 
 
 def test_a_goal_says_its_direction():
-    assert format.asked(Goal("accuracy", 95, "max"), "%") == ">= 95 %"
-    assert format.asked(Goal("perplexity", 70, "min"), "") == "<= 70"
+    assert format.target(Goal("accuracy", 95, "max"), "%") == ">= 95 %"
+    assert format.target(Goal("perplexity", 70, "min"), "") == "<= 70"
 
 
 def test_counts_agree_with_their_noun():

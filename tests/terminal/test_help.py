@@ -70,8 +70,8 @@ def test_every_example_is_a_command_line_that_is_understood(module):
         read = args.parse(module.COMMAND, words[3:])
         assert read.verb == verb
         if module in (run, data):
-            args.check_overrides(read.words)
-            config.compose(read.words)
+            args.check_overrides(read.arguments)
+            config.compose(read.arguments)
 
 
 def test_every_group_and_choice_is_listed_with_the_default_marked():

@@ -52,8 +52,8 @@ def cost(group: Group) -> Chart:
 
 def _open_ended(points: Sequence[Point], prefix: str) -> list[str]:
     some = [str(point.workers) for point in points if point.usd and point.usd.high == math.inf]
-    said = "missed goals leave the interval of the cost without an upper end, so none is drawn"
-    return [f"{prefix}k = {', '.join(some)}: {said}."] if some else []
+    reason = "missed goals leave the interval of the cost without an upper end, so none is drawn"
+    return [f"{prefix}k = {', '.join(some)}: {reason}."] if some else []
 
 
 def _without_price(points: Sequence[Point]) -> list[str]:
@@ -67,11 +67,11 @@ def _without_price(points: Sequence[Point]) -> list[str]:
 
 
 def _bills(
-    label: str, found: Sequence[tuple[Point, Estimate | None]], style: int, *, secondary: bool = False
+    label: str, bills: Sequence[tuple[Point, Estimate | None]], style: int, *, secondary: bool = False
 ) -> Trace:
     some = [
         (point, bill, point.time_to_accuracy)
-        for point, bill in found
+        for point, bill in bills
         if bill and drawable(bill.value) and point.time_to_accuracy
     ]
     return Trace(

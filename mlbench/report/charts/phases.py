@@ -115,16 +115,21 @@ def _part(point: Point, name: str) -> float:
 
 
 def _shares(
-    label: str, found: Sequence[tuple[Point, Estimate]], style: int, shift: float, *, secondary: bool = False
+    label: str,
+    measured: Sequence[tuple[Point, Estimate]],
+    style: int,
+    shift: float,
+    *,
+    secondary: bool = False,
 ) -> Trace:
-    shares = [share.times(100) for _, share in found]
+    shares = [share.times(100) for _, share in measured]
     return Trace(
         label,
-        [point.workers * shift for point, _ in found],
+        [point.workers * shift for point, _ in measured],
         [share.value for share in shares],
         "line",
         style,
         secondary=secondary,
-        texts=[f"{workers(point)}: {percent(share.value)}" for point, share in found],
+        texts=[f"{workers(point)}: {percent(share.value)}" for point, share in measured],
         **ends(shares),
     )

@@ -78,18 +78,23 @@ def time_to_accuracy(group: Group) -> Chart:
 
 
 def _curve(
-    label: str, found: Sequence[tuple[Speedup, Ratio]], style: int, shift: float, *, secondary: bool = False
+    label: str,
+    measured: Sequence[tuple[Speedup, Ratio]],
+    style: int,
+    shift: float,
+    *,
+    secondary: bool = False,
 ) -> Trace:
-    found = [(one, ratio) for one, ratio in found if drawable(ratio.value)]
-    ratios = [ratio for _, ratio in found]
+    measured = [(one, ratio) for one, ratio in measured if drawable(ratio.value)]
+    ratios = [ratio for _, ratio in measured]
     return Trace(
         label,
-        [one.point.workers * shift for one, _ in found],
+        [one.point.workers * shift for one, _ in measured],
         [ratio.value or math.nan for ratio in ratios],
         "line",
         style,
         secondary=secondary,
-        texts=[f"{workers(one.point)}: {format_ratio(ratio)}" for one, ratio in found],
+        texts=[f"{workers(one.point)}: {format_ratio(ratio)}" for one, ratio in measured],
         **ends(ratios),
     )
 
@@ -109,20 +114,20 @@ def _apart(family: Family, style: int) -> Trace:
 
 
 def _medians(label: str, some: Sequence[Point], style: int, top: float, *, excluded: bool = False) -> Trace:
-    found = [
+    measured = [
         (p, p.time_to_accuracy) for p in some if p.time_to_accuracy and drawable(p.time_to_accuracy.value)
     ]
     return Trace(
         label,
-        [point.workers * JITTER ** -(1 + style) for point, _ in found],
-        [time.value for _, time in found],
+        [point.workers * JITTER ** -(1 + style) for point, _ in measured],
+        [time.value for _, time in measured],
         "marks" if excluded else "line",
         style,
         excluded=excluded,
-        low=[time.low for _, time in found],
+        low=[time.low for _, time in measured],
         # An interval that reaches into the missed runs has no upper end: it is drawn up to them.
-        high=[top if time.high == math.inf else time.high for _, time in found],
-        texts=[f"{workers(point)}: median {duration(time.value)}, n = {time.n}" for point, time in found],
+        high=[top if time.high == math.inf else time.high for _, time in measured],
+        texts=[f"{workers(point)}: median {duration(time.value)}, n = {time.n}" for point, time in measured],
     )
 
 
