@@ -77,7 +77,7 @@ def interval(
 
     `statistic` reduces the last axis. The ends are percentiles of the resampled statistic, moved outwards as
     Student's t asks for n values (expanded percentile interval, Hesterberg 2015, "What teachers should know
-    about the bootstrap"), so that small samples are not told too narrow. An interval never leaves the values'
+    about the bootstrap"), lest those of small samples be too narrow. An interval never leaves the values'
     range: below six values it is that whole range, and covers a median with probability 1 - 2^(1 - n) only.
     """
     sample = _sample(values)
@@ -138,7 +138,7 @@ def _sample(values: ArrayLike) -> Array:
     """Return the values in ascending order, so that an interval does not depend on theirs."""
     sample = np.sort(np.asarray(values, dtype=float))
     if sample.ndim != 1 or not len(sample) or np.isnan(sample).any():
-        raise ValueError(f"a sample is one or more numbers, given: {values}")
+        raise ValueError(f"a sample is one or more numbers, got: {values}")
     return sample
 
 

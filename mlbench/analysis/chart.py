@@ -98,13 +98,13 @@ def drawable(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value) and value > 0
 
 
-def ends(found: Sequence[Estimate | Ratio]) -> dict[str, Any]:
+def ends(estimates: Sequence[Estimate | Ratio]) -> dict[str, Any]:
     """Return the intervals of y as arguments of a Trace; an infinite end is left out."""
 
     def finite(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None
 
-    return {"low": [finite(one.low) for one in found], "high": [finite(one.high) for one in found]}
+    return {"low": [finite(one.low) for one in estimates], "high": [finite(one.high) for one in estimates]}
 
 
 def worker_axis(counts: Sequence[int]) -> Axis:

@@ -88,8 +88,8 @@ def compare(
     UserError for an empty side, for a run on both sides, and for tasks, data, scales or goals that differ.
     """
     of_a, of_b = (points(side, with_disturbed=with_disturbed) for side in (a, b))
-    for name, found in (("A", of_a), ("B", of_b)):
-        if not found:
+    for name, side in (("A", of_a), ("B", of_b)):
+        if not side:
             raise UserError(
                 f"{name} selects no run that ended by itself", hint="python -m mlbench.results list"
             )
@@ -121,9 +121,9 @@ def compare(
 
 
 def data(point: Point) -> dict[str, Any]:
-    """Return the fields that say on what a point's runs were trained and judged, as far as given."""
-    given = {name: value for name, value in _fields(point).items() if value is not None}
-    return {name: given[name] for name in given if name in data_fields(point.task)}
+    """Return the fields that are set and say on what a point's runs were trained and judged."""
+    names = data_fields(point.task)
+    return {name: value for name, value in _fields(point).items() if name in names and value is not None}
 
 
 def _fields(point: Point) -> dict[str, Any]:
@@ -157,10 +157,10 @@ def _pair(a: Point, b: Point, limit: float | None) -> Pair:
         (name, fields_a.get(name), fields_b.get(name))
         for name in sorted(_differing(a, b), key=lambda name: ("." in name, name))
     )
-    found = {name: _values(a, b, of) for name, of in MEASURES.items()}
-    measures = tuple(_measure(name, *values) for name, values in found.items())
+    measured = {name: _values(a, b, of) for name, of in MEASURES.items()}
+    measures = tuple(_measure(name, *values) for name, values in measured.items())
     primary_metric = "time_to_accuracy" if a.goal is not None else "samples_per_s"
-    x, y, paired = found[primary_metric]
+    x, y, paired = measured[primary_metric]
     if primary_metric == "samples_per_s":  # a rate: more is faster, so A's over B's is the ratio of times
         x, y = [1 / v for v in x], [1 / v for v in y]
     verdict, why = _verdict(a, b, x, y, paired=paired)

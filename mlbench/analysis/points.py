@@ -141,8 +141,8 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     """Return median and interval of a sample; None for an empty one."""
     if not values:
         return None
-    found = interval(values)
-    ends = (found.low, found.high) if found else (None, None)
+    spread = interval(values)
+    ends = (spread.low, spread.high) if spread else (None, None)
     return Estimate(median(values), *ends, n=len(values))
 
 
@@ -244,7 +244,7 @@ def _common(runs: list[Record]) -> tuple[tuple[str, str], ...]:
     for run in runs:
         for name, value in series(run):
             values.setdefault(name, set()).add(value)
-    return tuple((name, " | ".join(sorted(found))) for name, found in sorted(values.items()))
+    return tuple((name, " | ".join(sorted(several))) for name, several in sorted(values.items()))
 
 
 def _reached(run: Record, value: float | None) -> float:

@@ -92,11 +92,11 @@ def archived_runs(task: str | None = None) -> list[ArchivedRun]:
 def curves(path: str) -> dict[tuple[str, int], list[CurvePoint]]:
     """Return every curve of an archive by the original's metric name and rank, in the order of time."""
     table = pq.read_table(FOLDER / "archives" / "curves.parquet", filters=[("path", "=", path)])
-    found: dict[tuple[str, int], list[CurvePoint]] = {}
+    points: dict[tuple[str, int], list[CurvePoint]] = {}
     for row in table.to_pylist():
         point = CurvePoint(row["time"], row["value"])
-        found.setdefault((row["metric"], row["rank"]), []).append(point)
-    return found
+        points.setdefault((row["metric"], row["rank"]), []).append(point)
+    return points
 
 
 def load(
@@ -114,12 +114,12 @@ def load(
 @cache
 def _all() -> tuple[Reference, ...]:
     studies = yaml.safe_load((FOLDER / "published_studies.yaml").read_text())
-    found: list[Reference] = []
+    references: list[Reference] = []
     for name, common in studies.items():
         text = (FOLDER / "tables" / f"{name}.csv").read_text()
         for row in csv.DictReader(text.splitlines()):
-            found += _references(name, common, row)
-    return tuple(found)
+            references += _references(name, common, row)
+    return tuple(references)
 
 
 def _references(study: str, common: dict[str, Any], row: dict[str, str]) -> list[Reference]:

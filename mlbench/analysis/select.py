@@ -21,11 +21,11 @@ def select(
 
     `studies` returns a study's records by its name. Raises UserError for a name that no record has.
     """
-    found = list(records)
-    every = found
+    selected = list(records)
+    every = selected
     for word in words:
-        found = _apply_filter(found, word, every, studies)
-    return found
+        selected = _apply_filter(selected, word, every, studies)
+    return selected
 
 
 def _apply_filter(
@@ -50,13 +50,12 @@ def _apply_filter(
 def fields(record: Record) -> dict[str, Any]:
     """Return what a record can be selected by: its configuration, flat, with groups by their names."""
     experiment = record.experiment.plain()
-    found = {name: value for name, value in flatten(experiment).items() if role(name) != "location"}
+    named = {name: value for name, value in flatten(experiment).items() if role(name) != "location"}
     groups = {name: value for name, value in experiment.items() if isinstance(value, dict)}
-    found |= {name: value["name"] for name, value in groups.items() if "name" in value}
-    found |= {"status": record.status, "source": record.source, "key": record.key, "seed": record.seed}
-    found |= {"run": record.run_id, "official": record.official}
-    found["recipe"] = record.experiment.task.recipe
-    return found
+    named |= {name: value["name"] for name, value in groups.items() if "name" in value}
+    of_record = ("status", "source", "key", "seed", "official")
+    named |= {name: getattr(record, name) for name in of_record}
+    return named | {"run": record.run_id, "recipe": record.experiment.task.recipe}
 
 
 def _matches(value: Any, wanted: Sequence[str]) -> bool:

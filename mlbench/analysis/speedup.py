@@ -33,16 +33,16 @@ class Speedup:
 
 def families(all_points: Sequence[Point]) -> list[list[Point]]:
     """Return the points that differ in their number of workers alone, one list each, few workers first."""
-    found: list[list[Point]] = []
+    groups: list[list[Point]] = []
     # The points with the most fields come first, so that a run that failed early joins the right family.
     for point in sorted(all_points, key=lambda one: -len(one.series)):
-        home = next((family for family in found if not differences(family[0], point)), None)
+        home = next((family for family in groups if not differences(family[0], point)), None)
         if home is None:
-            found.append([point])
+            groups.append([point])
         else:
             home.append(point)
     order = {id(point): place for place, point in enumerate(all_points)}
-    ordered = [sorted(family, key=lambda one: (one.workers, order[id(one)])) for family in found]
+    ordered = [sorted(family, key=lambda one: (one.workers, order[id(one)])) for family in groups]
     return sorted(ordered, key=lambda family: order[id(family[0])])
 
 

@@ -1,4 +1,4 @@
-"""Whether one rank keeps the others waiting, said only when the run shows it."""
+"""Whether one rank keeps the others waiting, reported only when the run shows it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Straggler:
 
 
 def straggler(lateness: Sequence[Sequence[LatenessBlock]], *, clock_error_s: float = 0.0) -> Straggler | None:
-    """Return the rank that is clearly late; None where none is, or where it cannot be told.
+    """Return the rank that is clearly late; None where none is, or where the run does not show it.
 
     `lateness[r]` are rank r's stretches of steps over the run. Steps that follow one another are alike, so a
     stretch counts once, by its median. The interval of their median is that of the sign test, exact for any
@@ -61,10 +61,10 @@ def latest(lateness: Sequence[Sequence[LatenessBlock]]) -> str | None:
     return f"rank {late.index(max(late))}, {duration(max(late))} after the mean of the others"
 
 
-def sentence(found: Straggler) -> str:
-    """Return what to tell a reader."""
+def sentence(late: Straggler) -> str:
+    """Return the straggler in words."""
     return (
-        f"rank {found.rank} keeps the others waiting: it came last in {percent(found.last)} of the steps "
-        f"(by chance {percent(found.chance)}), {duration(found.median_s)} after the mean of the others "
-        f"({duration(found.low_s)} to {duration(found.high_s)})"
+        f"rank {late.rank} keeps the others waiting: it came last in {percent(late.last)} of the steps "
+        f"(by chance {percent(late.chance)}), {duration(late.median_s)} after the mean of the others "
+        f"({duration(late.low_s)} to {duration(late.high_s)})"
     )

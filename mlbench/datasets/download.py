@@ -90,7 +90,7 @@ def _from_mirrors(
     wanted: dict[str, str],
     progress: Callable[[int, int | None], None],
 ) -> None:
-    """Fetch `target` from the first mirror that has it; UserError with what each of them said."""
+    """Fetch `target` from the first mirror that has it; UserError with the reason of each."""
     part = target.with_name(target.name + ".part")
     mirrors, failures = list(urls), dict[str, str]()
     for pause in (*PAUSES_S, None):
@@ -164,9 +164,9 @@ def _write(file: IO[bytes], block: bytes) -> None:
 
 def _fault(path: Path, size: int | None, wanted: dict[str, str]) -> str:
     """Say what is wrong with a file, "" when nothing is."""
-    found = path.stat().st_size
-    if size is not None and found != size:
-        return f"has {found:,} bytes instead of {size:,}"
+    actual_size = path.stat().st_size
+    if size is not None and actual_size != size:
+        return f"has {actual_size:,} bytes instead of {size:,}"
     for algorithm, digest in wanted.items():
         with path.open("rb") as file:
             actual = hashlib.file_digest(file, algorithm).hexdigest()

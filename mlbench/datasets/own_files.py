@@ -23,12 +23,12 @@ def together(config: Any, fields: Sequence[str]) -> list[Path]:
 
 def states(files: Iterable[Path], *, hint: str) -> list[tuple[str, int, int]]:
     """Return path, size and time of change of each file; UserError for one that is not there."""
-    found = []
+    state = []
     for file in files:
         if not file.is_file():
             raise UserError(f"there is no file {file}", hint=hint)
-        found.append((str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns))
-    return found
+        state.append((str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns))
+    return state
 
 
 def folder_name(kind: str, *state: Any) -> str:

@@ -69,10 +69,10 @@ def states(folder: Path) -> dict[str, State]:
 
 def _state(path: Path) -> State:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}", hint="prepare the data set again") from error
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _known(folder: Path) -> dict[str, Any]:

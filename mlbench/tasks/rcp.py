@@ -68,14 +68,14 @@ def files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
     for run in attempts.results(records):
         if run.goal is not None and (values := hyperparameters(run)):
             groups.setdefault(repr(sorted(values.items())), []).append(run)
-    found: dict[str, dict[str, Any]] = {}
+    benchmarks: dict[str, dict[str, Any]] = {}
     for runs in groups.values():
         reached = [run for run in runs if run.status == "goal_reached"]
         if len(reached) < rcp.FEWEST:
             continue
         experiment = runs[0].model_dump(mode="json")["experiment"]
         name, values = benchmark(experiment), hyperparameters(runs[0])
-        points = found.setdefault(name, {})
+        points = benchmarks.setdefault(name, {})
         label = f"{name}_ref_{values['global_batch_size']}"
         label += f"_{len(points)}" if label in points else ""
         points[label] = rcp.record(
@@ -86,7 +86,7 @@ def files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
             when=f"mlbench {runs[0].mlbench}, {max(run.ended_at for run in runs)[:10]}",
             platform=", ".join(sorted({run.experiment.hardware.name for run in runs})),
         )
-    return found
+    return benchmarks
 
 
 def warning(runs: Sequence[Record]) -> str | None:

@@ -8,7 +8,7 @@ import numpy as np
 MAX_POWER = 8  # of ten elements, MLBench 2020
 COLUMNS = (
     *("kind", "collective", "dtype", "backend", "device", "workers"),
-    *("size", "elements", "bytes", "repeats"),  # size: as asked; elements, bytes: as defined by `bus_factor`
+    *("size", "elements", "bytes", "repeats"),  # size: requested; elements, bytes: see `bus_factor`
     *("min_s", "mean_s", "p50_s", "p95_s", "p99_s", "max_s"),
     *("algbw_bytes_per_s", "busbw_bytes_per_s"),  # both from p50_s
     *("alpha_s", "beta_s_per_byte", "residual", "points"),
@@ -18,8 +18,8 @@ COLUMNS = (
 
 def sizes(points: int, largest: int) -> list[int]:
     """Return the distinct values of int(logspace(0, 8, points)) up to `largest`, in elements."""
-    asked = np.logspace(0, MAX_POWER, num=points).astype(np.int64)
-    return [int(size) for size in np.unique(asked) if size <= largest]
+    values = np.logspace(0, MAX_POWER, num=points).astype(np.int64)
+    return [int(size) for size in np.unique(values) if size <= largest]
 
 
 def magnitude(sent: int) -> str:

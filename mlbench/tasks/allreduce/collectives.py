@@ -132,7 +132,7 @@ class CollectiveCase:
 def reason_to_skip(collective: str, dtype: torch.dtype, base: Tensor, worker: Worker) -> str | None:
     """Return why this pair cannot be measured, or None; all ranks decide together.
 
-    A backend says what it lacks only when it is asked, so it is asked for one small message.
+    A backend reports what it lacks only when it is used, so it sends one small message.
     """
     if LEVELS * worker.world_size > EXACT[dtype]:
         return f"the sum over {worker.world_size} workers is not exact in {dtype}: it cannot be checked"
@@ -141,4 +141,4 @@ def reason_to_skip(collective: str, dtype: torch.dtype, base: Tensor, worker: Wo
         CollectiveCase.of(collective, dtype, worker.world_size, base=base, worker=worker).operation()
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
         refusal = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return next((told for told in worker.gather(refusal) if told), None)
+    return next((reason for reason in worker.gather(refusal) if reason), None)

@@ -42,12 +42,12 @@ QUANTITIES = (
 
 def lines(table: Iterable[Row], kind: str = "times") -> dict[Line, list[Row]]:
     """Return the rows of a kind by what they share, in the order of the table; sizes ascend."""
-    found: dict[Line, list[Row]] = {}
+    groups: dict[Line, list[Row]] = {}
     for row in table:
         if row["kind"] == kind and not row["wrong_elements"]:
             place = (row["backend"], row["device"], row["collective"], row["dtype"], row["workers"])
-            found.setdefault(place, []).append(row)
-    return found
+            groups.setdefault(place, []).append(row)
+    return groups
 
 
 def charts(
@@ -77,8 +77,8 @@ def _over_size(
 ) -> Chart:
     traces = []
     for label, groups in by_label.items():
-        for (backend, _, found, dtype, workers), rows in groups.items():
-            if found == collective:
+        for (backend, _, name, dtype, workers), rows in groups.items():
+            if name == collective:
                 sizes, values = _curve(rows, quantity.column)
                 name = ", ".join(filter(None, (label or f"{backend} x{workers}", dtype)))
                 texts = [f"{_size(x)}: {quantity.text(y)}" for x, y in zip(sizes, values, strict=True)]
@@ -180,11 +180,11 @@ def _fit_note(line: Line, row: Row, groups: dict[Line, list[Row]], network_gbit_
 
 def _curve(rows: list[Row], field: str) -> tuple[list[int], list[float]]:
     """Return the sizes in bytes, ascending, and the median of a field over the runs that measured each."""
-    found: dict[int, list[float]] = {}
+    by_size: dict[int, list[float]] = {}
     for row in rows:
-        found.setdefault(row["bytes"], []).append(row[field])
-    sizes = sorted(found)
-    return sizes, [median(found[size]) for size in sizes]
+        by_size.setdefault(row["bytes"], []).append(row[field])
+    sizes = sorted(by_size)
+    return sizes, [median(by_size[size]) for size in sizes]
 
 
 def _powers_of_ten(values: Iterable[float], text: Callable[[float], str]) -> tuple[tuple[float, str], ...]:

@@ -125,10 +125,10 @@ def _write_wikitext2(writer: DatasetWriter, *, root: Path) -> None:
     extract(archive, unpacked)
     files = {split: unpacked / "wikitext-2" / f"wiki.{split}.tokens" for split in WIKITEXT2_TOKENS}
     index = _numbered(word for file in files.values() for word in count_words(file, writer))
-    found = {split: writer.write(split, encode(file, index, writer)) for split, file in files.items()}
-    if found != WIKITEXT2_TOKENS or len(index) != WIKITEXT2_VOCABULARY:
+    tokens = {split: writer.write(split, encode(file, index, writer)) for split, file in files.items()}
+    if tokens != WIKITEXT2_TOKENS or len(index) != WIKITEXT2_VOCABULARY:
         raise UserError(
-            f"{archive} has {found} tokens and {len(index):,} words instead of {WIKITEXT2_TOKENS} and "
+            f"{archive} has {tokens} tokens and {len(index):,} words instead of {WIKITEXT2_TOKENS} and "
             f"{WIKITEXT2_VOCABULARY:,}",
             hint="remove it and let it be fetched again",
         )

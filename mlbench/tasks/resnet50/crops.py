@@ -46,9 +46,9 @@ def draw(
     wide, tall = wide[each, first], tall[each, first]
     left = np.floor(left[each, first] * (widths - wide + 1)).astype(np.int64)
     top = np.floor(top[each, first] * (heights - tall + 1)).astype(np.int64)
-    found = fits.any(axis=1)
+    cropped = fits.any(axis=1)
     boxes = np.stack([left, top, left + wide, top + tall], axis=1)
-    boxes = np.where(found[:, None], boxes, _centred(heights, widths))
+    boxes = np.where(cropped[:, None], boxes, _centred(heights, widths))
     return boxes, numbers[:, -1] < 0.5
 
 

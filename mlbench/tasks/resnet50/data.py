@@ -169,19 +169,18 @@ def _check(splits: "dict[str, Split]", *, sizes: dict[str, int] | None) -> None:
         )
     if sizes is None:
         return
-    found = {name: len(split.files) for name, split in splits.items()} | {"classes": len(train.classes)}
+    counts = {name: len(split.files) for name, split in splits.items()} | {"classes": len(train.classes)}
     wanted = sizes | {"classes": IMAGENET_CLASSES}
-    if found != wanted:
+    if counts != wanted:
         raise UserError(
-            f"{train.folder.parent} is not ImageNet-1k: it has {_counts(found)}, not {_counts(wanted)}",
+            f"{train.folder.parent} is not ImageNet-1k: it has {_counts(counts)}, not {_counts(wanted)}",
             hint="images of your own: task.train_folder=PATH task.val_folder=PATH division=open",
         )
 
 
-def _counts(found: dict[str, int]) -> str:
-    return (
-        f"{found['train']:,} training and {found['val']:,} validation images in {found['classes']:,} classes"
-    )
+def _counts(counts: dict[str, int]) -> str:
+    train, val, classes = (f"{counts[name]:,}" for name in ("train", "val", "classes"))
+    return f"{train} training and {val} validation images in {classes} classes"
 
 
 def _write(writer: DatasetWriter, split: str, batches: Iterator[pa.RecordBatch]) -> None:

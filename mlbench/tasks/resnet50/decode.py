@@ -45,8 +45,8 @@ class Pixels(NamedTuple):
 class Decoder:
     """Decodes, crops and resizes the images of a task."""
 
-    def __init__(self, found: Dataset, *, crop: int, resize: int, min_crop_area: float) -> None:
-        self.splits = {"train": found.train, "val": found.val}
+    def __init__(self, dataset: Dataset, *, crop: int, resize: int, min_crop_area: float) -> None:
+        self.splits = {"train": dataset.train, "val": dataset.val}
         self.crop, self.resize, self.min_crop_area = crop, resize, min_crop_area
 
     def decode(self, task: DecodeTask, pixels: np.ndarray) -> None:
@@ -81,10 +81,10 @@ def _opened(encoded: bytes) -> Image.Image:
 class Loader:
     """Gives the batches of tasks in order, decoded ahead by `processes` that live until `close`.
 
-    Processes write into a ring of batches of `largest` images, in memory that they share with this one, and
-    only say which is done: handing over tensors costs a handshake each, ten times as long. They are forked,
-    which takes milliseconds, and run NumPy and Pillow alone, which start no threads. With 0 processes a
-    batch is decoded when it is asked for.
+    Processes write into a ring of batches of `largest` images, in memory that they share with this one:
+    DataLoader's own tensors lie in /dev/shm, of which a container has little, and take more CPU time
+    (docs/performance.md). They are forked, which takes milliseconds, and run NumPy and Pillow alone, which
+    start no threads. With 0 processes a batch is decoded when its turn comes.
     """
 
     def __init__(self, decoder: Decoder, *, processes: int, largest: int) -> None:
@@ -95,7 +95,7 @@ class Loader:
         self._ring = np.frombuffer(mmap.mmap(-1, math.prod(shape)), np.uint8).reshape(shape)
         self._loader: DataLoader | None = DataLoader(
             SharedBuffer(decoder, self._ring),
-            sampler=TaskSampler(self._tasks),
+            sampler=self._tasks,
             batch_size=None,  # a task is a whole batch
             num_workers=processes,
             prefetch_factor=PREFETCH if processes else None,
@@ -125,23 +125,10 @@ class SharedBuffer(torch.utils.data.Dataset):
     def __init__(self, decoder: Decoder, ring: np.ndarray) -> None:
         self.decoder, self.ring = decoder, ring
 
-    def __getitem__(self, asked: tuple[int, DecodeTask]) -> int:
-        place, task = asked
+    def __getitem__(self, index: tuple[int, DecodeTask]) -> int:
+        place, task = index
         self.decoder.decode(task, self.ring[place, : len(task.rows)])
         return place
-
-
-class TaskSampler:
-    """The tasks as they are when an epoch begins, in the shape of a sampler."""
-
-    def __init__(self, tasks: list[tuple[int, DecodeTask]]) -> None:
-        self.tasks = tasks
-
-    def __iter__(self) -> Iterator[tuple[int, DecodeTask]]:
-        return iter(tuple(self.tasks))
-
-    def __len__(self) -> int:
-        return len(self.tasks)
 
 
 @dataclass(frozen=True)

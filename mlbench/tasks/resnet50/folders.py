@@ -79,10 +79,10 @@ def read(split: Split) -> Iterator[list[Encoded]]:
     faults: list[_Fault] = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         for begin in range(0, len(split.files), CHUNK):
-            found = list(threads.map(_read, split.files[begin : begin + CHUNK]))
-            faults += [each for each in found if isinstance(each, _Fault)]
+            images = list(threads.map(_read, split.files[begin : begin + CHUNK]))
+            faults += [each for each in images if isinstance(each, _Fault)]
             if not faults:
-                yield [each for each in found if isinstance(each, Encoded)]
+                yield [each for each in images if isinstance(each, Encoded)]
     if faults:
         listed = "; ".join(f"{_printable(fault.path)}: {fault.reason}" for fault in faults[:NAMED])
         more = f"; and {len(faults) - NAMED:,} more" if len(faults) > NAMED else ""

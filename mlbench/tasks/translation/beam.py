@@ -158,8 +158,8 @@ def _advance(
     beam.best_score = torch.where(better, value, beam.best_score)
     beam.best_words = torch.where(better[:, None], best, beam.best_words)
 
-    beam.score, kept = scores.masked_fill(ended, -math.inf).topk(beams)
-    words, parents = words.gather(1, kept), parents.gather(1, kept)
+    beam.score, best_open = scores.masked_fill(ended, -math.inf).topk(beams)
+    words, parents = words.gather(1, best_open), parents.gather(1, best_open)
     origin = parents + beams * torch.arange(sentences, device=words.device)[:, None]
     beam.words, beam.coverage = _reorder(beam.words, origin), _reorder(beam.coverage, origin)
     beam.words[:, :, length] = words

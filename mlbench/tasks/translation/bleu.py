@@ -34,7 +34,7 @@ def corpus_bleu(translations: Sequence[str], references: Sequence[str], worker: 
     # float64 counts exactly up to 2^53
     sums = worker.sum([*own.counts, *own.totals, own.sys_len, own.ref_len]).tolist()
     *grams, spoken, meant = map(int, sums)
-    matched, said = grams[:MAX_NGRAM_ORDER], grams[MAX_NGRAM_ORDER:]
-    score = BLEU.compute_bleu(matched, said, spoken, meant, smooth_method="exp")
-    tokenised = BLEU.compute_bleu(matched, said, spoken, meant, smooth_method="floor", effective_order=True)
+    matched, total = grams[:MAX_NGRAM_ORDER], grams[MAX_NGRAM_ORDER:]
+    score = BLEU.compute_bleu(matched, total, spoken, meant, smooth_method="exp")
+    tokenised = BLEU.compute_bleu(matched, total, spoken, meant, smooth_method="floor", effective_order=True)
     return Bleu(score.score, tokenised.score, signature=str(metric.get_signature()))

@@ -42,8 +42,8 @@ class RaggedColumn:
             length = length.clamp(max=max_length)
         place = torch.arange(width, device=at.device) - int(begin)
         inside = place < length
-        found = self.values[torch.where(inside, start + place.clamp(min=0), 0)].long()
-        found = torch.where(inside, found, torch.where(place == length, EOS, PAD))
+        ids = self.values[torch.where(inside, start + place.clamp(min=0), 0)].long()
+        ids = torch.where(inside, ids, torch.where(place == length, EOS, PAD))
         if begin:
-            found[:, 0] = BOS
-        return found.to(self.device, non_blocking=True)
+            ids[:, 0] = BOS
+        return ids.to(self.device, non_blocking=True)

@@ -55,15 +55,15 @@ MANIFESTS = {
 
 
 def manifest(config: Any) -> dict[str, Any]:
-    """Return what identifies the data set of `config`; UserError if its languages are not those asked for."""
+    """Return what identifies the data set of `config`; UserError for other languages than its own."""
     arrow.require_known(config.dataset, MANIFESTS)
-    asked = {"source": config.source, "target": config.target}
+    languages = {"source": config.source, "target": config.target}
     if parallel_files(config):
         # Other languages have other letters: none is dropped, the rarest become UNK.
-        changed = asked | {"latin1": False, "coverage": 0.9999}
+        changed = languages | {"latin1": False, "coverage": 0.9999}
         parameters = {k: v for k, v in PARAMETERS[config.dataset].items() if k not in CIPHER} | changed
         return own_files.MANIFEST | {"parameters": parameters}
-    if asked != LANGUAGES:
+    if languages != LANGUAGES:
         raise UserError(
             f"{config.dataset} is from en to de, not from {config.source} to {config.target}",
             hint="give files of your own with task.train_files and task.test_files",

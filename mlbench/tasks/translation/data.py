@@ -53,13 +53,13 @@ class Test:
         """Return the sentence of target sub-words up to the first EOS; PAD, BOS and padding say nothing."""
         from mlbench.tasks.translation import moses, subwords
 
-        kept = []
+        pieces = []
         for number in ids:
             if number == subwords.EOS:
                 break
             if number not in (subwords.PAD, subwords.BOS) and number < len(self.pieces):
-                kept.append(self.pieces[number])
-        return moses.detokenise(subwords.joined(kept), self.language)
+                pieces.append(self.pieces[number])
+        return moses.detokenise(subwords.joined(pieces), self.language)
 
 
 @dataclass(frozen=True)

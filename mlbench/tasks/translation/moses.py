@@ -52,8 +52,8 @@ def detokenise(words: list[str], language: str) -> str:
 def clean(pairs: list[tuple[str, str]], rules: Rules) -> Cleaned:
     """Tokenise pairs and drop those that break the rules."""
     sides = [tokenise(side, language) for side, language in zip(zip(*pairs), rules[:2])]  # noqa: B905
-    kept = [pair for pair in zip(*sides, strict=True) if _fits(pair, rules)]
-    sources, targets = [pair[0] for pair in kept], [pair[1] for pair in kept]
+    fitting = [pair for pair in zip(*sides, strict=True) if _fits(pair, rules)]
+    sources, targets = [pair[0] for pair in fitting], [pair[1] for pair in fitting]
     letters = CharCounts()
     letters.add(chain(sources, targets))
     return Cleaned(len(pairs), sources, targets, letters)

@@ -50,11 +50,11 @@ class CharCounts:
         CharCounts as frequent as the rarest of them belong to it too, so that ties decide nothing.
         """
         ranked = sorted(self.counts.items(), key=lambda item: -item[1])
-        needed, found, rarest = math.ceil(coverage * sum(self.counts.values())), 0, 0
+        needed, covered, rarest = math.ceil(coverage * sum(self.counts.values())), 0, 0
         for _, count in ranked:
-            if found >= needed:
+            if covered >= needed:
                 break
-            found, rarest = found + count, count
+            covered, rarest = covered + count, count
         return sorted(letter for letter, count in ranked if count >= rarest)
 
 

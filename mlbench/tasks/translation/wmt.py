@@ -142,12 +142,12 @@ SEGMENT = re.compile(r"<seg[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECASE)
 
 def segments(path: Path) -> list[str]:
     """Return the sentences of a test set in WMT's SGML; UserError if there is none."""
-    found = [
+    sentences = [
         " ".join(html.unescape(each).split())
         for each in SEGMENT.findall(path.read_text("utf-8", errors="replace"))
     ]
-    if not found:
+    if not sentences:
         raise UserError(
             f"{path.name} in the archive has no <seg>", hint="remove the archive and fetch it again"
         )
-    return found
+    return sentences
