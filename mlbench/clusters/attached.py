@@ -48,9 +48,9 @@ def connect(experiment: Experiment) -> Iterator[str]:
                 hint="a Ray that asks for a token wants RAY_AUTH_MODE=token here, too",
             ) from error
         except Exception as error:  # e.g. OSError: no Ray runs on this node, whose address it wants to bind
-            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"cluster=attached could not join the Ray at {address}: {said}",
+                f"cluster=attached could not join the Ray at {address}: {reason}",
                 hint="the command has to run on a node of that cluster, or be submitted as a Ray job",
             ) from error
     try:
@@ -69,10 +69,10 @@ def require_address(address: str) -> None:
             f"RAY_ADDRESS={address} is an address of Ray Client or of a job server, which no driver can join",
             hint="submit the command as a Ray job, or set RAY_ADDRESS=HOST:PORT on a node of the cluster",
         )
-    found = ADDRESS.fullmatch(address)
-    if found is None or not 0 < int(found["port"]) < 2**16:
+    match = ADDRESS.fullmatch(address)
+    if match is None or not 0 < int(match["port"]) < 2**16:
         raise UserError(f"RAY_ADDRESS={address} is not of the form HOST:PORT", hint=HINT)
-    if found["host"] in LOOPBACK:
+    if match["host"] in LOOPBACK:
         ray_env.stay_on_loopback()
 
 

@@ -106,15 +106,15 @@ def _servers() -> tuple[tuple[tuple[str, psutil.Process], ...], tuple[str, int] 
     from ray._private import worker
 
     session = worker._global_node.get_session_dir_path() if worker._global_node else ""
-    found = []
+    local = []
     for process in psutil.process_iter(["name", "cmdline"]):
         words = process.info["cmdline"] or ()
         if session and process.info["name"] in WHAT and any(session in word for word in words):
-            found.append((process.info["name"], process))
-    if any(name == persistent.SERVERS[0] for name, _ in found):
-        return tuple(found), None
+            local.append((process.info["name"], process))
+    if any(name == persistent.SERVERS[0] for name, _ in local):
+        return tuple(local), None
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    return tuple(found), (host.strip("[]"), int(port))
+    return tuple(local), (host.strip("[]"), int(port))
 
 
 def _answers(address: tuple[str, int]) -> bool:

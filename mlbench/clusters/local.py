@@ -76,11 +76,11 @@ def _init(address: str | None, *, verbose: bool) -> Any:
     except Exception as error:  # Ray raises whatever its servers die from
         with suppress(Exception):
             ray.shutdown()
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if address:
             hint = "`python -m mlbench.cluster stop` ends it; a run then starts its own"
-            raise UserError(f"the Ray at {address} does not answer: {said}", hint=hint) from error
-        raise UserError(f"Ray did not start: {said}", hint="verbose=true shows what it prints") from error
+            raise UserError(f"the Ray at {address} does not answer: {reason}", hint=hint) from error
+        raise UserError(f"Ray did not start: {reason}", hint="verbose=true shows what it prints") from error
 
 
 def _servers(session: str) -> set[psutil.Process]:

@@ -63,20 +63,20 @@ def warnings(*, before_run: bool) -> list[str]:
 
     The load average counts only `before_run`; afterwards the run itself is most of it.
     """
-    found = []
+    sentences = []
     cpu = ROOT / "sys/devices/system/cpu"
     governors = {_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
     slow = sorted(name for name in governors - {"performance"} if name)
     if slow:
-        found.append(f"the CPU frequency governor is {', '.join(slow)}, not performance")
+        sentences.append(f"the CPU frequency governor is {', '.join(slow)}, not performance")
     if _text(cpu / "intel_pstate/no_turbo") == "0" or _text(cpu / "cpufreq/boost") == "1":
-        found.append("turbo is on: the clock frequency depends on temperature and on other cores")
+        sentences.append("turbo is on: the clock frequency depends on temperature and on other cores")
     if _text(cpu / "smt/active") == "1":
-        found.append("SMT is on: two logical CPUs share a core")
+        sentences.append("SMT is on: two logical CPUs share a core")
     load, cpus = os.getloadavg()[0], usable_cpus()
     if before_run and load > cpus:
-        found.append(f"the load average was {load:.1f} on {cpus} CPUs before the run began")
-    return found
+        sentences.append(f"the load average was {load:.1f} on {cpus} CPUs before the run began")
+    return sentences
 
 
 def gpu_handles() -> tuple[Any, ...]:

@@ -175,7 +175,7 @@ def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
     After a failure the run repeats what came after its last checkpoint; what was measured of that before the
     failure is in the clock's time but no part of the run that reached the goal.
     """
-    found: list[tuple[Validation, list[PhaseTimes]]] = []
+    entries: list[tuple[Validation, list[PhaseTimes]]] = []
     failed = False
     for event in log:
         if event["key"] == "worker_failure":
@@ -183,12 +183,12 @@ def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
         if event["key"] == "validation":
             validation = Validation.model_validate(event["value"])
             if failed:
-                found = [entry for entry in found if entry[0].step < validation.step]
+                entries = [entry for entry in entries if entry[0].step < validation.step]
                 failed = False
-            found.append(
+            entries.append(
                 (validation, [PhaseTimes.from_plain(rank) for rank in event["metadata"]["phase_times"]])
             )
-    return found
+    return entries
 
 
 def _status(
@@ -296,10 +296,10 @@ def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool)
 def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:
     """Return what else the machines did while the run was measured, one sentence each."""
     here = end.hostname or "the driver's machine"
-    found = noise.disturbances(here, during=None, before=end.interference, shared=end.machine_shared)
+    sentences = noise.disturbances(here, during=None, before=end.interference, shared=end.machine_shared)
     for node in nodes:
-        found += noise.disturbances(node.hostname, during=node.interference, shared=node.machine_shared)
-    return found
+        sentences += noise.disturbances(node.hostname, during=node.interference, shared=node.machine_shared)
+    return sentences
 
 
 def _best(validations: Sequence[Validation], metric: str, direction: Any) -> float | None:

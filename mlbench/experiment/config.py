@@ -268,8 +268,8 @@ def compose(words: Sequence[str] = ()) -> Experiment:
     experiment = _validated(composed, parsed.errors)
     if parsed.errors or experiment is None:
         raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
-    found = (*_foreign(parsed), *_deviations(experiment, reference))
-    return experiment.model_copy(update={"deviations": found})
+    differences = (*_foreign(parsed), *_deviations(experiment, reference))
+    return experiment.model_copy(update={"deviations": differences})
 
 
 def _foreign(parsed: overrides.Overrides) -> Iterator[Deviation]:
@@ -293,37 +293,39 @@ def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Devia
         raise UserError("; ".join(faults), hint="a file in conf/ is not valid")
     division = reference.division
     free = (*division.free, *(f"task.{field}" for field in type(reference.task).FREE))
-    found = deviations(experiment.plain(), reference.plain(), division.model_copy(update={"free": free}))
+    differences = deviations(
+        experiment.plain(), reference.plain(), division.model_copy(update={"free": free})
+    )
     if division.name == "closed":
-        refused = [one for one in found if not one.declared]
+        refused = [one for one in differences if not one.declared]
         hint = "restore the reference value, or use division=open, which lists it in the result"
         if any(one.rule == "R2" for one in refused):  # no division allows these
             hint = "goal=NUMBER sets another goal; other data are a task of your own: docs/adding-a-task.md"
     else:
-        refused = [one for one in found if one.fixed]
+        refused = [one for one in differences if one.fixed]
         hint = "make it a task of your own: docs/adding-a-task.md"
     if refused:
         raise UserError("; ".join(map(str, refused)), hint=hint)
-    return found
+    return differences
 
 
 def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None:
     """Validate with the Config of the chosen task, sync strategy and cluster; add one sentence an error."""
     parts: dict[str, Any] = dict(composed)
-    found: list[tuple[str, ValidationError]] = []
+    problems: list[tuple[str, ValidationError]] = []
     for group, base in PLUGIN_GROUPS.items():
         module = plugins.load(group, composed[group]["name"])
         try:
             parts[group] = getattr(module, "Config", base).model_validate(composed[group])
         except ValidationError as error:
-            found.append((f"{group}.", error))
-    broken = tuple(prefix for prefix, _ in found)
+            problems.append((f"{group}.", error))
+    broken = tuple(prefix for prefix, _ in problems)
     try:
         experiment = Experiment.model_validate(parts)
     except ValidationError as error:
-        found.append(("", error))
+        problems.append(("", error))
         experiment = None
-    for prefix, error in found:
+    for prefix, error in problems:
         for problem in error.errors():
             place = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
             if not prefix and place.startswith(broken):
@@ -333,7 +335,7 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
                 continue  # the other half of what a goal may be
             if sentence not in errors:
                 errors.append(sentence)
-    return experiment if not found else None
+    return experiment if not problems else None
 
 
 COMPLAINTS = {  # by the beginning of pydantic's name of an error

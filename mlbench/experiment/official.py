@@ -71,20 +71,20 @@ def reasons(
 ) -> list[str]:
     """Return why a run is not official, one sentence each; empty for one that is."""
     experiment = start.experiment
-    found = list(_of_the_choice(experiment, status))
-    found += [f"deviation: {deviation}" for deviation in start.deviations]
-    if not found:  # only what claims to be official is held against the published data and recipe
-        found += _of_recipe(experiment, frozen)
-        found += _of_data(experiment.task.dataset, result, frozen)
-    found += _of_code(start, result.nodes, frozen)
-    found += _of_environment(start, result.nodes)
-    found += [f"the machine was busy: {one}" for one in start.warnings if "load average" in one]
-    found += [f"caveat: {caveat}" for caveat in caveats]
+    sentences = list(_of_the_choice(experiment, status))
+    sentences += [f"deviation: {deviation}" for deviation in start.deviations]
+    if not sentences:  # only what claims to be official is held against the published data and recipe
+        sentences += _of_recipe(experiment, frozen)
+        sentences += _of_data(experiment.task.dataset, result, frozen)
+    sentences += _of_code(start, result.nodes, frozen)
+    sentences += _of_environment(start, result.nodes)
+    sentences += [f"the machine was busy: {one}" for one in start.warnings if "load average" in one]
+    sentences += [f"caveat: {caveat}" for caveat in caveats]
     if result.data_changed:
-        found.append("the data set changed while the run was training on it")
+        sentences.append("the data set changed while the run was training on it")
     if start.imported is not None:
-        found.append("imported: what it claims was not measured here")
-    return list(dict.fromkeys(found))
+        sentences.append("imported: what it claims was not measured here")
+    return list(dict.fromkeys(sentences))
 
 
 def _of_the_choice(experiment: Experiment, status: str) -> Iterator[str]:

@@ -99,14 +99,14 @@ def folder(address: str) -> Path:
 
 def files(group: str, searchpath: Sequence[str] = ()) -> dict[str, Path]:
     """Return the YAML files of a configuration group by name; UserError where two have one name."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for root in (own_conf(), *map(folder, (*conf_packages(), *searchpath))):
         for path in sorted((root / group).glob("*.yaml")):
-            if path.stem in found:
-                both = f"{found[path.stem]} and {path}"
+            if path.stem in paths:
+                both = f"{paths[path.stem]} and {path}"
                 raise UserError(f"{group}={path.stem} is both {both}", hint="rename one")
-            found[path.stem] = path
-    return dict(sorted(found.items()))
+            paths[path.stem] = path
+    return dict(sorted(paths.items()))
 
 
 @cache

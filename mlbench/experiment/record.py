@@ -386,12 +386,12 @@ def find(output_root: Path, *, key: str, seed: int) -> list[Record]:
 
     A run folder's name ends in the seed. Runs that were imported do not count: they are of other machines.
     """
-    found = []
+    runs = []
     for path in sorted(output_root.glob(f"*-{seed:x}/record.json")):
         try:
             record = load(path)
         except (FileNotFoundError, UserError):
             continue  # damaged, or another version's, which has another key
         if record.key == key and record.seed == seed and not record.imported:
-            found.append(record)
-    return found
+            runs.append(record)
+    return runs

@@ -15,7 +15,7 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
 
     A record's run_id is its folder's name, so whoever has a record knows its folder.
     """
-    found, complaints = [], []
+    readable, complaints = [], []
     for path in sorted(output_root.glob("*/record.json")):
         try:
             one = record.load(path)
@@ -23,10 +23,10 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
             complaints.append(str(error))
             continue
         if one.run_id == path.parent.name:
-            found.append(one)
+            readable.append(one)
         else:
             complaints.append(f"{path} is the record of another run, {one.run_id}")
-    return found, complaints
+    return readable, complaints
 
 
 def damaged(output_root: Path, word: str) -> Path | None:
@@ -56,16 +56,16 @@ def matching(names: Sequence[str], word: str) -> list[str]:
 def folder(output_root: Path, word: str) -> Path:
     """Return the folder of the one run that a word names (see `matching`)."""
     names = sorted(path.parent.name for path in output_root.glob("*/record.json"))
-    found = matching(names, word)
-    if len(found) == 1:
-        return output_root / found[0]
-    if not found:
+    matches = matching(names, word)
+    if len(matches) == 1:
+        return output_root / matches[0]
+    if not matches:
         unfinished = (output_root / word / events.NAME).exists()
         hint = results_command("sync" if unfinished else "list", output_root)
         raise UserError(f"no finished run in {output_root} is called {word!r}", hint=hint)
     raise UserError(
-        f"{word!r} is a part of {len(found)} runs' names",
-        hint=f"the newest are {', '.join(found[-2:])}; `show last` takes the newest of all",
+        f"{word!r} is a part of {len(matches)} runs' names",
+        hint=f"the newest are {', '.join(matches[-2:])}; `show last` takes the newest of all",
     )
 
 

@@ -184,12 +184,12 @@ def records(study: Study, output_root: Path) -> list[Record]:
     ]
 
 
-def lost_attempts(place: Path, found: Sequence[Record]) -> list[str]:
-    """Return a sentence for each attempt in a study's log whose run is not among `found`.
+def lost_attempts(place: Path, records: Sequence[Record]) -> list[str]:
+    """Return a sentence for each attempt in a study's log whose run is not among `records`.
 
     Its command ended before there was a run, or the run was deleted.
     """
-    known = {run.run_id for run in found}
+    known = {run.run_id for run in records}
     log = events.read(place / LOG) if (place / LOG).exists() else []
     return [
         f"{value['trial']}: {value['status']}: "

@@ -70,9 +70,9 @@ def missing_ranks(answer: str) -> str | None:
     Rank 0 asks all others. Another rank knows only that rank 0 did not answer: dead itself, or gone because
     it has found somebody else missing, which its own sentence then says.
     """
-    found = re.search(r"Ranks? ([\d, ]+) failed to pass", answer)
-    if found:
-        return found[1].strip()
+    match = re.search(r"Ranks? ([\d, ]+) failed to pass", answer)
+    if match:
+        return match[1].strip()
     return "0" if re.search(r"(?:from|to) rank 0\b", answer) else None
 
 

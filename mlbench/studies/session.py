@@ -217,17 +217,17 @@ def _attempts(
     was measured elsewhere or its folder is gone, is brought here. The store is asked for the `old` trials
     only: a seed that has just been drawn is nobody's.
     """
-    found = {}
+    by_trial = {}
     for trial in study.trials(plan):
         experiment = known[trial.point.key]
         for log in output_root.glob(f"*-{trial.seed:x}/{events.NAME}"):
             if not (log.parent / "record.json").exists():
                 sync.upload(log.parent, log.parent.name, experiment.store)
-        found[trial.id] = study.attempts(trial, output_root)
-        finished = any(one.status in FINISHED for one in found[trial.id])
+        by_trial[trial.id] = study.attempts(trial, output_root)
+        finished = any(one.status in FINISHED for one in by_trial[trial.id])
         if not finished and trial.id in old:
-            found[trial.id] += _from_store(trial, experiment, output_root)
-    return found
+            by_trial[trial.id] += _from_store(trial, experiment, output_root)
+    return by_trial
 
 
 def _from_store(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:
@@ -249,7 +249,7 @@ def publish(result: StudyResult) -> None:
     status = "FAILED" if result.unmeasured else "FINISHED"
     place = {"output_root": result.output_root, "uri": result.store}
     try:
-        parent_runs.write(result.study, result.records, **place, status=status, found=groups)
+        parent_runs.write(result.study, result.records, **place, status=status, groups=groups)
     except Exception as error:  # whatever MLflow and what lies below it raise: the study has lost nothing
         reason = without_credentials(str(error)).splitlines()[0]
         later = run_folders.results_command("sync", result.output_root)

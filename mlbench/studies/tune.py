@@ -112,13 +112,13 @@ class TuneThread(threading.Thread):
 
 def running(log: Path) -> dict[str, dict[str, Any]]:
     """Return what the log says of the trials that have started and not ended, by trial."""
-    found: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, Any]] = {}
     for event in events.read(log) if log.exists() else ():
         if event["key"] == STARTED:
-            found[event["value"]["trial"]] = event["value"]
+            values[event["value"]["trial"]] = event["value"]
         elif event["key"] == ENDED:
-            found.pop(event["value"]["trial"], None)
-    return found
+            values.pop(event["value"]["trial"], None)
+    return values
 
 
 def _is_run(pid: int) -> bool:
@@ -178,12 +178,12 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
         )
         events.append(context.log, STARTED, about | {"pid": process.pid}, kind="INTERVAL_START")
         code = process.wait()
-    found = [run for run in study.attempts(trial, context.output_root) if run.run_id not in before]
+    runs = [run for run in study.attempts(trial, context.output_root) if run.run_id not in before]
     ended = {
         "trial": trial.id,
-        "run_id": found[-1].run_id if found else None,
-        "status": found[-1].status if found else "failed",
-        "error": found[-1].error if found else _last_line(output, code),
+        "run_id": runs[-1].run_id if runs else None,
+        "status": runs[-1].status if runs else "failed",
+        "error": runs[-1].error if runs else _last_line(output, code),
         "seconds": clock.monotonic() - begun,
     }
     events.append(context.log, ENDED, ended, kind="INTERVAL_END")

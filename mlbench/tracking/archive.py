@@ -43,13 +43,13 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 def export(folder: Path, target: Path) -> Path:
     """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written."""
-    found = record.load(folder / RECORD)
-    files = run_files.texts(found, events.read(folder / events.NAME))
-    found = Record.model_validate_json(files[RECORD])
+    result = record.load(folder / RECORD)
+    files = run_files.texts(result, events.read(folder / events.NAME))
+    result = Record.model_validate_json(files[RECORD])
     log = [json.loads(line) for line in files[events.NAME].splitlines()]
-    plain = found.model_dump(mode="json", include=set(PROVENANCE))
+    plain = result.model_dump(mode="json", include=set(PROVENANCE))
     files["provenance.json"] = json.dumps(plain, indent=2, allow_nan=False)
-    files["mllog.txt"] = mllog.text(found, log)
+    files["mllog.txt"] = mllog.text(result, log)
     unfinished = target.with_name(f".{target.name}.part")
     try:
         if target.exists():
@@ -67,18 +67,18 @@ def export(folder: Path, target: Path) -> Path:
 
 def paths(words: Sequence[str]) -> list[Path]:
     """Return the zip files that the words name: files, and folders with all zips below them, in order."""
-    found: list[Path] = []
+    archives: list[Path] = []
     for place in map(Path, words):
         if place.is_dir():
             below = sorted(path for path in place.rglob("*.zip") if path.is_file())
             if not below:
                 raise UserError(f"no zip file below {place}")
-            found += below
+            archives += below
         elif place.is_file():
-            found.append(place)
+            archives.append(place)
         else:
             raise UserError(f"there is no file or folder {place}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(archives))
 
 
 def load(zips: Sequence[Path]) -> Iterator[tuple[Path, Record | UserError, Log]]:
@@ -97,13 +97,13 @@ def _run(path: Path) -> tuple[Record, Log]:
             raise _refusal(path, f"{name} is missing: it is no export of mlbench")
     plain = _json(path, RECORD, files[RECORD])
     try:
-        found = Record.model_validate(plain)
+        result = Record.model_validate(plain)
     except ValidationError as error:
         raise _changed(path, ".".join(map(str, error.errors()[0]["loc"])), plain) from error
-    if not RUN_ID.fullmatch(found.run_id) or not found.run_id.endswith(f"-{found.seed:x}"):
-        raise _refusal(path, f"{found.run_id[:80]!r} is no name of a run")
-    _check_experiment(path, found)
-    log = _log(path, files[events.NAME], found)
+    if not RUN_ID.fullmatch(result.run_id) or not result.run_id.endswith(f"-{result.seed:x}"):
+        raise _refusal(path, f"{result.run_id[:80]!r} is no name of a run")
+    _check_experiment(path, result)
+    log = _log(path, files[events.NAME], result)
     start = log[0]["value"] | {"imported": {"file": path.name, "sha256": sha256}}
     # Where the run was recorded is not where its copy is: nothing is sent to, or deleted from, that store.
     start["experiment"] = start["experiment"] | {"tracking_uri": None}
@@ -165,19 +165,19 @@ def _not_a_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number")
 
 
-def _check_experiment(path: Path, found: Record) -> None:
+def _check_experiment(path: Path, result: Record) -> None:
     """Refuse a task that is not known here: a record keeps its fields as they are."""
-    task = found.experiment.task
+    task = result.experiment.task
     if task.name not in config.choices("task"):
         raise _refusal(path, f"{RECORD} is of a task that is not known here ({task.name[:40]})")
     try:
         registry.load(task.name).Config.model_validate_json(task.model_dump_json(), strict=True)
     except ValidationError as error:
         field = f"experiment.task.{'.'.join(map(str, error.errors()[0]['loc']))}"
-        raise _changed(path, field, {"mlbench": found.mlbench}) from error
+        raise _changed(path, field, {"mlbench": result.mlbench}) from error
 
 
-def _log(path: Path, text: str, found: Record) -> Log:
+def _log(path: Path, text: str, result: Record) -> Log:
     """Return the event log; UserError where it is not the record's, or MLflow cannot be written from it."""
     log: Log = [_json(path, events.NAME, line) for line in text.splitlines()]
     for event in log:
@@ -187,7 +187,7 @@ def _log(path: Path, text: str, found: Record) -> Log:
     if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
         raise _refusal(path, f"{events.NAME} is not the whole log of a run")
     try:
-        verify_against_log(found, log)
+        verify_against_log(result, log)
     except UserError as error:
         raise _refusal(path, str(error)) from error
     try:
@@ -195,7 +195,7 @@ def _log(path: Path, text: str, found: Record) -> Log:
         mapping.start_tags(start)
         mapping.params(start)
         mapping.validation_metrics(log)
-        mapping.end_metrics(found, ended=datetime.fromisoformat(found.ended_at).timestamp())
+        mapping.end_metrics(result, ended=datetime.fromisoformat(result.ended_at).timestamp())
         datetime.fromtimestamp(start.begun)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError) as error:
         raise _refusal(path, f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error

@@ -60,10 +60,10 @@ class TrackingClient:
 
     def delete(self, run_id: str) -> bool:
         """Delete the runs of this mlbench run; MLflow keeps them as deleted until `mlflow gc`."""
-        found = list(self.search(f"tags.`{RUN_ID}` = '{run_id}'"))
-        for run in found:
+        matches = list(self.search(f"tags.`{RUN_ID}` = '{run_id}'"))
+        for run in matches:
             self.mlflow.delete_run(run.info.run_id)
-        return bool(found)
+        return bool(matches)
 
     def records(self, *, key: str, seed: int, statuses: Sequence[str]) -> Iterator[str]:
         """Yield the records, as JSON, of complete runs with this key, seed and status, newest first.
@@ -156,19 +156,19 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     if artifacts is not None and uri.startswith("sqlite:///"):
         Path(uri[len("sqlite:///") :]).parent.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(uri)
-    found = client.get_experiment_by_name(EXPERIMENT)
-    if found is not None:
-        return TrackingClient(client, found.experiment_id)
+    known = client.get_experiment_by_name(EXPERIMENT)
+    if known is not None:
+        return TrackingClient(client, known.experiment_id)
     if artifacts is None:
         return None
     place = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
     try:
         return TrackingClient(client, client.create_experiment(EXPERIMENT, artifact_location=place))
     except MlflowException:
-        found = client.get_experiment_by_name(EXPERIMENT)  # another run may have just made it
-        if found is None:
+        known = client.get_experiment_by_name(EXPERIMENT)  # another run may have just made it
+        if known is None:
             raise
-        return TrackingClient(client, found.experiment_id)
+        return TrackingClient(client, known.experiment_id)
 
 
 def _short(tags: dict[str, str]) -> dict[str, str]:

@@ -48,12 +48,12 @@ def write(
     output_root: Path,
     uri: str,
     status: str,
-    found: "Sequence[Group] | None" = None,
+    groups: "Sequence[Group] | None" = None,
 ) -> str:
     """Write the parent: aggregates, tags, and the report's files; return its MLflow id.
 
     - status: FINISHED, FAILED or KILLED.
-    - found: the records' groups (report.writer.groups), where the caller has them.
+    - groups: the records' groups (report.writer.groups), where the caller has them.
 
     Raises what MLflow raises, and may then be called again.
     """
@@ -62,13 +62,13 @@ def write(
     client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
     assert client is not None
     ended = max((datetime.fromisoformat(run.ended_at).timestamp() for run in records), default=0.0)
-    found = writer.groups(records) if found is None else found
-    metrics = [Metric(*one[:2], round(ended * 1000), one[2]) for one in writer.metrics(found)]
+    groups = writer.groups(records) if groups is None else groups
+    metrics = [Metric(*one[:2], round(ended * 1000), one[2]) for one in writer.metrics(groups)]
     run = parent(client, output_root, plan.name)
     if _written(client, run) - {(m.name, m.step, m.value) for m in metrics}:
         client.mlflow.delete_run(run)
         run = parent(client, output_root, plan.name)
-    client.log(run, metrics=metrics, tags=tags(plan, records, found))
+    client.log(run, metrics=metrics, tags=tags(plan, records, groups))
     place = study.folder(output_root, plan.name)
     client.mlflow.log_artifact(run, str(place / study.PLAN))
     if (place / study.REPORT).is_dir():
@@ -84,12 +84,12 @@ def write(
 
 def tags(plan: Study, records: Sequence[Record], groups: "Sequence[Group]") -> dict[str, str]:
     """Return the parent's tags: what all its runs share, so that two studies compare side by side."""
-    found: dict[str, set[str]] = {field: set() for field in FIELDS}
+    values_by_field: dict[str, set[str]] = {field: set() for field in FIELDS}
     all_points = [point for group in groups for point in group.points]
     for point in all_points:
         for field in FIELDS:
-            found[field].add(str(getattr(point, field) or ""))
-    shared = {field: ", ".join(sorted(values)) for field, values in found.items() if any(values)}
+            values_by_field[field].add(str(getattr(point, field) or ""))
+    shared = {field: ", ".join(sorted(values)) for field, values in values_by_field.items() if any(values)}
     counts = {
         "runs": str(sum(point.n for point in all_points)),
         "attempts": str(len(records)),

@@ -24,9 +24,9 @@ _TASK_RESULT = {
 }
 
 
-def texts(found: Record, log: Log) -> dict[str, str]:
+def texts(original: Record, log: Log) -> dict[str, str]:
     """Return the files' texts by name."""
-    clean = Record.model_validate(without_credentials(found.model_dump(mode="json")))
+    clean = Record.model_validate(without_credentials(original.model_dump(mode="json")))
     lines = [json.dumps(without_credentials(event), allow_nan=False) + "\n" for event in log]
     files = {
         RECORD: clean.model_dump_json(indent=2),

@@ -123,13 +123,13 @@ def recover(folder: Path) -> Record:
     """
     log = events.read(folder / events.NAME)
     try:
-        found = record.load(folder / "record.json")
+        result = record.load(folder / "record.json")
     except (FileNotFoundError, UserError):
-        found = _rebuilt(folder, log)
-        found.save(folder)
-    if _stops(log)[-1:] != [found.status]:
-        events.append(folder / events.NAME, "run_stop", {"status": found.status}, kind="INTERVAL_END")
-    return found
+        result = _rebuilt(folder, log)
+        result.save(folder)
+    if _stops(log)[-1:] != [result.status]:
+        events.append(folder / events.NAME, "run_stop", {"status": result.status}, kind="INTERVAL_END")
+    return result
 
 
 def _stops(log: list[dict[str, Any]]) -> list[str]:

@@ -115,21 +115,21 @@ class RunUpload:
         return run
 
     def _close(self, client: TrackingClient, run: str) -> None:
-        found = record.load(self.folder / "record.json")
-        ended = datetime.fromisoformat(found.ended_at).timestamp()
+        result = record.load(self.folder / "record.json")
+        ended = datetime.fromisoformat(result.ended_at).timestamp()
         client.log(
             run,
-            metrics=mapping.end_metrics(found, ended=ended),
-            tags=mapping.end_tags(found),
+            metrics=mapping.end_metrics(result, ended=ended),
+            tags=mapping.end_tags(result),
         )
         with tempfile.TemporaryDirectory() as files:
-            _write_files(self.folder, found, Path(files))
-            client.close_run(run, folder=Path(files), status=found.status, ended=ended)
+            _write_files(self.folder, result, Path(files))
+            client.close_run(run, folder=Path(files), status=result.status, ended=ended)
 
 
-def _write_files(folder: Path, found: Record, files: Path) -> None:
+def _write_files(folder: Path, result: Record, files: Path) -> None:
     """Write what MLflow gets of the run in `folder`: its files, figures, and the task's table."""
-    for name, text in run_files.texts(found, events.read(folder / events.NAME)).items():
+    for name, text in run_files.texts(result, events.read(folder / events.NAME)).items():
         (files / name).write_text(text)
     clean = record.load(files / run_files.RECORD)
     for trace in clean.profile.files if clean.profile else []:
@@ -140,18 +140,18 @@ def _write_files(folder: Path, found: Record, files: Path) -> None:
     _table(clean, files)
 
 
-def _table(found: Record, files: Path) -> None:
+def _table(result: Record, files: Path) -> None:
     """Write the task's table as Parquet, and as a figure where the task has one."""
-    if not found.table:
+    if not result.table:
         return
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist(found.table), files / "table.parquet")
-    report = registry.report(found.experiment.task.name)
-    if report and found.source == "mlbench":  # others' tables have no percentiles to draw
-        rate = found.experiment.hardware.network_gbit_per_s
-        charts = report.charts({"": found.table}, about=found.run_id, network_gbit_per_s=rate)
+    pq.write_table(pa.Table.from_pylist(result.table), files / "table.parquet")
+    report = registry.report(result.experiment.task.name)
+    if report and result.source == "mlbench":  # others' tables have no percentiles to draw
+        rate = result.experiment.hardware.network_gbit_per_s
+        charts = report.charts({"": result.table}, about=result.run_id, network_gbit_per_s=rate)
         render.save(charts, files / "table.png", columns=2)
 
 
