@@ -1,12 +1,13 @@
-"""What the timed loop and the tasks' models cost: our steps against plain PyTorch ones on the same batches.
+"""What the timed loop and the tasks' models cost: our steps against the references' on the same batches.
 
-    python tests/performance/steps.py --rounds 10 --scale mini
+    python tests/performance/steps.py --rounds 10 --scale mini --variants
     python tests/performance/steps.py --rounds 5 --scale official gnmt transformer
 
 - ours: what the task hands to the loop, through the loop's own `train_step` with the real clock
-- plain: tests/performance/plain, which builds the same model of torch's own layers and measures nothing
+- reference: tests/performance/references, which share no code with mlbench and measure nothing
+- variants: those that the reference tried, one after the other in every round
 
-A round runs the same steps both ways, in turn first; the ratio is paired within a round. With --cpu-time
+A round runs the same steps all ways, in turn first; the ratio is paired within a round. With --cpu-time
 seconds are those that the process computed, for a machine that does other work, too. Official data are not
 needed: the models and recipes are the official ones, the batches are stand-ins of the same format and
 shape, fewer a step, and the table says what was cut. Prints a part of docs/performance.md.
@@ -28,7 +29,7 @@ from unittest import mock
 
 import pyarrow as pa
 import torch
-from plain import Plain, build
+from references import Reference, autocast, build, size_of, train_step
 
 from mlbench.analysis.bootstrap import interval, median
 from mlbench.clusters import node
@@ -59,10 +60,9 @@ VOCABULARY = {"awdlstm": 33_278, "gnmt": 32_320, "transformer": 33_712}  # words
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds a step of both sides in every round, and what a step was."""
+    """Seconds a step of every side in every round, and what a step was."""
 
-    ours: list[float]
-    plain: list[float]
+    sides: dict[str, list[float]]  # "ours", "reference" and the variants' words
     steps: int  # of a round
     batch: float  # samples of a step, mean
     unit: str
@@ -75,6 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--scale", choices=("mini", "official"), default="mini")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cpu-time", action="store_true", help="count the process's CPU seconds")
+    parser.add_argument("--variants", action="store_true", help="also what the references tried")
     parser.add_argument("--data", type=Path, help="data_root of prepared data; default: made anew")
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"default: {' '.join(TRAINED)}")
     options = parser.parse_args(arguments)
@@ -83,12 +84,19 @@ def main(arguments: Sequence[str]) -> int:
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.tasks or TRAINED:
+            words = variants(name) if options.variants else ()
             found = measure(
-                name, options.scale, options.data or Path(folder), rounds=options.rounds, clock=clock
+                name,
+                options.scale,
+                options.data or Path(folder),
+                rounds=options.rounds,
+                clock=clock,
+                words=words,
             )
-            lines.append(row(name, options.scale, found))
-            print(lines[-1], file=sys.stderr, flush=True)
+            lines += rows(name, options.scale, found)
+            print("\n".join(lines[-len(words) - 1 :]), file=sys.stderr, flush=True)
             gc.collect()  # models and loops refer to each other
+            torch.compiler.reset()
     print(heading(options, arguments))
     print("\n".join(lines))
     if options.scale == "official":
@@ -96,16 +104,25 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def measure(name: str, scale: str, root: Path, *, rounds: int, clock: Clock = monotonic) -> Measured:
-    """Return both sides' seconds a step in each round."""
+def variants(name: str) -> tuple[str, ...]:
+    """Return what the reference of a task tried, a word each."""
+    return import_module(f"references.{name}").VARIANTS
+
+
+def measure(
+    name: str, scale: str, root: Path, *, rounds: int, clock: Clock = monotonic, words: Sequence[str] = ()
+) -> Measured:
+    """Return every side's seconds a step in each round."""
     config, worker = configuration(name, scale), Worker(seed=1, data_root=root)
     with stand_in(name) if scale == "official" else nullcontext():
         setup = registry.build(config, worker)
     data = setup.load()
-    sides = {
-        "ours": Ours(setup, worker).train_steps,
-        "plain": by_plain(build(config, setup.model), setup),
-    }
+    size = size_of(name, setup.model)
+    sides = {"ours": Ours(setup, worker).train_steps}
+    for word in ("", *words):
+        chosen = dict([word.split("=")]) if word else {}
+        reference = build(config, size, chosen)
+        sides[word or "reference"] = by_reference(reference, setup, chosen)
     few = list(islice(endless(setup, data), 3))
     once = max([timed(side, few, clock) / len(few) for side in sides.values() for _ in range(2)][1::2])
     steps = list(islice(endless(setup, data), max(1, min(MOST_STEPS, round(BLOCK_S / once)))))
@@ -115,7 +132,7 @@ def measure(name: str, scale: str, root: Path, *, rounds: int, clock: Clock = mo
             seconds[side].append(timed(sides[side], steps, clock) / len(steps))
     setup.close()
     return Measured(
-        **{side: each[WARM_UP:] for side, each in seconds.items()},
+        sides={side: each[WARM_UP:] for side, each in seconds.items()},
         steps=len(steps),
         batch=sum(setup.samples(batch) for step in steps for batch in step) / len(steps),
         unit=setup.sample_unit,
@@ -141,15 +158,19 @@ class Ours(loop.Run):
         self.timer.pop()
 
 
-def by_plain(plain: Plain, setup: TrainingSetup) -> Callable[[Sequence[Any]], None]:
-    """Return the plain way through the steps, at the lr that our side has reached."""
+def by_reference(
+    reference: Reference, setup: TrainingSetup, words: dict[str, str]
+) -> Callable[[Sequence[Any]], None]:
+    """Return the reference's way through the steps, at the lr that our side has reached."""
+    net: Any = torch.compile(reference.model) if "compile" in words else reference.model
+    precision = autocast(words)
 
     def train(steps: Sequence[Any]) -> None:
-        plain.model.train()
-        for group in plain.optimizer.param_groups:
+        reference.model.train()
+        for group in reference.optimizer.param_groups:
             group["lr"] = setup.optimizer.param_groups[0]["lr"]
         for micro_batches in steps:
-            plain.step(micro_batches)
+            train_step(reference, net, micro_batches, precision)
 
     return train
 
@@ -205,16 +226,21 @@ SHAPED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def row(name: str, scale: str, found: Measured) -> str:
-    """Return a task's row of the table."""
-    ratios = [plain / ours for ours, plain in zip(found.ours, found.plain, strict=True)]
-    ends = interval(ratios)
-    told = f"{ends.low:.3f} to {ends.high:.3f}" if ends else ""
-    ours, plain = (f"{1e3 * median(side):.4g}" for side in (found.ours, found.plain))
-    batch = f"{found.batch:.0f} {found.unit}"
-    return (
-        f"| {name} | {scale} | {batch} | {found.steps} | {median(ratios):.3f} | {told} | {ours} | {plain} |"
-    )
+def rows(name: str, scale: str, found: Measured) -> list[str]:
+    """Return a task's rows of the table: ours against the reference, then the variants against it."""
+    reference = found.sides["reference"]
+    lines = []
+    for side, seconds in found.sides.items():
+        if side == "reference":
+            continue
+        ratios = [theirs / own for own, theirs in zip(seconds, reference, strict=True)]
+        ends = interval(ratios)
+        between = f"{ends.low:.3f} to {ends.high:.3f}" if ends else ""
+        own, theirs = (f"{1e3 * median(each):.4g}" for each in (seconds, reference))
+        step = f"{found.batch:.0f} {found.unit}"
+        cells = (name, scale, step, found.steps, side, f"{median(ratios):.3f}", between, own, theirs)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
 
 
 def heading(options: argparse.Namespace, arguments: Sequence[str]) -> str:
@@ -226,9 +252,9 @@ def heading(options: argparse.Namespace, arguments: Sequence[str]) -> str:
             f"{torch.__version__}, {iso(wall())[:10]}, {options.rounds} rounds: "
             f"`{' '.join(['python tests/performance/steps.py', *arguments])}`",
             "",
-            "| task | scale | step | steps a round | ours / plain | 95 % interval "
-            "| ours, p50 ms | plain, p50 ms |",
-            "|---|---|---|--:|--:|---|--:|--:|",
+            "| task | scale | step | steps a round | side | side / reference | 95 % interval "
+            "| side, p50 ms | reference, p50 ms |",
+            "|---|---|---|--:|---|--:|---|--:|--:|",
         ]
     )
 

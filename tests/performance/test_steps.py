@@ -1,6 +1,7 @@
 """Both sides of tests/performance/steps.py do the same work: same size, losses and final weights."""
 
 import sys
+from contextlib import nullcontext
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from mlbench.training.worker import Worker
 
 sys.path.append(str(Path(__file__).parent))
 steps: Any = import_module("steps")
-plain: Any = import_module("plain")
+references: Any = import_module("references")
 
 NO_DROPOUT = {
     "awdlstm": {"dropouts": {"output": 0, "hidden": 0, "input": 0, "embedding": 0, "recurrent": 0}},
@@ -50,15 +51,13 @@ def copy(source: nn.Module, target: nn.Module) -> None:
 
 
 def copy_gnmt(ours: Any, theirs: Any) -> None:
-    for name, weight in ours.encoder.forward_lstm.named_parameters():
-        theirs.both_ways.get_parameter(name).data.copy_(weight)
-    for name, weight in ours.encoder.backward_lstm.named_parameters():
-        theirs.both_ways.get_parameter(f"{name}_reverse").data.copy_(weight)
     asked = ours.decoder.attention
     theirs.direction.data.copy_(asked.direction)
     theirs.scale.data.copy_(asked.scale)
     for mine, other in (
         (ours.embedding, theirs.embedding),
+        (ours.encoder.forward_lstm, theirs.forwards),
+        (ours.encoder.backward_lstm, theirs.backwards),
         (ours.encoder.layers, theirs.encoder),
         (ours.decoder.first, theirs.first),
         (asked.query, theirs.query),
@@ -101,7 +100,7 @@ def copy_awdlstm(ours: Any, theirs: Any) -> None:
 COPIES: dict[str, Any] = {
     "logreg": copy,
     "resnet20": copy,
-    "resnet50": lambda ours, theirs: theirs.load_state_dict(ours.state_dict()),
+    "resnet50": copy,
     "awdlstm": copy_awdlstm,
     "gnmt": copy_gnmt,
     "transformer": copy_transformer,
@@ -114,12 +113,17 @@ def without_dropout(name: str) -> Any:
     return type(config).model_validate(config.model_dump() | changes)
 
 
+def stepped(theirs: Any, micro_batches: Any) -> float:
+    return references.train_step(theirs, theirs.model, micro_batches, nullcontext()).item()
+
+
 @pytest.mark.parametrize("name", steps.TRAINED)
 def test_both_sides_train_alike(name: str, data_root: Path) -> None:
     config, worker = without_dropout(name), Worker(seed=1, data_root=data_root)
     setup = registry.build(config, worker)
     ours = steps.Ours(setup, worker)
-    theirs = plain.build(config, setup.model)
+    size = references.size_of(name, setup.model)
+    theirs = references.build(config, size)
     COPIES[name](setup.model, theirs.model)
     theirs.model.train()
     for micro_batches in islice(setup.steps(setup.load(), 0), STEPS):
@@ -128,10 +132,10 @@ def test_both_sides_train_alike(name: str, data_root: Path) -> None:
         for group in theirs.optimizer.param_groups:
             group["lr"] = setup.optimizer.param_groups[0]["lr"]
         loss = ours.total_loss() - before
-        assert loss == pytest.approx(theirs.step(micro_batches).item(), rel=1e-4)
+        assert loss == pytest.approx(stepped(theirs, micro_batches), rel=1e-4)
     setup.close()
     assert ours.step == STEPS
-    again = plain.build(config, setup.model)
+    again = references.build(config, size)
     COPIES[name](setup.model, again.model)
     for mine, other in zip(again.model.parameters(), theirs.model.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-2, atol=2e-4)
@@ -143,8 +147,7 @@ def test_the_official_models_have_equally_many_parameters(name: str, data_root: 
     with steps.stand_in(name):
         setup = registry.build(config, Worker(seed=1, data_root=data_root))
     setup.close()
-    with torch.device("meta"):
-        theirs = plain.build(config, setup.model).model
+    theirs = references.build(config, references.size_of(name, setup.model), device="meta").model
     counts = [sum(weight.numel() for weight in model.parameters()) for model in (setup.model, theirs)]
     assert counts == [OFFICIAL_PARAMETERS[name]] * 2
 
@@ -152,8 +155,10 @@ def test_the_official_models_have_equally_many_parameters(name: str, data_root: 
 def test_a_measurement_is_a_row_with_a_paired_ratio(data_root: Path, capsys: pytest.CaptureFixture) -> None:
     assert steps.main(["--rounds", "2", "--data", str(data_root), "logreg"]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| logreg")]
-    name, scale, step, count, ratio, ends, ours, theirs = (cell.strip() for cell in row[1:-1].split("|"))
-    assert (name, scale, step) == ("logreg", "mini", "128 rows")
+    name, scale, step, count, side, ratio, ends, ours, theirs = (
+        cell.strip() for cell in row[1:-1].split("|")
+    )
+    assert (name, scale, step, side) == ("logreg", "mini", "128 rows", "ours")
     assert int(count) > 10 and float(ratio) > 0 and float(ours) > 0 and float(theirs) > 0
     low, high = map(float, ends.split(" to "))
     assert low <= float(ratio) <= high

@@ -1,14 +1,16 @@
 """The AWD-LSTM language model, as in its authors' code but for what that does twice."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from plain import Plain
+from references import COMMON, Data, Reference, Words, column, main, speed
 
+VARIANTS = COMMON
 State = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -56,26 +58,52 @@ def locked(x: torch.Tensor, drop: float, *, shared: int = 0) -> torch.Tensor:
     return x * x.new_empty(shape).bernoulli_(1 - drop).div_(1 - drop)
 
 
-def language_model(config: Any, *, vocabulary: int) -> Plain:
+class Chunk(NamedTuple):
+    """Words and the words that follow them, [length, columns]."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+
+
+def build(config: Any, size: int, words: Words) -> Reference:
     """Return the model with activation regularisation and a bounded gradient under SGD."""
-    model = LanguageModel(config, vocabulary)
+    model = LanguageModel(config, size)
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, **speed(words)
     )
     states: list[State] | None = None
 
-    def step(batches: Sequence[Any]) -> torch.Tensor:
+    def loss(net: nn.Module, chunk: Any) -> torch.Tensor:
         nonlocal states
-        (chunk,) = batches
-        logits, raw, dropped, after = model(chunk.inputs, states)
+        logits, raw, dropped, after = net(chunk.inputs, states)
         states = [(hidden.detach(), cell.detach()) for hidden, cell in after]
-        loss = F.cross_entropy(logits.flatten(0, 1), chunk.targets.flatten())
-        loss = loss + config.ar * dropped.pow(2).mean()
-        loss = loss + config.tar * (raw[1:] - raw[:-1]).pow(2).mean()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
+        entropy = F.cross_entropy(logits.flatten(0, 1), chunk.targets.flatten())
+        change = raw[1:] - raw[:-1]
+        return entropy + config.ar * dropped.square().mean() + config.tar * change.square().mean()
 
-    return Plain(model, optimizer, step)
+    return Reference(model, optimizer, loss, max_grad_norm=config.max_grad_norm)
+
+
+def load(config: Any, folder: Path, rank: int, size: int) -> Data:
+    """Return chunks of this rank's columns of the text, of random lengths."""
+    tokens = column(folder / "train.arrow", "token").long()
+    count = config.batch_size * size
+    rows = len(tokens) // count
+    own = slice(rank * config.batch_size, (rank + 1) * config.batch_size)
+    text = tokens[: rows * count].view(count, rows)[own].t().contiguous()
+
+    def steps(epoch: int) -> Iterator[list[Chunk]]:
+        generator = torch.Generator().manual_seed(epoch)
+        begin = 0
+        while begin < rows - 6:
+            half, noise = torch.rand((), generator=generator), torch.randn((), generator=generator)
+            length = max(5, int((config.bptt / 2 if half < 0.05 else config.bptt) + 5 * noise))
+            end = min(rows - 1, begin + length)
+            yield [Chunk(text[begin:end], text[begin + 1 : end + 1])]
+            begin = end
+
+    return Data(int(tokens.max()) + 1, steps, lambda chunk: chunk.inputs.numel())
+
+
+if __name__ == "__main__":
+    main()

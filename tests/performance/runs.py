@@ -1,0 +1,142 @@
+"""Whole runs of every training task: `python -m mlbench.run` beside a plain torchrun script.
+
+    python tests/performance/runs.py --rounds 10                        the table of docs/performance.md
+    python tests/performance/runs.py --rounds 5 --workers 2 resnet20 layout=channels_first
+
+Every round runs mlbench (Ray Train, all clocks on) and the reference (tests/performance/references, torchrun
+and DDP over gloo) one after the other, with the same hyper-parameters, data, threads and epochs; a word
+name=value adds a variant of the reference. Rates are samples a second of all workers over the epochs, data
+included; start-up and validation are apart. Ratios are paired within a round; the interval is a 95 %
+bootstrap interval of their median. Also prints the parts of mlbench's start-up.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mlbench.analysis.bootstrap import interval, median
+from mlbench.experiment.clock import iso, wall
+from mlbench.experiment.config import choices, compose
+from mlbench.experiment.provenance import node
+from mlbench.experiment.record import Record, load
+from mlbench.tasks import registry
+
+ROOT = Path(__file__).parents[2]
+TRAINED = [name for name in choices("task") if compose([f"task={name}"]).target is not None]
+EPOCHS = {"resnet20": 10, "resnet50": 5, "logreg": 40, "awdlstm": 3, "gnmt": 2, "transformer": 3}
+LATEST_VALIDATION = ("gnmt", "transformer")  # a search for translations: only one, at the end
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print the tables; exit code 1 where a task misses its target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--share", type=float, default=1.0, help="of the default epochs")
+    parser.add_argument("names", nargs="*", metavar="TASK|name=value", help=f"default: {' '.join(TRAINED)}")
+    options = parser.parse_args(arguments)
+    tasks = [name for name in options.names if "=" not in name] or TRAINED
+    variants = ["", *(name for name in options.names if "=" in name)]
+    rows, worst, records = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for task in tasks:
+            for workers in options.workers:
+                rates = measure(task, workers, variants, options, Path(folder), records)
+                for variant in variants:
+                    ratios = [
+                        own / theirs for own, theirs in zip(rates["mlbench"], rates[variant], strict=True)
+                    ]
+                    rows.append(row(task, workers, variant, ratios, rates))
+                    print(rows[-1], file=sys.stderr, flush=True)
+                    if not variant:
+                        worst.append(median(ratios))
+    machine, git = node(), records[0].software.git
+    print(
+        f"{machine['cpu_model']}, {machine['usable_cpus']} CPUs, one thread a worker, "
+        f"{iso(wall())[:10]}, {options.rounds} rounds, commit {git.sha[:7] if git else 'unknown'}: "
+        f"`{' '.join(['python tests/performance/runs.py', *arguments])}`\n"
+    )
+    print(
+        "| task | workers | reference | mlbench / reference | 95 % interval | mlbench, /s | reference, /s |"
+    )
+    print("|---|--:|---|--:|---|--:|--:|")
+    print("\n".join(rows))
+    mean = math.exp(sum(map(math.log, worst)) / len(worst))
+    print(f"\nGeometric mean {mean:.3f}, least {min(worst):.3f}.\n")
+    print("| start-up part | median s |\n|---|--:|")
+    for part in records[0].startup.parts():
+        print(f"| {part} | {median([record.startup.parts()[part] for record in records]):.2f} |")
+    print(f"| all | {median([record.startup_time for record in records]):.2f} |")
+    return 0 if mean >= 0.98 and min(worst) >= 0.95 else 1
+
+
+def measure(
+    task: str,
+    workers: int,
+    variants: Sequence[str],
+    options: argparse.Namespace,
+    folder: Path,
+    records: list[Record],
+) -> dict[str, list[float]]:
+    """Return the rates of mlbench and of every variant of the reference, round by round."""
+    config = compose([f"task={task}", f"workers={workers}", "goal=none"]).task
+    data = registry.load(task).prepare(config, folder / "data")
+    (folder / "config.json").write_text(config.model_dump_json())
+    epochs = max(1, round(EPOCHS[task] * options.share))
+    rates: dict[str, list[float]] = {"mlbench": [], **{variant: [] for variant in variants}}
+    for number in range(options.rounds):
+        for side in sorted(rates, reverse=number % 2 == 1):
+            if side == "mlbench":
+                records.append(run_mlbench(task, workers, epochs, folder))
+                rates[side].append(records[-1].samples_per_s)
+            else:
+                rates[side].append(run_reference(task, workers, epochs, side, data, folder))
+    return rates
+
+
+def run_mlbench(task: str, workers: int, epochs: int, folder: Path) -> Record:
+    """Train with `python -m mlbench.run`; return the record."""
+    words = [f"task={task}", f"workers={workers}", f"task.epochs={epochs}", "hardware.threads_per_worker=1"]
+    words += ["goal=none", "division=open", "force=true", f"data_root={folder}/data"]
+    words += [f"output_root={folder}", f"tracking_uri=sqlite:///{folder}/mlflow.db"]
+    if task in LATEST_VALIDATION:
+        words.append("task.validate_at=[1.0]")
+    _call([sys.executable, "-m", "mlbench.run", *words])
+    return load(max(folder.glob("*/record.json"), key=lambda path: path.stat().st_mtime))
+
+
+def run_reference(task: str, workers: int, epochs: int, variant: str, data: Path, folder: Path) -> float:
+    """Train with torchrun; return samples/s."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}", "--standalone"]
+    command += ["-m", f"references.{task}", "--config", str(folder / "config.json"), "--data", str(data)]
+    output = _call([*command, "--epochs", str(epochs), *([variant] if variant else [])])
+    return json.loads(output.splitlines()[-1])["samples_per_s"]
+
+
+def _call(command: list[str]) -> str:
+    paths = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def row(task: str, workers: int, variant: str, ratios: Sequence[float], rates: dict[str, Any]) -> str:
+    """Return a row of the table."""
+    ends = interval(ratios)
+    between = f"{ends.low:.3f} to {ends.high:.3f}" if ends else ""
+    own, theirs = (f"{median(rates[side]):.4g}" for side in ("mlbench", variant))
+    cells = (task, workers, variant or "fastest", f"{median(ratios):.3f}", between, own, theirs)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
