@@ -315,7 +315,7 @@ def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
     """Return model FLOP/s over the workers' shares of the peak in the run's precision; None if unknown."""
     hardware = experiment.hardware
     on_gpu = experiment.backend.device == "cuda"
-    precision = getattr(experiment.task, "precision", "fp32") if on_gpu else "fp32"
+    precision = getattr(experiment.task, "precision", None) or "fp32"
     peak = getattr(hardware.peak, precision) if hardware.peak else None
     if peak is None or on_gpu != bool(hardware.gpus):  # the peak is a GPU's where the node has one
         return None

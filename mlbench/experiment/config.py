@@ -61,11 +61,19 @@ class TaskConfig(Model):
     time_budget_s: PositiveFloat  # accuracy_after_time: the best validation within this many seconds
 
 
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+GPU_ONLY = ("tf32", "fp16")  # formats of a GPU's tensor cores; no CPU has kernels for training in them
+
+
 class TrainingConfig(TaskConfig):
     """The fields that every task with epochs has."""
 
+    PRECISIONS: ClassVar[tuple[Precision, ...]] = ("fp32",)  # what the task can compute in
+    RECIPE_PRECISION: ClassVar[dict[str, Precision]] = {"cpu": "fp32", "cuda": "fp32"}  # by device
+
     batch_size: PositiveInt  # samples a worker and update
     epochs: PositiveInt  # the run ends here when the goal is not reached before
+    precision: Precision | None = None  # None: the recipe's for the device, which `compose` puts in its place
 
     def global_batch(self, workers: int) -> int:
         """Return the samples of one optimizer step over all workers."""
@@ -76,6 +84,7 @@ class Peak(Model):
     """The arithmetic peak of one GPU, or of one node's CPU where it has none, in FLOP/s."""
 
     fp32: PositiveFloat | None
+    tf32: PositiveFloat | None = None
     fp16: PositiveFloat | None
     bf16: PositiveFloat | None
     source: str
@@ -325,6 +334,15 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
     except ValidationError as error:
         problems.append(("", error))
         experiment = None
+    if experiment is not None and isinstance(experiment.task, TrainingConfig):
+        task, device = experiment.task, experiment.backend.device
+        precision = task.precision or task.RECIPE_PRECISION[device]
+        can = [one for one in task.PRECISIONS if device == "cuda" or one not in GPU_ONLY]
+        if precision not in can:
+            place = f"backend={experiment.backend.name}"
+            errors.append(f"task.precision={precision}: on {place} {task.name} computes in {', '.join(can)}")
+        task = task.model_copy(update={"precision": precision})
+        experiment = experiment.model_copy(update={"task": task})
     for prefix, error in problems:
         for problem in error.errors():
             place = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))

@@ -126,7 +126,7 @@ def build_worker(spec: WorkerSpec) -> Any:
     from mlbench.training.worker import Worker, control_group
 
     experiment = spec.experiment
-    precision.without_tf32()
+    precision.allow_tf32(False)
     torch.set_num_threads(spec.threads)
     os.environ["OMP_NUM_THREADS"] = str(spec.threads)  # Ray said 1; loaders inherit this
     context = ray.train.get_context()

@@ -130,7 +130,7 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
         task=first.task.name,
         runs=tuple(map(_timings, fitted)),
         hardware=first.hardware,
-        precision=getattr(first.task, "precision", "fp32") if first.hardware.gpus else "fp32",
+        precision=getattr(first.task, "precision", None) or "fp32",
         gradient_bytes=fitted[0].gradient_bytes if fitted else None,
         left_out=tuple(
             f"{run.run_id} ({run.workers} workers) {reasons[run.run_id]}"

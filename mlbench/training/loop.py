@@ -221,7 +221,7 @@ class Run:
             if self.worker.rank == 0:
                 self.worker.heartbeat({"doing": "validating"})
             self.model.eval()
-            with torch.no_grad():
+            with torch.no_grad(), self.precision:
                 self.sync.before_validation()
                 metrics = setup.validate(setup.model, self.data)
         validation = self.record_validation(position, metrics)

@@ -1,12 +1,12 @@
-"""Precision as a recipe declares it: autocast, a loss scale that is bounded and counted, no TF32 unasked."""
+"""The precision of a run: autocast, a loss scale that is bounded and counted, no TF32 unasked."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from mlbench.experiment.config import Precision as Name
 from mlbench.experiment.errors import UserError
 
-Name = Literal["fp16", "bf16", "fp32"]
 # Steps skipped in a row after which a run has diverged: the scale has then fallen through as many powers of
 # two as fp16 has, 2^-24 to 2^15, so it is not the scale that is too large.
 STUCK = 40
@@ -17,6 +17,21 @@ class Precision(NamedTuple):
 
     autocast: torch.dtype | None
     scaler: "LossScaler | None"
+
+    def metrics(self) -> dict[str, float]:
+        """Return what a validation tells of the loss scale; waits for the device."""
+        return {} if self.scaler is None else {"skipped_steps": float(self.scaler.skipped_steps())}
+
+    def clipped_step(self, optimizer: torch.optim.Optimizer, max_norm: float) -> None:
+        """Shorten the gradient of all parameters together to `max_norm`, unscaled, and step."""
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
+        parameters = (weight for group in optimizer.param_groups for weight in group["params"])
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)
+        if self.scaler is not None:
+            self.scaler.step(optimizer)
+        else:
+            optimizer.step()
 
 
 class LossScaler(torch.amp.GradScaler):
@@ -68,26 +83,44 @@ class LossScaler(torch.amp.GradScaler):
 
 
 def on_device(
-    name: Name, device: torch.device, *, scale: float, window: int, largest: float | None
+    name: Name | None,
+    device: torch.device,
+    *,
+    scale: float = 2.0**16,
+    window: int = 2000,
+    largest: float | None = None,
 ) -> Precision:
-    """Return the recipe's precision on a GPU, and float32 on a CPU whatever the recipe says.
+    """Return what a run in this precision needs on the device; TF32 is then on or off in this process.
 
-    scale, window (steps) and largest are those of the loss scale, which only fp16 needs. Raises
-    UserError for bf16 on a GPU without it.
+    scale, window (steps) and largest are those of the loss scale, which only fp16 needs; the defaults are
+    torch's. Raises UserError for what the device cannot compute.
     """
-    if name == "fp32" or device.type == "cpu":
+    cuda = device.type == "cuda"
+    if name == "tf32" or cuda:
+        allow_tf32(name == "tf32")
+    if name in ("fp32", "tf32", None):
         return Precision(None, None)
     if name == "fp16":
         return Precision(torch.float16, LossScaler(device, first=scale, window=window, largest=largest))
-    if not torch.cuda.is_bf16_supported(including_emulation=False):
+    if cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UserError(f"{torch.cuda.get_device_name(device)} has no bf16", hint="task.precision=fp16")
     return Precision(torch.bfloat16, None)
 
 
-def without_tf32() -> None:
-    """Have this process compute in float32 wherever a recipe does not declare less.
+def allow_tf32(allowed: bool) -> None:
+    """Let this process compute float32 products in TF32, or not.
 
     TF32 has 10 of float32's 23 bits of mantissa; cuDNN uses it unasked from Ampere on.
     """
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def fill_momentum(optimizer: torch.optim.SGD) -> None:
+    """Begin momentum at 0.
+
+    Else torch's fused SGD goes on from memory that it never wrote, if the first step overflows (2.13).
+    """
+    for group in optimizer.param_groups:
+        for weight in group["params"] if group["momentum"] else ():
+            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)

@@ -38,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     """Measure and print the tables; exit code 1 where a task misses its target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument(
+        "--workers", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2]
+    )
     parser.add_argument("--share", type=float, default=1.0, help="of the default epochs")
     parser.add_argument("names", nargs="*", metavar="TASK|name=value", help=f"default: {' '.join(TRAINED)}")
     options = parser.parse_args(arguments)
@@ -72,8 +74,10 @@ def main(arguments: Sequence[str]) -> int:
     print(f"\nGeometric mean {mean:.3f}, least {min(worst):.3f}.\n")
     print("| start-up part | median s |\n|---|--:|")
     for part in records[0].startup.parts():
-        print(f"| {part} | {median([record.startup.parts()[part] for record in records]):.2f} |")
-    print(f"| all | {median([record.startup_time for record in records]):.2f} |")
+        print(
+            f"| {part} | {median([record.startup.parts().get(part, math.nan) for record in records]):.2f} |"
+        )
+    print(f"| all | {median([record.startup_time or math.nan for record in records]):.2f} |")
     return 0 if mean >= 0.98 and min(worst) >= 0.95 else 1
 
 
@@ -95,7 +99,7 @@ def measure(
         for side in sorted(rates, reverse=number % 2 == 1):
             if side == "mlbench":
                 records.append(run_mlbench(task, workers, epochs, folder))
-                rates[side].append(records[-1].samples_per_s)
+                rates[side].append(records[-1].samples_per_s or math.nan)
             else:
                 rates[side].append(run_reference(task, workers, epochs, side, data, folder))
     return rates

@@ -118,7 +118,7 @@ def measure(
         setup = registry.build(config, worker)
     data = setup.load()
     size = size_of(name, setup.model)
-    sides = {"ours": Ours(setup, worker).train_steps}
+    sides: dict[str, Callable[..., None]] = {"ours": Ours(setup, worker).train_steps}
     for word in ("", *words):
         chosen = dict([word.split("=")]) if word else {}
         reference = build(config, size, chosen)

@@ -132,7 +132,7 @@ def test_the_full_model_trains_its_first_steps_on_official_data(imagenet: Path) 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 def test_it_trains_on_a_gpu_in_every_precision(imagenet: Path, precision: str) -> None:
     worker = Worker(device=torch.device("cuda", 0), timer=PhaseTimer("cuda"))
     words = [
@@ -141,6 +141,7 @@ def test_it_trains_on_a_gpu_in_every_precision(imagenet: Path, precision: str) -
         "task.batch_size=8",
         f"task.precision={precision}",
         "task.dataloader_workers=2",
+        "backend=nccl",
     ]
     outcome = train_on(worker, imagenet, words)
     assert outcome.steps == 4 and outcome.status == "completed"

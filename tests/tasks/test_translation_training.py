@@ -135,7 +135,7 @@ def test_half_precision_sees_the_originals_numbers(monkeypatch, name, workers, f
     made = []
     monkeypatch.setattr(translating.precision, "LossScaler", lambda device, **rules: made.append(rules))
     worker: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"), world_size=workers)
-    config: Any = compose([f"task={name}", "scale=official"]).task
+    config: Any = compose([f"task={name}", "scale=official", "backend=nccl"]).task
     assert translating.mixed_precision(config, worker).autocast == torch.float16
     assert made[0]["first"] == first
     assert (made[0]["window"], made[0]["largest"]) == {"gnmt": (128, 2**13), "transformer": (2000, None)}[
@@ -224,10 +224,11 @@ def test_a_model_that_repeats_the_reference_has_a_perfect_score(monkeypatch, dat
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 def test_a_gpu_learns(name, precision, data_root):
     worker = mini_worker(Worker(device=torch.device("cuda")), data_root)
-    config = compose([f"task={name}", "division=open", f"task.precision={precision}", "task.epochs=3"]).task
+    words = [f"task={name}", "division=open", f"task.precision={precision}", "task.epochs=3", "backend=nccl"]
+    config = compose(words).task
     outcome = registry.run(config, worker)
     losses = [validation["train_loss"] for validation in outcome.validations]
     assert losses[-1] < 0.6 * losses[0]

@@ -1,14 +1,20 @@
 import io
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from ranks import mini_worker
 
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.identity import key
 from mlbench.launch import worker_process
+from mlbench.tasks import registry
+from mlbench.training import loop
 from mlbench.training.precision import STUCK, LossScaler, on_device
+from mlbench.training.worker import Worker
 
 CPU = torch.device("cpu")
 GNMT: dict[str, Any] = {"first": 2.0**10, "window": 128, "largest": 2.0**13}
@@ -122,9 +128,46 @@ def test_the_state_survives_a_restart():
     assert second.scaler.skipped_steps() == whole.scaler.skipped_steps() == 1
 
 
-@pytest.mark.parametrize("name", ["fp16", "bf16", "fp32"])
-def test_a_cpu_computes_in_full_precision(name):
-    assert on_device(name, CPU, scale=128.0, window=2000, largest=None) == (None, None)
+def test_a_cpu_computes_in_float32_or_bfloat16():
+    assert on_device("fp32", CPU) == on_device(None, CPU) == (None, None)
+    assert on_device("bf16", CPU) == (torch.bfloat16, None)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "logreg", "awdlstm", "gnmt"])
+def test_every_task_trains_and_validates_in_bfloat16_on_a_cpu(name, data_root, monkeypatch):
+    """And says so to the loop: the product of its weights comes out in that type, in both."""
+    task = compose([f"task={name}", "task.precision=bf16", "division=open", "task.epochs=1"]).task
+    worker = mini_worker(Worker(seed=1), data_root)
+    setup = registry.build(task, worker)
+    run, types = loop.Run(setup, worker, report_s=math.inf), {True: set(), False: set()}
+
+    def note(module, _, output):
+        types[module.training].add((output[0] if isinstance(output, tuple) else output).dtype)
+
+    setup.model.register_forward_hook(note)
+    data = setup.load()
+    run.model.train()
+    run.train_step(next(iter(setup.steps(data, 0))))
+    run.data = data
+    if name != "gnmt":  # whose search calls the network piece by piece
+        run.validate(1.0, last=False)
+        assert types[False] == {torch.bfloat16}
+    assert types[True] == {torch.bfloat16}
+    setup.close()
+
+
+@pytest.mark.parametrize("words", [["task.precision=fp16"], ["task.precision=tf32", "division=open"]])
+def test_a_cpu_has_no_formats_of_tensor_cores(words):
+    with pytest.raises(UserError, match="on backend=gloo resnet20 computes in fp32, bf16"):
+        compose(["task=resnet20", *words])
+
+
+def test_the_precision_is_the_devices_unless_it_is_chosen_and_decides_the_key():
+    on_cpu, on_gpu = (compose(["task=gnmt", f"backend={name}"]) for name in ("gloo", "nccl"))
+    assert (on_cpu.task.precision, on_gpu.task.precision) == ("fp32", "fp16")
+    lower = compose(["task=gnmt", "task.precision=bf16"])
+    assert lower.deviations == () and key(lower) != key(on_cpu)
+    assert key(compose(["task=gnmt", "task.precision=fp32"])) == key(on_cpu)
 
 
 def test_a_gpu_gets_what_the_recipe_declares(monkeypatch):
@@ -136,7 +179,12 @@ def test_a_gpu_gets_what_the_recipe_declares(monkeypatch):
     rules: Any = {"scale": 128.0, "window": 2000, "largest": None}
     assert on_device("fp16", cuda, **rules) == (torch.float16, "scaler")
     assert made == [{"first": 128.0, "window": 2000, "largest": None}]
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    assert on_device("tf32", cuda, **rules) == (None, None)
+    assert torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.allow_tf32
     assert on_device("fp32", cuda, **rules) == (None, None)
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     assert on_device("bf16", cuda, **rules) == (torch.bfloat16, None)
 

@@ -25,6 +25,8 @@ class Dropouts(Model):
 class Config(TrainingConfig):
     """What conf/task/awdlstm.yaml holds beyond the fields of every training task."""
 
+    FREE = ("precision",)
+    PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
     OWN_DATA = ("train_file", "valid_file")
     DATA_FIELDS = ("min_count",)
 

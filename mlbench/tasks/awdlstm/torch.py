@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mlbench.tasks.awdlstm import Config, Dropouts, bptt, data
 from mlbench.tasks.awdlstm import model as awd
 from mlbench.tasks.awdlstm.nt_asgd import Averaging
+from mlbench.training import precision
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
@@ -29,6 +30,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     optimizer = torch.optim.SGD(
         model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
     )
+    mixed = precision.on_device(config.precision, worker.device)
     averaging = Averaging(model, patience=config.patience)
     columns = bptt.columns(files.train, worker, each=config.batch_size)
     reader = bptt.BpttIterator(columns, config.bptt, worker)
@@ -54,8 +56,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         return awd.loss(output, chunk.targets, ar=config.ar, tar=config.tar)
 
     def clipped_step() -> None:
-        nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
-        optimizer.step()
+        mixed.clipped_step(optimizer, config.max_grad_norm)
         averaging.after_step()
 
     return TrainingSetup(
@@ -66,12 +67,14 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         steps=lambda text, epoch: text.train.steps(epoch),
         forward=reader.forward,
         loss=loss,
-        validate=lambda trained, text: text.valid(averaging.validated(trained)),
+        validate=lambda trained, text: text.valid(averaging.validated(trained)) | mixed.metrics(),
         samples=lambda chunk: chunk.inputs.numel(),
         sample_unit="tokens",
         before_step=before_step,
         after_validation=averaging.after_validation,
         optimizer_step=clipped_step,
+        autocast=mixed.autocast,
+        scaler=mixed.scaler,
         stateful={"averaging": averaging},
         flops_per_sample=lambda _: flops_per_token(config, files.vocabulary),
     )

@@ -7,7 +7,7 @@ from torch import nn
 
 from mlbench.tasks.logreg import Config, data
 from mlbench.tasks.logreg import model as logistic
-from mlbench.training import sampling
+from mlbench.training import precision, sampling
 from mlbench.training.flops import training_flops
 from mlbench.training.schedules import Plateau, Schedule, inverse_sqrt
 from mlbench.training.setup import TrainingSetup
@@ -54,6 +54,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     # step's it takes a tenth of the time and more on a CPU.
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=config.l2, foreach=False)
     schedule = Schedule(optimizer, factor, plateau=plateau)
+    mixed = precision.on_device(config.precision, worker.device)
     weight = model.weight
 
     def step() -> None:
@@ -84,7 +85,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         right = logistic.correct(logits, labels).item()
         entropy, correct, count = worker.sum([entropy, right, len(part)]).tolist()
         penalty = config.l2 / 2 * float(model.weight.double().square().sum())
-        return {"accuracy": 100 * correct / count, "loss": entropy / count + penalty}
+        return {"accuracy": 100 * correct / count, "loss": entropy / count + penalty, **mixed.metrics()}
 
     def flops_per_sample(rows: Rows) -> float:
         return training_flops(
@@ -105,7 +106,9 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         samples=lambda batch: len(batch.labels),
         sample_unit="rows",
         before_step=schedule.before_step,
-        optimizer_step=step,
+        optimizer_step=step if mixed.scaler is None else None,
+        autocast=mixed.autocast,
+        scaler=mixed.scaler,
         after_validation=schedule.after_validation,
         stateful={"schedule": schedule},
         flops_per_sample=flops_per_sample,

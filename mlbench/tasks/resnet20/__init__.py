@@ -13,6 +13,9 @@ prepare = data.prepare_dataset
 class Config(TrainingConfig):
     """What conf/task/resnet20.yaml holds beyond the fields of every training task."""
 
+    FREE = ("precision",)
+    PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
     depth: Literal[20, 32, 44, 56]
     variant: Literal["v1", "v2"]
     shortcut: Literal["projection", "identity"]

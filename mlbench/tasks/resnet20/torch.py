@@ -10,7 +10,7 @@ from mlbench.tasks.pixels import memory_format, normaliser
 from mlbench.tasks.resnet20 import Config, data
 from mlbench.tasks.resnet20.augment import crop, draw
 from mlbench.tasks.resnet20.model import resnet
-from mlbench.training import sampling, schedules
+from mlbench.training import precision, sampling, schedules
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
@@ -29,7 +29,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     """Return what the loop trains."""
     files = data.open_dataset(data.prepare_dataset(config, worker.data_root))
     device = worker.device
-    layout = memory_format(device, "fp32")
+    layout = memory_format(device, config.precision or "fp32")
     normalise = normaliser(
         data.SIDE, mean=files.mean.tolist(), std=files.std.tolist(), device=device, memory_format=layout
     )
@@ -46,6 +46,9 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         weight_decay=config.weight_decay,
         fused=True,
     )
+    mixed = precision.on_device(config.precision, device)
+    if mixed.scaler is not None:
+        precision.fill_momentum(optimizer)
     count = len(files.train.labels)
     global_batch = config.batch_size * worker.world_size
     schedule = _schedule(config, optimizer, workers=worker.world_size, per_epoch=count // global_batch)
@@ -82,7 +85,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
             totals[1] += (logits.argmax(1) == labels[rows]).sum()
             totals[2] += len(labels[rows])
         loss, correct, count = worker.sum(totals).tolist()
-        return {"top1_accuracy": 100 * correct / count, "loss": loss / count}
+        return {"top1_accuracy": 100 * correct / count, "loss": loss / count, **mixed.metrics()}
 
     def flops_per_sample(splits: Splits) -> float:
         images, labels = splits.train
@@ -105,6 +108,8 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         sample_unit="images",
         before_step=schedule.before_step,
         after_validation=schedule.after_validation,
+        autocast=mixed.autocast,
+        scaler=mixed.scaler,
         stateful={"schedule": schedule},
         flops_per_sample=flops_per_sample,
     )

@@ -1,7 +1,7 @@
 """Task 1b: image classification with ResNet-50; 100 MB of gradients, and JPEG files that must be decoded."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ class Config(TrainingConfig):
     """What conf/task/resnet50.yaml holds beyond the fields of every training task."""
 
     FREE = ("dataloader_workers", "precision")
+    PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+    RECIPE_PRECISION = {"cpu": "fp32", "cuda": "fp16"}
     OWN_DATA = ("train_folder", "val_folder")
 
     train_folder: Path | None
@@ -34,7 +36,6 @@ class Config(TrainingConfig):
     momentum: NonNegativeFloat
     weight_decay: NonNegativeFloat
     label_smoothing: Annotated[float, Field(ge=0, lt=1)]
-    precision: Literal["fp16", "bf16", "fp32"]
     loss_scale: PositiveFloat
     loss_scale_window: PositiveInt
 

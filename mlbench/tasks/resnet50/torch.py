@@ -39,7 +39,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         torch.manual_seed(worker.seed)  # the same start on every rank
         net = model.resnet(stage_blocks=config.stage_blocks, width=config.width, classes=len(files.classes))
     net = net.to(worker.device)
-    layout = memory_format(worker.device, config.precision)
+    layout = memory_format(worker.device, config.precision or "fp32")
     net.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stub has not got it
     optimizer = torch.optim.SGD(
         model.parameter_groups(net, config.weight_decay),
@@ -57,9 +57,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         largest=None,
     )
     if mixed.scaler is not None:
-        # Or torch's fused SGD goes on from memory that it never wrote, if the first step overflows (2.13).
-        for weight in net.parameters():
-            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        precision.fill_momentum(optimizer)
 
     normalise = normaliser(config.crop, mean=MEAN, std=STD, device=worker.device, memory_format=layout)
 
@@ -85,22 +83,19 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         totals = torch.zeros(4, dtype=torch.float64, device=worker.device)
         tasks = decode.validation_tasks(len(files.val), batch=VALIDATION_BATCH, worker=worker)
         for images, labels in map(on_device, loader.batches(tasks)):
-            with torch.autocast(worker.device.type, dtype=mixed.autocast, enabled=bool(mixed.autocast)):
-                logits = trained(normalise(images)).double()  # the sum over all images then hides no rounding
+            logits = trained(normalise(images)).double()  # the sum over all images then hides no rounding
             ranked = logits.topk(min(5, len(files.classes))).indices == labels[:, None]
             totals[0] += F.cross_entropy(logits, labels, reduction="sum")
             totals[1] += ranked[:, 0].sum()
             totals[2] += ranked.sum()
             totals[3] += len(labels)
         entropy, first, five, count = worker.sum(totals).tolist()
-        metrics = {
+        return {
             "top1_accuracy": 100 * first / count,
             "top5_accuracy": 100 * five / count,
             "loss": entropy / count,
+            **mixed.metrics(),
         }
-        if mixed.scaler is not None:
-            metrics["skipped_steps"] = float(mixed.scaler.skipped_steps())
-        return metrics
 
     def flops_per_sample(_: Any) -> float:
         pair = torch.empty(2, 3, config.crop, config.crop, device="meta")  # batch norm refuses one value

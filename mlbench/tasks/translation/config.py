@@ -17,6 +17,8 @@ class TranslationConfig(TrainingConfig):
     """
 
     FREE = ("precision",)
+    PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+    RECIPE_PRECISION = {"cpu": "fp32", "cuda": "fp16"}
     OWN_DATA = ("train_files", "test_files")
     DATA_FIELDS = ("source", "target")
 
@@ -37,7 +39,6 @@ class TranslationConfig(TrainingConfig):
     eps: PositiveFloat
     warmup_steps: PositiveInt
     max_grad_norm: PositiveFloat | None
-    precision: Literal["fp16", "bf16", "fp32"]
     loss_scale: PositiveFloat
     loss_scale_window: PositiveInt
     max_loss_scale: PositiveFloat | None

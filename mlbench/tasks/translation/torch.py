@@ -1,7 +1,7 @@
 """Training of both translation models: the update's loss, Adam, mixed precision, and BLEU by beam search."""
 
-import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -53,7 +53,7 @@ def build_translator(
         network.parameters(), lr=config.lr, betas=config.betas, eps=config.eps, fused=True
     )
     mixed = mixed_precision(config, worker)
-    clip = config.max_grad_norm or math.inf
+    clip = config.max_grad_norm
     schedule = schedules.Schedule(
         optimizer, lambda step: 1.0
     )  # `load` counts the steps that the recipe needs
@@ -70,23 +70,10 @@ def build_translator(
         lengths = batch.source_lengths.to(worker.device, non_blocking=True)
         return net(batch.source, lengths, batch.target_in)
 
-    def clipped_step() -> None:
-        if mixed.scaler is not None:
-            mixed.scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(network.parameters(), clip, foreach=True)
-        if mixed.scaler is not None:
-            mixed.scaler.step(optimizer)
-        else:
-            optimizer.step()
-
     def validate(trained: nn.Module, text: Text) -> dict[str, float]:
-        with torch.autocast(worker.device.type, mixed.autocast, enabled=mixed.autocast is not None):
-            score = quality(cast(beam.Translator, trained), text.test, config=config, worker=worker)
+        score = quality(cast(beam.Translator, trained), text.test, config=config, worker=worker)
         scores[:] = [score]
-        metrics = {"bleu": score.score, "tokenised_bleu": score.tokenised}
-        if mixed.scaler is not None:
-            metrics["skipped_steps"] = float(mixed.scaler.skipped_steps())
-        return metrics
+        return {"bleu": score.score, "tokenised_bleu": score.tokenised, **mixed.metrics()}
 
     def flops_per_sample(text: Text) -> float:
         source, target = (round(length) for length in text.plan.lengths.mean(1).tolist())
@@ -109,7 +96,7 @@ def build_translator(
         samples=lambda batch: counted(batch.source_tokens, batch.target_tokens),
         sample_unit="tokens",
         before_step=schedule.before_step,
-        optimizer_step=None if math.isinf(clip) else clipped_step,
+        optimizer_step=None if clip is None else partial(mixed.clipped_step, optimizer, clip),
         validate_at=config.validate_at,
         stateful={"schedule": schedule},
         autocast=mixed.autocast,
