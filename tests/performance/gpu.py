@@ -1,0 +1,436 @@
+"""Everything that one GPU can tell, in one command and a given time.
+
+    python tests/performance/gpu.py --minutes 25          on a machine with one GPU
+    python tests/performance/gpu.py --minutes 1 --dry-run on a CPU: mini models, a few steps, the same code
+
+Needs torch >= 2.11, numpy, pyarrow, pydantic and hydra-core; no Ray, MLflow, network or data set. First the
+tests marked `gpu` (through pytest where it is installed), then the tasks at official size on stand-in data of
+the official shape, the most important cases first; what the time is too short for is named as skipped. A case
+is a task in one precision, as it is or under torch.compile (with and without CUDA graphs), through the loop's
+own steps with its clocks on, and the reference (tests/performance/references) on the same batches. Writes
+gpu.json and gpu.md into --output.
+"""
+
+import argparse
+import gc
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from itertools import chain, count, islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+# What is imported for data, validation, clusters and display, none of which happens here.
+STUBBED = (
+    "PIL",
+    "sacrebleu",
+    "sacrebleu.metrics",
+    "sacrebleu.metrics.bleu",
+    "sacremoses",
+    "tokenizers",
+    "psutil",
+)
+for name in STUBBED:
+    try:
+        import_module(name)
+    except ImportError:
+        sys.modules[name] = mock.MagicMock()
+
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import torch  # noqa: E402
+from references import build, size_of, train_step  # noqa: E402
+
+from mlbench.clusters import calibrate  # noqa: E402
+from mlbench.experiment.config import compose  # noqa: E402
+from mlbench.tasks import registry  # noqa: E402
+from mlbench.training import loop, precision  # noqa: E402
+from mlbench.training.timer import PhaseTimer  # noqa: E402
+from mlbench.training.worker import Worker  # noqa: E402
+
+TASKS = ("resnet50", "transformer", "gnmt", "resnet20", "logreg", "awdlstm")
+WARM_UP_S, MEASURE_S = 2.0, 6.0  # s of a case, at least one step each
+# FLOP/s of dense products, data sheets: H100 and H200 SXM (2022, 2023), A100 (2020)
+PEAKS = {
+    "H100": {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12},
+    "H200": {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12},
+    "A100": {"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12, "fp16": 312e12},
+}
+TINY = {  # of a dry run
+    "resnet50": ("task.batch_size=4",),
+    "gnmt": ("task.global_batch_size=8", "task.chunks=1", "task.batch_size=8"),
+    "transformer": ("task.global_batch_size=256", "task.chunks=1", "task.batch_size=256"),
+}
+COLUMNS = (
+    "task", "precision", "mode", "samples_per_s", "unit", "step_ms", "mfu", "data_wait", "peak_gb",
+    "reference_per_s", "ratio",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure for so many minutes and write the files; exit code 1 if a case or a test failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--output", type=Path, default=Path("gpu-results"))
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU: mini models and a few steps")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"default: {' '.join(TASKS)}")
+    options = parser.parse_args(arguments)
+    if not options.dry_run and not torch.cuda.is_available():
+        parser.error("there is no CUDA device; --dry-run shows what would be measured")
+    if options.dry_run:
+        torch.set_num_threads(1)
+    end = time.perf_counter() + 60 * options.minutes
+    options.output.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {"machine": machine(options.dry_run), "cases": [], "skipped": []}
+    failed = 0
+
+    def left() -> float:
+        return end - time.perf_counter()
+
+    def save() -> None:
+        (options.output / "gpu.json").write_text(json.dumps(result, indent=1) + "\n")
+        (options.output / "gpu.md").write_text(markdown(result))
+
+    if not options.dry_run:
+        result["tests"] = gpu_tests(0.25 * left())
+        failed += result["tests"]["exit_code"] not in (0, None)
+        save()
+        result["rates"] = calibrate.calibrate(torch.get_num_threads(), clock=time.perf_counter)
+    longest = 0.0  # s of a case so far; another is begun only if that is left
+    for name, number, mode in cases(options.tasks or TASKS, dry_run=options.dry_run):
+        if left() < max(longest, 10.0 * (not options.dry_run)):
+            result["skipped"].append(f"{name} {number} {mode}: no time left")
+            print(f"SKIPPED {result['skipped'][-1]}", flush=True)
+            continue
+        begin = time.perf_counter()
+        try:
+            result["cases"].append(case(name, number, mode, dry_run=options.dry_run))
+            print(" ".join(f"{key}={result['cases'][-1][key]}" for key in COLUMNS), flush=True)
+        except Exception as error:
+            failed += 1
+            traceback.print_exc()
+            result["skipped"].append(f"{name} {number} {mode}: {type(error).__name__}: {error}"[:500])
+        release()
+        longest = max(longest, time.perf_counter() - begin)
+        save()
+    save()
+    print(markdown(result))
+    return 1 if failed else 0
+
+
+def cases(tasks: Sequence[str], *, dry_run: bool) -> Iterator[tuple[str, str, str]]:
+    """Yield task, precision and mode, the most important first."""
+    order = ("bf16", "fp32") if dry_run else ("bf16", "fp16", "tf32", "fp32")
+    for number in order:
+        yield from ((name, number, "eager") for name in tasks)
+        if number == "bf16" and not dry_run:
+            for mode in ("compile", "compile and CUDA graphs"):
+                yield from ((name, number, mode) for name in tasks)
+
+
+def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
+    """Return what one task does in one precision and mode."""
+    device = torch.device("cpu" if dry_run else "cuda")
+    words = [f"task={name}", f"task.precision={number}", "goal=none", "division=open"]
+    words += ["scale=mini", *TINY.get(name, ())] if dry_run else ["scale=official", "backend=nccl"]
+    config = compose(words).task
+    worker = Worker(seed=1, device=device, timer=PhaseTimer(str(device)))
+    with stand_in(name, small=dry_run):
+        setup = registry.build(config, worker)
+        data = setup.load()
+    try:
+        run = loop.Run(setup, worker)
+        if mode != "eager":
+            graphs = {"mode": "reduce-overhead"} if "graphs" in mode else {}
+            run.model = torch.compile(run.model, **graphs)  # type: ignore[assignment]
+        batches = chain.from_iterable(setup.steps(data, epoch) for epoch in count())
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        train(run, batches, 0.0 if dry_run else WARM_UP_S)
+        times = train(run, batches, 0.0 if dry_run else MEASURE_S)
+        peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None
+        rate = times.samples / times.seconds
+        flops = setup.flops_per_sample(data)
+        ready = list(islice(batches, 1 if dry_run else 4))
+        theirs = reference_rate(name, config, setup, ready, device, number, mode, dry_run=dry_run)
+        ours = ready_rate(lambda: advance(run, ready), setup, ready, device, dry_run=dry_run)
+        hardware = next((PEAKS[key] for key in PEAKS if key in _gpu_name(device)), None)
+        return {
+            "task": name,
+            "precision": number,
+            "mode": mode,
+            "samples_per_s": rounded(rate),
+            "unit": setup.sample_unit,
+            "step_ms": rounded(1e3 * times.seconds / times.steps),
+            "mfu": rounded(flops * rate / hardware[number]) if flops and hardware else None,
+            "data_wait": None if name == "resnet50" else rounded(times.phases["data_wait"] / times.seconds),
+            "peak_gb": rounded(peak),
+            "reference_per_s": rounded(theirs),
+            "ratio": rounded(ours / theirs),
+            "phases": {phase: rounded(seconds / times.seconds) for phase, seconds in times.phases.items()},
+            "steps": times.steps,
+        }
+    finally:
+        setup.close()
+
+
+def train(run: loop.Run, batches: Iterator[Any], seconds: float) -> Any:
+    """Train for so long, at least two steps, with all clocks; return the PhaseTimes."""
+    run.model.train()
+    run.timer.start()
+    begin = time.perf_counter()
+    for number, micro_batches in enumerate(batches, start=1):
+        run.timer.end_phase("data_wait")
+        run.train_step(micro_batches)
+        if number >= 2 and time.perf_counter() - begin > seconds:
+            break
+    synchronise(run.worker.device)
+    return run.timer.pop()[0]
+
+
+def advance(run: loop.Run, ready: Sequence[Any]) -> None:
+    """Run the loop's steps over batches that lie ready."""
+    for micro_batches in ready:
+        run.timer.end_phase("data_wait")
+        run.train_step(micro_batches)
+
+
+def reference_rate(
+    name: str,
+    config: Any,
+    setup: Any,
+    ready: Sequence[Any],
+    device: torch.device,
+    number: str,
+    mode: str,
+    *,
+    dry_run: bool,
+) -> float:
+    """Return the reference's samples/s on the same batches, precision and mode; fp16 without a loss scale."""
+    size = size_of(name, setup.model)
+    words = {"layout": "channels_first"} if number == "fp32" and not dry_run else {}
+    reference = build(config, size, words, device.type)
+    precision.on_device(number, device)
+    net: Any = reference.model
+    if mode != "eager":
+        graphs = {"mode": "reduce-overhead"} if "graphs" in mode else {}
+        net = torch.compile(net, **graphs)
+    lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(number)
+    context = torch.autocast(device.type, lower, enabled=lower is not None)
+    for group in reference.optimizer.param_groups:
+        group["lr"] = 1e-6  # finite over many passes of the same batches
+    reference.model.train()
+
+    def steps() -> None:
+        for micro_batches in ready:
+            train_step(reference, net, micro_batches, context)
+
+    return ready_rate(steps, setup, ready, device, dry_run=dry_run)
+
+
+def ready_rate(
+    steps: Callable[[], None], setup: Any, ready: Sequence[Any], device: torch.device, *, dry_run: bool
+) -> float:
+    """Return samples/s of `steps`, which goes once through the batches that lie ready."""
+    samples = sum(setup.samples(batch) for micro_batches in ready for batch in micro_batches)
+    seconds: list[float] = []
+    begin = time.perf_counter()
+    while len(seconds) < 2 or time.perf_counter() - begin < (0.0 if dry_run else MEASURE_S / 2):
+        start = time.perf_counter()
+        steps()
+        synchronise(device)
+        seconds.append(time.perf_counter() - start)
+    return samples / median(seconds[1:])
+
+
+def stand_in(name: str, *, small: bool) -> Any:
+    """Return a context in which task `name` opens random data of the official shape."""
+    place = "translation" if name in ("gnmt", "transformer") else name
+    module = import_module(f"mlbench.tasks.{place}.data")
+    patches = {
+        "prepare_dataset": lambda *_, **__: Path(),
+        "open_dataset": lambda _: OPENED[place](module, np.random.default_rng(0), small),
+    }
+    stack = mock.patch.multiple(module, **patches)
+    if name != "resnet50":
+        return stack
+    decode = import_module("mlbench.tasks.resnet50.decode")
+    return _both(stack, mock.patch.object(decode, "Loader", Noise))
+
+
+class _both:
+    def __init__(self, *contexts: Any) -> None:
+        self.contexts = contexts
+
+    def __enter__(self) -> None:
+        for context in self.contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self.contexts):
+            context.__exit__(*error)
+
+
+class Noise:
+    """Takes the place of the decoding processes: random pixels, so waiting for data is not measured."""
+
+    def __init__(self, decoder: Any, *, processes: int, largest: int) -> None:
+        shape = (largest, decoder.crop, decoder.crop, 3)
+        self.images = torch.randint(256, shape, dtype=torch.uint8)
+
+    def batches(self, tasks: Sequence[Any]) -> Iterator[Any]:
+        from mlbench.tasks.resnet50.decode import Pixels
+
+        for task in tasks:
+            yield Pixels(self.images[: len(task.rows)], torch.zeros(len(task.rows), dtype=torch.int64))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _images(module: Any, random: np.random.Generator, small: bool) -> Any:
+    train = 500 if small else 50_000
+    splits = [
+        module.Images(
+            torch.from_numpy(random.integers(0, 256, (rows, 3, 32, 32), np.uint8)),
+            torch.from_numpy(random.integers(0, 10, rows)),
+        )
+        for rows in (train, train // 5)
+    ]
+    return module.Dataset(*splits, torch.full((3,), 0.5), torch.full((3,), 0.25), flip=True)
+
+
+def _photographs(module: Any, random: np.random.Generator, small: bool) -> Any:
+    rows = 1_000 if small else 100_000  # of 1,281,167: an epoch's order is all that they decide
+    numbers = {name: [np.zeros(rows, np.int64)] for name in ("label", "height", "width")}
+    split = module.Images([], np.zeros(1, np.int64), numbers)
+    return module.Dataset(split, split, [str(label) for label in range(10 if small else 1000)])
+
+
+def _rows(module: Any, random: np.random.Generator, small: bool) -> Any:
+    rows, features = (2_000, 200) if small else (400_000, 2_000)
+    made = [
+        module.Rows(torch.rand(n, features).sub_(0.5).div_(features**0.5), torch.rand(n).round_())
+        for n in (rows, rows // 4)
+    ]
+    return tuple(made)
+
+
+def _text(module: Any, random: np.random.Generator, small: bool) -> Any:
+    tokens, words = (5_000, 300) if small else (2_088_628, 33_278)
+    made = [torch.from_numpy(random.integers(0, words, n, np.int32)) for n in (tokens, tokens // 10)]
+    return module.Text(*made, words)
+
+
+def _sentences(module: Any, random: np.random.Generator, small: bool) -> Any:
+    # Lengths about as WMT's: log-normal with a mean of 29 sub-words, of both sides alike.
+    pairs, words, most = (2_000, 753, 24) if small else (300_000, 32_320, 72)
+    long = np.exp(random.normal(2.0 if small else 3.2, 0.55, pairs)).clip(2, most)
+    sides = []
+    for lengths in (long, (long * random.normal(1.05, 0.1, pairs)).clip(2, most)):
+        offsets = np.concatenate([[0], np.cumsum(lengths.astype(np.int64))])
+        sides += [random.integers(4, words, offsets[-1], np.int32), offsets]
+    train = module.Pairs(*sides)
+    test = module.Pairs(sides[0][:4], np.array([0, 4]), sides[2][:4], np.array([0, 4]))
+    pieces = pa.chunked_array([pa.array([""] * words)])
+    return module.Dataset(train, test, pa.chunked_array([pa.array(["a"])]), pieces, "de")
+
+
+OPENED: dict[str, Callable[..., Any]] = {
+    "resnet20": _images,
+    "resnet50": _photographs,
+    "logreg": _rows,
+    "awdlstm": _text,
+    "translation": _sentences,
+}
+
+
+def machine(dry_run: bool) -> dict[str, Any]:
+    """Return what the numbers were measured on."""
+    found: dict[str, Any] = {
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "dry_run": dry_run,
+    }
+    commit = _output(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"])
+    found["commit"] = commit or "unknown"
+    if not dry_run:
+        query = "--query-gpu=name,driver_version,memory.total"
+        driver = _output(["nvidia-smi", query, "--format=csv,noheader"])
+        found |= {
+            "gpu": driver or torch.cuda.get_device_name(),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        }
+    return found
+
+
+def gpu_tests(seconds: float) -> dict[str, Any]:
+    """Run the tests marked `gpu`; without pytest say so."""
+    if importlib.util.find_spec("pytest") is None:
+        return {"exit_code": None, "last_lines": "pytest is not installed: the tests marked gpu were not run"}
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:xdist", "-o", "addopts=", "tests"]
+    command += ["--continue-on-collection-errors"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"exit_code": 124, "last_lines": f"ended after {seconds:.0f} s"}
+    return {"exit_code": done.returncode, "last_lines": done.stdout[-3000:]}
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """Return the machine, the table and what was skipped."""
+    lines = [", ".join(f"{key} {value}" for key, value in result["machine"].items()), ""]
+    lines += [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    for each in result["cases"]:
+        lines.append(f"| {' | '.join('' if each[key] is None else str(each[key]) for key in COLUMNS)} |")
+    lines += ["", *(f"- SKIPPED {reason}" for reason in result["skipped"])]
+    for key, value in (result.get("rates") or {}).items():
+        lines.append(f"- {key}: {value}")
+    if "tests" in result:
+        lines += ["", "```", result["tests"]["last_lines"], "```"]
+    return "\n".join(lines) + "\n"
+
+
+def rounded(value: float | None) -> float | None:
+    """Return three significant digits."""
+    return None if value is None else float(f"{value:.3g}")
+
+
+def release() -> None:
+    """Give memory back before the next case."""
+    torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _gpu_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name() if device.type == "cuda" else ""
+
+
+def _output(command: list[str]) -> str | None:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
