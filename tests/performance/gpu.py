@@ -150,8 +150,8 @@ def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
     try:
         run = loop.Run(setup, worker)
         if mode != "eager":
-            graphs = {"mode": "reduce-overhead"} if "graphs" in mode else {}
-            run.model = torch.compile(run.model, **graphs)  # type: ignore[assignment]
+            how = "reduce-overhead" if "graphs" in mode else None
+            run.model = torch.compile(run.model, mode=how)  # type: ignore[assignment]
         batches = chain.from_iterable(setup.steps(data, epoch) for epoch in count())
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -210,7 +210,7 @@ def reference_rate(
     setup: Any,
     ready: Sequence[Any],
     device: torch.device,
-    number: str,
+    number: Any,
     mode: str,
     *,
     dry_run: bool,
@@ -222,8 +222,7 @@ def reference_rate(
     precision.on_device(number, device)
     net: Any = reference.model
     if mode != "eager":
-        graphs = {"mode": "reduce-overhead"} if "graphs" in mode else {}
-        net = torch.compile(net, **graphs)
+        net = torch.compile(net, mode="reduce-overhead" if "graphs" in mode else None)
     lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(number)
     context = torch.autocast(device.type, lower, enabled=lower is not None)
     for group in reference.optimizer.param_groups:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.analysis.bootstrap import interval, median
+from mlbench.clusters import node
 from mlbench.experiment.clock import iso, wall
 from mlbench.experiment.config import choices, compose
-from mlbench.experiment.provenance import node
 from mlbench.experiment.record import Record, load
 from mlbench.tasks import registry
 
@@ -59,9 +59,9 @@ def main(arguments: Sequence[str]) -> int:
                     print(rows[-1], file=sys.stderr, flush=True)
                     if not variant:
                         worst.append(median(ratios))
-    machine, git = node(), records[0].software.git
+    machine, git = node.describe(), records[0].software.git
     print(
-        f"{machine['cpu_model']}, {machine['usable_cpus']} CPUs, one thread a worker, "
+        f"{machine.cpu_model}, {machine.usable_cpus} CPUs, one thread a worker, "
         f"{iso(wall())[:10]}, {options.rounds} rounds, commit {git.sha[:7] if git else 'unknown'}: "
         f"`{' '.join(['python tests/performance/runs.py', *arguments])}`\n"
     )

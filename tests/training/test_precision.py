@@ -1,7 +1,7 @@
 import io
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -163,7 +163,7 @@ def test_a_cpu_has_no_formats_of_tensor_cores(words):
 
 
 def test_the_precision_is_the_devices_unless_it_is_chosen_and_decides_the_key():
-    on_cpu, on_gpu = (compose(["task=gnmt", f"backend={name}"]) for name in ("gloo", "nccl"))
+    on_cpu, on_gpu = (cast(Any, compose)(["task=gnmt", f"backend={name}"]) for name in ("gloo", "nccl"))
     assert (on_cpu.task.precision, on_gpu.task.precision) == ("fp32", "fp16")
     lower = compose(["task=gnmt", "task.precision=bf16"])
     assert lower.deviations == () and key(lower) != key(on_cpu)

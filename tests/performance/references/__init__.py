@@ -78,12 +78,12 @@ def speed(words: Words) -> dict[str, bool]:
     return {"fused": {"fused": True}, "foreach": {"foreach": True}, "loop": {"foreach": False}}[kind]
 
 
-def train_step(reference: Reference, net: nn.Module, batches: Sequence[Any], precision: Any) -> Tensor:
+def train_step(reference: Reference, net: Any, batches: Sequence[Any], precision: Any) -> Tensor:
     """Run one step over its micro-batches; return their summed loss."""
     total = None
     for number, batch in enumerate(batches, start=1):
-        last = number == len(batches) or not isinstance(net, DistributedDataParallel)
-        with NOTHING if last else net.no_sync():
+        accumulates = number < len(batches) and isinstance(net, DistributedDataParallel)
+        with net.no_sync() if accumulates else NOTHING:
             with precision:
                 loss = reference.loss(net, batch)
             loss.backward()
@@ -117,7 +117,7 @@ def main() -> None:
     torch.manual_seed(1)
     data: Data = import_module(f"references.{config.name}").load(config, options.data, rank, size)
     reference = build(config, data.size, words)
-    net = torch.compile(reference.model) if words.get("compile") else reference.model
+    net: Any = torch.compile(reference.model) if words.get("compile") else reference.model
     if size > 1:
         dist.init_process_group("gloo")
         net = DistributedDataParallel(

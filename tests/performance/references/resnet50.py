@@ -87,7 +87,7 @@ class Batches(torch.utils.data.Dataset):
             width, height = min(image.width, (area * ratio) ** 0.5), min(image.height, (area / ratio) ** 0.5)
             left = np.random.uniform(0, image.width - width)
             top = np.random.uniform(0, image.height - height)
-            box = tuple(int(edge) for edge in (left, top, left + width, top + height))
+            box = (int(left), int(top), int(left + width), int(top + height))
             cut = np.asarray(image.crop(box).resize((side, side), Image.Resampling.BILINEAR))
             pixels[place] = cut[:, ::-1] if np.random.random() < 0.5 else cut
         return torch.from_numpy(pixels), self.labels[rows]
