@@ -103,9 +103,6 @@ def _recorded(
     begun += lock.waited_s if lock else 0.0
     folder = _folder(experiment, seed, begun)
     log = folder / events.NAME
-    mlflow = uploader.MlflowUploader(
-        folder, experiment.store
-    )  # takes the run, before anybody can find it in its log
     start = RunStart(
         run_id=folder.name,
         key=identity.key(experiment),
@@ -118,6 +115,8 @@ def _recorded(
         warnings=node.warnings(before_run=True),
         software=provenance.software(),
     )
+    # It takes the run before anybody can find it in its log.
+    mlflow = uploader.MlflowUploader(folder, experiment.store)
     events.append(log, "run_configuration", start.model_dump(mode="json"))
     mlflow.start()
     end, exception = _measure(experiment, seed=seed, begun=begun, folder=folder, lock=lock)

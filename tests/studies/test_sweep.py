@@ -108,11 +108,12 @@ def extended(first: Sweep, place: Place) -> tuple[Sweep, Sweep]:
 
 
 def begun(sweep: Sweep, *, trial: int) -> psutil.Process:
-    """Wait until the study's n-th trial has a folder; return its process."""
+    """Wait until the study's n-th trial has begun; return its process."""
     until(lambda: len(sweep.log(study.STARTED)) == trial or sweep.process.poll() is not None)
     assert sweep.process.poll() is None, sweep.finish()
     started = sweep.log(study.STARTED)[-1]
-    until(lambda: any(sweep.output.glob(f"*-{started['seed']:x}/{events.NAME}")))
+    logs = f"*-{started['seed']:x}/{events.NAME}"
+    until(lambda: any(log.stat().st_size for log in sweep.output.glob(logs)))  # the run's begin is in it
     return psutil.Process(started["pid"])
 
 
