@@ -9,7 +9,7 @@ from mlbench.analysis.points import Point, differences
 
 @dataclass(frozen=True)
 class Speedup:
-    """One point against the one-worker point of its family.
+    """One point against the one-worker point of its curve.
 
     - why: the reason that there is no speed-up; None if there is one.
     - total, compute: time to the goal with one worker over that with k; compute-only counts forward, loss,
@@ -31,24 +31,24 @@ class Speedup:
     note: str | None = None
 
 
-def families(all_points: Sequence[Point]) -> list[list[Point]]:
+def scaling_curves(all_points: Sequence[Point]) -> list[list[Point]]:
     """Return the points that differ in their number of workers alone, one list each, few workers first."""
     groups: list[list[Point]] = []
-    # The points with the most fields come first, so that a run that failed early joins the right family.
+    # The points with the most fields come first, so that a run that failed early joins the right curve.
     for point in sorted(all_points, key=lambda one: -len(one.series)):
-        home = next((family for family in groups if not differences(family[0], point)), None)
+        home = next((curve for curve in groups if not differences(curve[0], point)), None)
         if home is None:
             groups.append([point])
         else:
             home.append(point)
     order = {id(point): place for place, point in enumerate(all_points)}
-    ordered = [sorted(family, key=lambda one: (one.workers, order[id(one)])) for family in groups]
-    return sorted(ordered, key=lambda family: order[id(family[0])])
+    ordered = [sorted(curve, key=lambda one: (one.workers, order[id(one)])) for curve in groups]
+    return sorted(ordered, key=lambda curve: order[id(curve[0])])
 
 
 def speedups(all_points: Sequence[Point]) -> list[Speedup]:
-    """Return every point compared with one worker of its family, or the reason that it cannot be."""
-    return [_compare(point, family, all_points) for family in families(all_points) for point in family]
+    """Return every point compared with one worker of its curve, or the reason that it cannot be."""
+    return [_compare(point, curve, all_points) for curve in scaling_curves(all_points) for point in curve]
 
 
 def price_index(speedup: Ratio, price: float) -> Ratio:
@@ -65,8 +65,8 @@ def price_index(speedup: Ratio, price: float) -> Ratio:
     return Ratio(index(speedup.value), index(speedup.high), index(speedup.low))
 
 
-def _compare(point: Point, family: Sequence[Point], all_points: Sequence[Point]) -> Speedup:
-    bases = [one for one in family if one.workers == 1]
+def _compare(point: Point, curve: Sequence[Point], all_points: Sequence[Point]) -> Speedup:
+    bases = [one for one in curve if one.workers == 1]
     base = bases[0] if len(bases) == 1 else None
     why = point.exclusion_reason or _without_base(point, bases, all_points)
     if base is None or why:

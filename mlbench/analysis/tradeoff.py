@@ -19,14 +19,14 @@ class Optimum:
     words: str
 
 
-def optimum(family: Sequence[Point]) -> Optimum | None:
+def optimum(curve: Sequence[Point]) -> Optimum | None:
     """Return the price-performance optimum of points that differ in their workers alone.
 
     None where fewer than two of them may be compared. The price index of two points with one base differs
     by the quotient of nodes x time^2, so points are compared with each other and need no one-worker point.
     """
     candidates = [
-        point for point in family if point.exclusion_reason is None and math.isfinite(_product(point))
+        point for point in curve if point.exclusion_reason is None and math.isfinite(_product(point))
     ]
     if len(candidates) < 2:
         return None

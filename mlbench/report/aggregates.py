@@ -9,7 +9,7 @@ from typing import Any
 from mlbench.analysis.speedup import Speedup
 from mlbench.experiment.phases import PHASES
 from mlbench.report.charts.phases import OUTSIDE
-from mlbench.report.grouping import Family, Group
+from mlbench.report.grouping import Group, ScalingCurve
 from mlbench.report.quantities import QUANTITIES
 
 Row = dict[str, Any]
@@ -21,15 +21,13 @@ def rows(grouped: Sequence[Group]) -> list[Row]:
 
     Infinite times and costs mean that half of the runs or more missed the goal.
     """
-    return [
-        _row(group, family, one) for group in grouped for family in group.families for one in family.speedups
-    ]
+    return [_row(group, curve, one) for group in grouped for curve in group.curves for one in curve.speedups]
 
 
 def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
     """Yield (name, value, workers) of every finite aggregate, for a tracking store with step = workers.
 
-    Points of several families have the family's label before the name, e.g. "gloo/speedup". Those of the
+    Points of several curves have the curve's label before the name, e.g. "gloo/speedup". Those of the
     study's tasks have the task's. Points that may not be compared (oversubscribed) are left out.
     """
     several = len(grouped) > 1
@@ -37,7 +35,7 @@ def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
         if row["no_speedup"] and row["oversubscribed"]:
             continue
         place = [row["task"], row["scale"], row["other_data"].replace("/", "_")] if several else []
-        prefix = "".join(f"{part}/" for part in [*place, row["family"]] if part)
+        prefix = "".join(f"{part}/" for part in [*place, row["curve"]] if part)
         for name in METRICS:
             for end in ("", "_low", "_high"):
                 value = row[name + end]
@@ -60,7 +58,7 @@ def save(table: Sequence[Row], folder: Path) -> None:
     pyarrow.csv.write_csv(arrow, folder / "summary.csv")
 
 
-def _row(group: Group, family: Family, one: Speedup) -> Row:
+def _row(group: Group, curve: ScalingCurve, one: Speedup) -> Row:
     point = one.point
     row: Row = {
         "task": point.task,
@@ -75,7 +73,7 @@ def _row(group: Group, family: Family, one: Speedup) -> Row:
         "hardware": point.hardware,
         "nodes": point.nodes,
         "source": point.source,
-        "family": family.label,
+        "curve": curve.label,
         "key": point.key,
         "runs": point.n,
         "reached": point.reached,

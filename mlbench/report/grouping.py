@@ -1,4 +1,4 @@
-"""What the runs of a study have in common and what tells its families apart, in words."""
+"""What the runs of a study have in common and what tells its curves apart, in words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from zlib import crc32
 
 from mlbench.analysis import compare, stragglers
 from mlbench.analysis.points import SOURCE, Point, points
-from mlbench.analysis.speedup import Speedup, families, speedups
+from mlbench.analysis.speedup import Speedup, scaling_curves, speedups
 from mlbench.experiment.format import counted
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
@@ -19,7 +19,7 @@ SPLIT = "test"  # what a task that can validate on something else validates on
 
 
 @dataclass(frozen=True)
-class Family:
+class ScalingCurve:
     """Points that differ in their number of workers alone, and the speed-ups among them."""
 
     label: str  # what tells it from the others; "" for the only one
@@ -31,7 +31,7 @@ class Family:
 
     @property
     def prefix(self) -> str:
-        """The label before a sentence about the family."""
+        """The label before a sentence about the curve."""
         return f"{self.label}: " if self.label else ""
 
     def named(self, what: str) -> str:
@@ -45,7 +45,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Group:
-    """The families that may stand in one chart: one task, one scale, one goal, the same data.
+    """The curves that may stand in one chart: one task, one scale, one goal, the same data.
 
     - dataset: its name; "" where a user's own files take its place.
     - other_data: these files, or another split than the task's own, in words; "" where the runs were trained
@@ -57,11 +57,11 @@ class Group:
     goal: Goal | None
     dataset: str
     other_data: str
-    families: tuple[Family, ...]
+    curves: tuple[ScalingCurve, ...]
 
     @property
     def points(self) -> list[Point]:
-        return [point for family in self.families for point in family.points]
+        return [point for curve in self.curves for point in curve.points]
 
     @property
     def records(self) -> list[Record]:
@@ -87,11 +87,11 @@ def groups(records: Sequence[Record], *, with_disturbed: bool = False) -> list[G
     all_points = points(records, with_disturbed=with_disturbed)
     compared = {id(one.point): one for one in speedups(all_points)}
     together: dict[tuple[str, ...], list[list[Point]]] = {}
-    for family in families(all_points):
-        first = family[0]
+    for curve in scaling_curves(all_points):
+        first = curve[0]
         data = compare.data(first)
         place = (first.task, first.scale, str(first.goal), _other_data(data), repr(data))
-        together.setdefault(place, []).append(family)
+        together.setdefault(place, []).append(curve)
     return [_group(some, compared) for _, some in sorted(together.items())]
 
 
@@ -103,9 +103,9 @@ def workers(point: Point) -> str:
 def tables(group: Group) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the tables that the runs of a group measured, by the label of their point."""
     by_label = {
-        f"{family.prefix}{workers(point)}": [row for record in point.records for row in record.table]
-        for family in group.families
-        for point in family.points
+        f"{curve.prefix}{workers(point)}": [row for record in point.records for row in record.table]
+        for curve in group.curves
+        for point in curve.points
     }
     return {label: rows for label, rows in by_label.items() if rows}
 
@@ -113,22 +113,22 @@ def tables(group: Group) -> dict[str, list[dict[str, Any]]]:
 def disturbances(group: Group) -> list[str]:
     """Return how many runs of each point something disturbed, and what; one sentence a point."""
     sentences = []
-    for family in group.families:
-        for point in family.points:
+    for curve in group.curves:
+        for point in curve.points:
             runs = point.left_out or point.disturbed
             if runs:
                 what = "left out" if point.left_out else "counted, though disturbed"
                 share = of(len(runs), point.n + len(point.left_out))
                 reasons = "; ".join(dict.fromkeys(runs.values()))
-                sentences.append(f"{family.prefix}{workers(point)}: {share} {what}: {reasons}.")
+                sentences.append(f"{curve.prefix}{workers(point)}: {share} {what}: {reasons}.")
     return sentences
 
 
 def waiting(group: Group) -> list[str]:
     """Return which rank kept the others waiting, one sentence a point, of the run where it did so most."""
     sentences = []
-    for family in group.families:
-        for point in family.points:
+    for curve in group.curves:
+        for point in curve.points:
             late = [
                 rank
                 for run in point.records
@@ -137,7 +137,7 @@ def waiting(group: Group) -> list[str]:
             if late:
                 worst = max(late, key=lambda one: one.median_s)
                 sentences.append(
-                    f"{family.prefix}{workers(point)}: in {of(len(late), point.n)} a rank kept the others "
+                    f"{curve.prefix}{workers(point)}: in {of(len(late), point.n)} a rank kept the others "
                     f"waiting; {stragglers.sentence(worst)}."
                 )
     return sentences
@@ -148,15 +148,15 @@ def of(part: int, whole: int) -> str:
     return f"{part} of {counted(whole, 'run')}"
 
 
-def reasons(family: Family, *, excluded_only: bool = False) -> list[str]:
+def reasons(curve: ScalingCurve, *, excluded_only: bool = False) -> list[str]:
     """Return why points have no speed-up, one sentence a reason."""
     by_reason: dict[str, list[str]] = {}
-    for one in family.speedups:
+    for one in curve.speedups:
         why = one.point.exclusion_reason if excluded_only else one.why
         if why:
             by_reason.setdefault(why, []).append(str(one.point.workers))
     return [
-        f"{family.prefix}k = {', '.join(counts)} has no speed-up: {why}." for why, counts in by_reason.items()
+        f"{curve.prefix}k = {', '.join(counts)} has no speed-up: {why}." for why, counts in by_reason.items()
     ]
 
 
@@ -169,7 +169,7 @@ def _group(some: list[list[Point]], compared: dict[int, Speedup]) -> Group:
         first.goal,
         dataset="" if _own_files(data) else str(data.get("task.dataset", "")),
         other_data=_other_data(data),
-        families=_labelled(some, compared),
+        curves=_labelled(some, compared),
     )
 
 
@@ -186,26 +186,26 @@ def _own_files(data: dict[str, Any]) -> bool:
     return any(name.endswith(OWN_FILES) for name in data)
 
 
-def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Family, ...]:
-    """Return the families with labels of what differs among them, in fields that people know if those do."""
-    ordered = sorted(some, key=lambda family: family[0].source != SOURCE)
-    labels = [[str(getattr(family[0], name)) for name in _telling(ordered)] for family in ordered]
+def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[ScalingCurve, ...]:
+    """Return the curves with labels of what differs among them, in fields that people know if those do."""
+    ordered = sorted(some, key=lambda curve: curve[0].source != SOURCE)
+    labels = [[str(getattr(curve[0], name)) for name in _telling(ordered)] for curve in ordered]
     if len(set(map(tuple, labels))) < len(labels):
-        fields = [dict(family[0].series) for family in ordered]
+        fields = [dict(curve[0].series) for curve in ordered]
         names = [name for name in sorted(set().union(*fields)) if len({one.get(name) for one in fields}) > 1]
         for label, one in zip(labels, fields, strict=True):
             label += [f"{name.removeprefix('task.')} {_value(one.get(name, 'null'))}" for name in names[:3]]
     return tuple(
-        Family(
-            " ".join(filter(None, [*label, "published" if family[0].source != SOURCE else ""])),
-            tuple(compared[id(point)] for point in family),
+        ScalingCurve(
+            " ".join(filter(None, [*label, "published" if curve[0].source != SOURCE else ""])),
+            tuple(compared[id(point)] for point in curve),
         )
-        for label, family in zip(labels, ordered, strict=True)
+        for label, curve in zip(labels, ordered, strict=True)
     )
 
 
 def _telling(some: list[list[Point]]) -> list[str]:
-    return [name for name in LABELS if len({getattr(family[0], name) for family in some}) > 1]
+    return [name for name in LABELS if len({getattr(curve[0], name) for curve in some}) > 1]
 
 
 def _value(json_text: str) -> str:

@@ -114,8 +114,8 @@ def _packaged(name: str) -> str:
 def _section(group: Group, place: int, all_groups: Sequence[Group], references: Sequence[Any]) -> _Section:
     beside, unshown = tables.references([one for one in references if one.task == group.task])
     first = next((one for one in all_groups if one.task == group.task and not one.other_data), None)
-    notes = {f"Note: {one.note}." for family in group.families for one in family.speedups if one.note}
-    points = [one.point for family in group.families for one in family.speedups]
+    notes = {f"Note: {one.note}." for curve in group.curves for one in curve.speedups if one.note}
+    points = [one.point for curve in group.curves for one in curve.speedups]
     notes |= {f"Implausible: {warning}." for point in points if (warning := rcp.warning(point.records))}
     data = f", {group.other_data}" if group.other_data else ""
     goal = f": {group.goal}" if group.goal else ""

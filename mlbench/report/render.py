@@ -1,6 +1,6 @@
 """Draw charts with Vega-Altair: one object becomes PNG, SVG and the interactive figure of a page.
 
-Families differ in mark and dash as well as in colour, so that they can be told apart in grey.
+Curves differ in mark and dash as well as in colour, so that they can be told apart in grey.
 """
 
 import json

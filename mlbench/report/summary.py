@@ -8,7 +8,7 @@ from mlbench.analysis.points import Point
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import optimum
 from mlbench.experiment.format import counted, duration, number, percent, usd
-from mlbench.report.grouping import Family, Group, of, tables
+from mlbench.report.grouping import Group, ScalingCurve, of, tables
 from mlbench.tasks import registry
 
 NEAR = 0.93  # a coverage below this is stated: five runs reach 94 %, four 88 %
@@ -16,31 +16,31 @@ NEAR = 0.93  # a coverage below this is stated: five runs reach 94 %, four 88 %
 
 def answer(group: Group) -> list[str]:
     """Return three sentences about our own points of one task, scale, goal and data set."""
-    ours = [family for family in group.families if not family.published] or list(group.families)
-    certainty = _certainty([point for family in ours for point in family.points])
+    ours = [curve for curve in group.curves if not curve.published] or list(group.curves)
+    certainty = _certainty([point for curve in ours for point in curve.points])
     report = registry.report(group.task)
     if report and tables(group):
         return [*report.summary(tables(group)), certainty]
     return [_time(group, ours), _price(ours), certainty]
 
 
-def _time(group: Group, ours: Sequence[Family]) -> str:
+def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     if group.goal is None:
         return "The runs had no goal, so there is no time to accuracy and no speed-up."
-    reached = [(family, one) for family in ours for one in family.speedups if _median(one.point) < math.inf]
-    allowed = [(family, one) for family, one in reached if one.point.exclusion_reason is None]
+    reached = [(curve, one) for curve in ours for one in curve.speedups if _median(one.point) < math.inf]
+    allowed = [(curve, one) for curve, one in reached if one.point.exclusion_reason is None]
     if not allowed:
         return f"No point reached {group.goal} in more than half of its runs" + (
             " without sharing CPUs or another caveat." if reached else "."
         )
-    family, best = min(allowed, key=lambda pair: _median(pair[1].point))
+    curve, best = min(allowed, key=lambda pair: _median(pair[1].point))
     time = best.point.time_to_accuracy
     assert time is not None
     within = "" if time.low is None or time.high is None else f", {_within(time.low, time.high)}"
-    which = f"{family.prefix}{counted(best.point.workers, 'worker')}"
+    which = f"{curve.prefix}{counted(best.point.workers, 'worker')}"
     repeats = f"median of {counted(time.n, 'run')}" if time.n > 1 else "a single run"
     sentence = f"Fastest to {group.goal} is {which} in {duration(time.value)} ({repeats}{within})"
-    return f"{sentence}{_against_one(best, family.speedups)}{_against_others(family, best, allowed)}."
+    return f"{sentence}{_against_one(best, curve.speedups)}{_against_others(curve, best, allowed)}."
 
 
 def _times(quotient: Ratio, what: str) -> str:
@@ -70,10 +70,12 @@ def _against_one(best: Speedup, compared: Sequence[Speedup]) -> str:
     return f", {_times(best.total, 'as fast as one worker')}{doubt}, a parallel efficiency of {share}"
 
 
-def _against_others(family: Family, best: Speedup, allowed: Sequence[tuple[Family, Speedup]]) -> str:
-    """Return how the fastest point of every other family compares with the fastest of all."""
+def _against_others(
+    curve: ScalingCurve, best: Speedup, allowed: Sequence[tuple[ScalingCurve, Speedup]]
+) -> str:
+    """Return how the fastest point of every other curve compares with the fastest of all."""
     parts = []
-    for other in dict.fromkeys(one.label for one, _ in allowed if one is not family):
+    for other in dict.fromkeys(one.label for one, _ in allowed if one is not curve):
         rival = min((one.point for home, one in allowed if home.label == other), key=_median)
         slower = ratio(rival.times, best.point.times)
         shown = _shown(slower, rival, best.point)
@@ -87,19 +89,19 @@ def _shown(quotient: Ratio, one: Point, other: Point) -> bool:
     return repeated and quotient.low is not None and quotient.low > 1
 
 
-def _price(ours: Sequence[Family]) -> str:
+def _price(ours: Sequence[ScalingCurve]) -> str:
     parts = []
-    for family in ours:
-        best = optimum(family.points)
+    for curve in ours:
+        best = optimum(curve.points)
         if best is None:
             continue
         bill = best.point.usd
         where = counted(best.point.workers, "worker")
         priced = f"; with {where} the goal costs {usd(bill.value)}" if bill and bill.value < math.inf else ""
-        parts.append(f"{family.prefix}{best.words.rstrip('.')}{priced}")
+        parts.append(f"{curve.prefix}{best.words.rstrip('.')}{priced}")
     if not parts:
         return "No two points can be compared in price and time."
-    unpriced = all(point.usd is None for family in ours for point in family.points)
+    unpriced = all(point.usd is None for curve in ours for point in curve.points)
     because = (
         " (no price is stated for this hardware; assuming that all nodes cost the same)" if unpriced else ""
     )

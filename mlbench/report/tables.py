@@ -61,14 +61,14 @@ class Published:
 def points(group: Group) -> Table:
     """Return the aggregates, one row a point; columns without any value are left out."""
     shown = [one for one in QUANTITIES if one.heading]
-    headings = ["family", "workers", "goal reached", *(one.heading for one in shown)]
+    headings = ["curve", "workers", "goal reached", *(one.heading for one in shown)]
     rows = []
-    for family in group.families:
-        for one in family.speedups:
+    for curve in group.curves:
+        for one in curve.speedups:
             point = one.point
             reached = f"{point.reached} of {point.n}" if point.goal else f"{point.n}, no goal"
             cells = [
-                Cell(family.label or "-"),
+                Cell(curve.label or "-"),
                 Cell(str(point.workers), number=True),
                 Cell(reached, number=True),
             ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WIDTH = 79  # columns of a sentence
 INTERVAL = " (95 % interval)"
-ANSWERS: dict[str, str] = dict.fromkeys(("family", "workers", "goal reached"), "")
+ANSWERS: dict[str, str] = dict.fromkeys(("curve", "workers", "goal reached"), "")
 ANSWERS |= dict.fromkeys(("time to accuracy", "speed-up"), INTERVAL)
 ROOM = 8  # lines of a terminal that are left to other things than points
 FEWEST = 4  # points that even a small terminal shows

@@ -252,9 +252,9 @@ def test_a_run_that_missed_its_goal_is_infinite_and_listed(status: str) -> None:
 
 def test_a_run_that_failed_before_it_could_tell_anything_joins_its_family() -> None:
     lost = nothing_measured(T4, "workers=4", key="4 " + T4, status="failed", run_id="lost", error="x")
-    family = speedup.families(points([*studies.study(T4), lost]))
-    assert [[point.n for point in one] for one in family] == [[5, 5, 6]]
-    assert family[0][2].missed == ("lost",)
+    curve = speedup.scaling_curves(points([*studies.study(T4), lost]))
+    assert [[point.n for point in one] for one in curve] == [[5, 5, 6]]
+    assert curve[0][2].missed == ("lost",)
 
 
 def test_a_run_given_twice_counts_once() -> None:

@@ -243,9 +243,9 @@ def test_published_runs_stand_beside_ours_and_apart() -> None:
         for run in studies.study(T4, repeats=1)
     ]
     (group,) = grouping.groups([*published, *studies.study(T4, repeats=2)])
-    assert [family.published for family in group.families] == [False, True]
-    assert group.families[1].label.endswith("published")
-    assert all(one.total for family in group.families for one in family.speedups)
+    assert [curve.published for curve in group.curves] == [False, True]
+    assert group.curves[1].label.endswith("published")
+    assert all(one.total for curve in group.curves for one in curve.speedups)
     assert "6 runs" in answer(group)[2]  # the answer is about our own
 
 
@@ -279,7 +279,7 @@ def test_families_are_told_apart_by_what_differs() -> None:
     records = studies.study(T4, repeats=2)
     records += [studies.run(1, 5, T4, time=9, key="b7", run_id="b7", **small)]
     (group,) = grouping.groups(records)
-    assert sorted(family.label for family in group.families) == ["batch_size 32", "batch_size 7"]
+    assert sorted(curve.label for curve in group.curves) == ["batch_size 32", "batch_size 7"]
 
 
 def test_every_chart_is_plain_json_with_one_colour_a_family(records: list[Record]) -> None:
@@ -378,7 +378,7 @@ def test_a_point_whose_runs_differ_in_data_or_machine_is_told_apart(
     records = studies.study(repeats=2, nodes=[node("AMD EPYC 7B12 64-Core Processor")], data_hash="d" * 16)
     records[-1] = records[-1].model_copy(update=change)
     (group,) = grouping.groups(records)
-    labels = [family.label for family in group.families]
+    labels = [curve.label for curve in group.curves]
     assert len(set(labels)) == 2 and all(label.startswith(f"{name} ") for label in labels)
     assert max(map(len, labels)) < 60
     assert all(render.specification(chart) for chart in charts(group))
@@ -393,7 +393,7 @@ def test_other_data_stands_in_charts_answers_and_metrics_of_its_own() -> None:
     found = grouping.groups(records)
     files = "task.test_file=a9a.t task.train_file=a9a.txt"
     assert [group.other_data for group in found] == ["", files, "task.validation=split"]
-    assert [len(group.families) for group in found] == [1, 1, 1]
+    assert [len(group.curves) for group in found] == [1, 1, 1]
     assert [group.about.rpartition(", data ")[2] for group in found] == [
         "epsilon_like", files, "epsilon_like task.validation=split",
     ]  # fmt: skip

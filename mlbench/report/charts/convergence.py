@@ -11,12 +11,12 @@ def convergence(group: Group) -> Chart:
     metric = task.metric
     traces: list[Trace] = []
     named: set[str] = set()
-    points = [(family, point) for family in group.families for point in family.points]
-    for style, (family, point) in enumerate(points):
+    points = [(curve, point) for curve in group.curves for point in curve.points]
+    for style, (curve, point) in enumerate(points):
         for record in point.records:
             course = _course(record, metric)
             missed = record.run_id in point.missed
-            name = f"{family.prefix}{workers(point)}" + (", missed the goal" if missed else "")
+            name = f"{curve.prefix}{workers(point)}" + (", missed the goal" if missed else "")
             traces.append(
                 Trace(
                     name if course and name not in named else "",

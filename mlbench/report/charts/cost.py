@@ -14,21 +14,21 @@ def cost(group: Group) -> Chart:
     """Return the price of the goal, with and without start-up, over the time to it; the optimum is marked."""
     traces: list[Trace] = []
     notes: list[str] = []
-    for style, family in enumerate(group.families):
-        allowed = [point for point in family.points if point.exclusion_reason is None]
+    for style, curve in enumerate(group.curves):
+        allowed = [point for point in curve.points if point.exclusion_reason is None]
         whole = [(point, point.usd_with_startup or point.usd) for point in allowed]
-        traces.append(_bills(family.named("on demand, with start-up"), whole, style))
+        traces.append(_bills(curve.named("on demand, with start-up"), whole, style))
         bare = [(point, point.usd) for point in allowed if point.usd_with_startup]
-        traces.append(_bills(family.named("on demand, training alone"), bare, style, secondary=True))
+        traces.append(_bills(curve.named("on demand, training alone"), bare, style, secondary=True))
         spot = [(point, point.usd_spot) for point in allowed]
-        other = style + len(group.families)
-        traces.append(_bills(family.named("spot, training alone"), spot, other, secondary=True))
-        best = optimum(family.points)
-        notes += [f"{family.prefix}{best.words}"] if best else []
+        other = style + len(group.curves)
+        traces.append(_bills(curve.named("spot, training alone"), spot, other, secondary=True))
+        best = optimum(curve.points)
+        notes += [f"{curve.prefix}{best.words}"] if best else []
         if best and best.point.usd and best.point.time_to_accuracy:
             traces.append(
                 Trace(
-                    family.named("price-performance optimum"),
+                    curve.named("price-performance optimum"),
                     [best.point.time_to_accuracy.value],
                     [(best.point.usd_with_startup or best.point.usd).value],
                     "highlight",
@@ -36,9 +36,9 @@ def cost(group: Group) -> Chart:
                     texts=[f"optimum: {workers(best.point)}"],
                 )
             )
-        notes += _open_ended(allowed, family.prefix)
-        notes += _without_price(family.points)
-        notes += reasons(family, excluded_only=True)
+        notes += _open_ended(allowed, curve.prefix)
+        notes += _without_price(curve.points)
+        notes += reasons(curve, excluded_only=True)
     return Chart.of(
         "cost",
         "Cost vs. time to accuracy",

@@ -11,20 +11,20 @@ from mlbench.report.grouping import Group, workers
 
 OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches
 BAR = 0.7  # width of a bar, of the distance between two
-APART = 0.6  # distance between two families of bars, beyond that between two bars
+APART = 0.6  # distance between two groups of bars, beyond that between two bars
 LABELS = {"wait": "wait for the slowest", "transfer": "transfer (exposed)"}
 LETTERS = 5  # letters that fit below a bar where there are many
-LONGEST_WORD = 9  # letters of a line below a family of one bar
+LONGEST_WORD = 9  # letters of a line below a group of one bar
 
 
 def phases(group: Group) -> Chart:
     """Return an epoch's time as stacked phases and what lies outside the batches."""
-    families = [(one.label, [point for point in one.points if point.phases]) for one in group.families]
-    families = [(label, points) for label, points in families if points]
-    bars = [point for _, points in families for point in points]
+    curves = [(one.label, [point for point in one.points if point.phases]) for one in group.curves]
+    curves = [(label, points) for label, points in curves if points]
+    bars = [point for _, points in curves for point in points]
     order = (*PHASES, *OUTSIDE)
     names = [name for name in order if any(_part(point, name) for point in bars)]
-    places, ticks = _places(families)
+    places, ticks = _places(curves)
     bottoms = [0.0] * len(bars)
     traces = []
     for name in names:
@@ -57,25 +57,25 @@ def phases(group: Group) -> Chart:
         traces=traces,
         notes=["Means over ranks and runs, so that the parts add up."]
         + [
-            f"{family.prefix}{workers(point)}: no phases were measured."
-            for family in group.families
-            for point in family.points
+            f"{curve.prefix}{workers(point)}: no phases were measured."
+            for curve in group.curves
+            for point in curve.points
             if not point.phases
         ],
     )
 
 
 def _places(
-    families: Sequence[tuple[str, Sequence[Point]]],
+    curves: Sequence[tuple[str, Sequence[Point]]],
 ) -> tuple[list[float], tuple[tuple[float, str], ...]]:
-    """Return where each bar stands, and what is written below: workers, and each family's label once."""
+    """Return where each bar stands, and what is written below: workers, and each curve's label once."""
     places: list[float] = []
     texts: dict[float, str] = {}
-    for label, points in families:
+    for label, points in curves:
         first = places[-1] + 1 + APART if places else 0.0
         own = [first + number for number in range(len(points))]
         texts |= {place: str(point.workers) for place, point in zip(own, points, strict=True)}
-        if len(families) > 1:
+        if len(curves) > 1:
             middle = (own[0] + own[-1]) / 2
             below = wrap(label, max(LETTERS * len(own), LONGEST_WORD), break_long_words=False)
             texts[middle] = "\n".join([texts.get(middle, ""), *below])
@@ -86,13 +86,13 @@ def _places(
 def communication(group: Group) -> Chart:
     """Return the exposed and the overlapped share of communication over workers."""
     traces = []
-    for style, family in enumerate(group.families):
-        exposed = [(point, point.exposed) for point in family.points if point.exposed]
-        overlapped = [(point, point.overlapped) for point in family.points if point.overlapped]
-        traces.append(_shares(family.named("exposed"), exposed, style, JITTER ** -(1 + style)))
+    for style, curve in enumerate(group.curves):
+        exposed = [(point, point.exposed) for point in curve.points if point.exposed]
+        overlapped = [(point, point.overlapped) for point in curve.points if point.overlapped]
+        traces.append(_shares(curve.named("exposed"), exposed, style, JITTER ** -(1 + style)))
         traces.append(
             _shares(
-                family.named("overlapped with backward"),
+                curve.named("overlapped with backward"),
                 overlapped,
                 style,
                 JITTER ** (1 + style),

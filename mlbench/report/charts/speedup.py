@@ -9,7 +9,7 @@ from mlbench.analysis.points import Point
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import format_ratio
 from mlbench.experiment.format import duration
-from mlbench.report.grouping import Family, Group, of, reasons, workers
+from mlbench.report.grouping import Group, ScalingCurve, of, reasons, workers
 
 ROOM = 1.15  # of an axis: missed runs stand this far above the slowest one
 
@@ -18,19 +18,19 @@ def speedup(group: Group) -> Chart:
     """Return speed-up over workers, total and compute-only, beside the ideal line."""
     traces: list[Trace] = []
     notes: list[str] = []
-    for style, family in enumerate(group.families):
-        compared = [(one, one.total) for one in family.speedups if one.total and drawable(one.total.value)]
+    for style, curve in enumerate(group.curves):
+        compared = [(one, one.total) for one in curve.speedups if one.total and drawable(one.total.value)]
         computed = [
-            (one, one.compute) for one in family.speedups if one.compute and drawable(one.compute.value)
+            (one, one.compute) for one in curve.speedups if one.compute and drawable(one.compute.value)
         ]
-        traces.append(_curve(family.named("total"), compared, style, JITTER ** -(1 + style)))
+        traces.append(_curve(curve.named("total"), compared, style, JITTER ** -(1 + style)))
         traces.append(
-            _curve(family.named("compute only"), computed, style, JITTER ** (1 + style), secondary=True)
+            _curve(curve.named("compute only"), computed, style, JITTER ** (1 + style), secondary=True)
         )
-        traces.append(_apart(family, style))
-        notes += reasons(family)
-        notes += [f"{family.prefix}Note: {one.note}." for one in family.speedups if one.note]
-    if all(one.point is one.base for family in group.families for one in family.speedups):
+        traces.append(_apart(curve, style))
+        notes += reasons(curve)
+        notes += [f"{curve.prefix}Note: {one.note}." for one in curve.speedups if one.note]
+    if all(one.point is one.base for curve in group.curves for one in curve.speedups):
         notes.append("Nothing was measured but one worker.")
     axis = worker_axis([point.workers for point in group.points])
     if any(len(trace.x) for trace in traces):
@@ -53,19 +53,19 @@ def time_to_accuracy(group: Group) -> Chart:
     notes: list[str] = []
     finite = [time for point in group.points for time in point.times if math.isfinite(time)]
     top = ROOM * max(finite, default=1.0)
-    for style, family in enumerate(group.families):
-        joined = [point for point in family.points if point.exclusion_reason is None]
-        apart = [point for point in family.points if point.exclusion_reason is not None]
-        traces.append(_medians(family.named("median"), joined, style, top))
-        traces.append(_medians(family.named("median, apart"), apart, style, top, excluded=True))
-        traces += _single_runs(family, style, top)
+    for style, curve in enumerate(group.curves):
+        joined = [point for point in curve.points if point.exclusion_reason is None]
+        apart = [point for point in curve.points if point.exclusion_reason is not None]
+        traces.append(_medians(curve.named("median"), joined, style, top))
+        traces.append(_medians(curve.named("median, apart"), apart, style, top, excluded=True))
+        traces += _single_runs(curve, style, top)
         notes += [
-            f"{family.prefix}{workers(point)}: {of(len(point.missed), point.n)} missed the goal and count as "
+            f"{curve.prefix}{workers(point)}: {of(len(point.missed), point.n)} missed the goal and count as "
             f"infinite time ({', '.join(point.missed)})."
-            for point in family.points
+            for point in curve.points
             if point.missed
         ]
-        notes += reasons(family, excluded_only=True)
+        notes += reasons(curve, excluded_only=True)
     return Chart.of(
         "time_to_accuracy",
         f"Time to {group.goal}" if group.goal else "Time to accuracy",
@@ -99,11 +99,11 @@ def _curve(
     )
 
 
-def _apart(family: Family, style: int) -> Trace:
+def _apart(curve: ScalingCurve, style: int) -> Trace:
     """Return what may not be called a speed-up, to be drawn with another mark and never joined."""
-    some = [(one, one.excluded_ratio) for one in family.speedups if one.why and drawable(one.excluded_ratio)]
+    some = [(one, one.excluded_ratio) for one in curve.speedups if one.why and drawable(one.excluded_ratio)]
     return Trace(
-        family.named("quotient of times, no speed-up"),
+        curve.named("quotient of times, no speed-up"),
         [one.point.workers for one, _ in some],
         [apart or math.nan for _, apart in some],
         "marks",
@@ -131,11 +131,11 @@ def _medians(label: str, some: Sequence[Point], style: int, top: float, *, exclu
     )
 
 
-def _single_runs(family: Family, style: int, top: float) -> list[Trace]:
+def _single_runs(curve: ScalingCurve, style: int, top: float) -> list[Trace]:
     """Return single runs beside their median, moved aside so that equal ones can be told apart."""
     runs = [
         (point.workers * JITTER ** (1 + place % 4 + 4 * style), time, point.records[place].run_id)
-        for point in family.points
+        for point in curve.points
         for place, time in enumerate(point.times)
     ]
     traces = []
@@ -144,7 +144,7 @@ def _single_runs(family: Family, style: int, top: float) -> list[Trace]:
         xs, ys, texts = zip(*some, strict=True) if some else ((), (), ())
         traces.append(
             Trace(
-                family.named(name),
+                curve.named(name),
                 xs,
                 ys,
                 "marks",
