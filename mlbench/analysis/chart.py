@@ -27,7 +27,7 @@ class Trace:
 
     - kind: `line` joins its marks, `marks` does not, `bars` stand on `base`, `band` lies between `low` and
       `high`, `reference_line` has no marks, `highlight` is a ring around another mark, `labels` are words.
-    - style: number of the family, point or phase; it decides colour, mark and dash together.
+    - style: number of the curve, point or phase; it decides colour, mark and dash together.
     - secondary: hollow marks on a dotted line. excluded: crosses.
     - low, high, x_low, x_high: ends of the intervals; None where there is none.
     - texts: what a mark says when one points at it. annotations: what stands beside it in the picture.

@@ -168,7 +168,7 @@ def _rows(trace: Trace) -> list[dict[str, Any]]:
         "annotation": trace.annotations,
     }
     if trace.annotations:
-        columns["below"] = [trace.style % 2 == 1] * len(trace.x)  # two families do not overwrite each other
+        columns["below"] = [trace.style % 2 == 1] * len(trace.x)  # two curves do not overwrite each other
     if trace.kind == "bars":
         columns |= {
             "left": [x - trace.width / 2 for x in trace.x],

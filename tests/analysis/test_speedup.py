@@ -491,7 +491,7 @@ def test_a_run_on_a_node_at_half_speed_is_left_out_and_listed() -> None:
     assert point.n == 4 and point.missed == (missed.run_id,)  # a missed goal is never left out
 
 
-def test_a_family_whose_runs_were_disturbed_says_how_many_are_left_out() -> None:
+def test_a_scaling_curve_whose_runs_were_disturbed_says_how_many_are_left_out() -> None:
     runs = [calibrated(seed, rate) for seed, rate in enumerate((200e9, 205e9, 198e9, 95e9, 90e9))]
     (group,) = groups(runs)
     assert "2 runs left out, because the machine did something else meanwhile" in answer(group)[-1]
