@@ -104,7 +104,7 @@ def test_a_killed_worker_is_restarted_from_the_last_checkpoint_and_the_clock_run
     record = run.record()
     assert record.status == "completed" and len(record.restarts) == 1
     assert record.epochs == 24 and record.steps == 24 * 22
-    elapsed = [validation["elapsed"] for validation in record.validations]
+    elapsed = [validation.elapsed for validation in record.validations]
     assert elapsed == sorted(elapsed)
     # The workers' restart, seconds of it, lies between two validations and stays on the clock.
     gaps = [after - before for before, after in zip(elapsed, elapsed[1:], strict=False)]

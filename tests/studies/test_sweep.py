@@ -151,7 +151,7 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(
     assert Counter((run.key, run.seed) for run in finished) == dict.fromkeys(wanted, 1)
     assert len(wanted) == 4
     others = [run for run in again.records() if run.status != "completed"]
-    assert [run.status for run in others] == ["interrupted", "interrupted"]
+    assert [run.status for run in others] == ["interrupted", "interrupted"], others
     failed = [value for value in again.log(study.ENDED) if value["status"] == "failed"]
     assert len(failed) == 1 and "exit code -9" in failed[0]["error"]
 
@@ -217,7 +217,7 @@ def test_a_finished_study_is_answered_without_ray_and_what_does_not_fit_is_refus
     code, said = place.sweep("workers=1,2", "repeats=2").finish()
     assert code == 0 and "4 of them finished" in said and "starting Ray" not in said
     code, said = place.sweep("workers=1", "backend=gloo,nccl", "repeats=2").finish()
-    assert code == 1 and "add nodes with a GPU" in said and "Traceback" not in said
+    assert code == 1 and "add nodes with a GPU" in said and "Traceback" not in said, said
     assert len(again.records()) == before
 
 
@@ -248,6 +248,6 @@ def test_an_interrupted_sweep_ends_its_run_and_goes_on_with_the_same_seed(place:
     until(lambda: any(event["key"] == "validation" for event in events.read(folder / events.NAME)))
     sweep.process.send_signal(signal.SIGINT)
     code, said = sweep.finish()
-    assert code == 130 and "run the same command again" in said and "Traceback" not in said
+    assert code == 130 and "run the same command again" in said and "Traceback" not in said, said
     assert not run.is_running(), (folder / events.NAME).read_text()[-500:]
     assert record.load(folder / "record.json").status == "interrupted"

@@ -179,7 +179,7 @@ def first_steps(worker: Worker, name: str, root: Path) -> dict[str, Any]:
 
 
 def _tokens_a_sentence(batch: Any) -> float:
-    return batch.update_target_tokens / batch.update_sentences
+    return batch.step_target_tokens / batch.step_sentences
 
 
 def _pad_vocabulary(patch: pytest.MonkeyPatch, pieces: int) -> None:
