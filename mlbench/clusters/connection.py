@@ -22,6 +22,7 @@ from mlbench.experiment import plugins
 from mlbench.experiment.config import Experiment
 
 WHAT = {"gcs_server": "server of the cluster's state (GCS)", "raylet": "node server (raylet)"}
+IMPORT = "import-trainer"  # name of the thread
 ANSWER_S = 5.0  # s that a server on another node has to take a connection
 
 
@@ -97,7 +98,14 @@ def import_trainer() -> None:
     """Import Ray's trainer (2 s) in a thread: half of Ray's start is waiting for its servers."""
     import ray  # noqa: F401  (before the thread, so that no two threads import it at once)
 
-    threading.Thread(target=import_module, args=("ray.train.torch",), daemon=True).start()
+    threading.Thread(target=import_module, args=("ray.train.torch",), name=IMPORT, daemon=True).start()
+
+
+def await_trainer() -> None:
+    """Wait until the import of Ray's trainer has ended; two threads in one import cycle see half a module."""
+    for thread in threading.enumerate():
+        if thread.name == IMPORT:
+            thread.join()
 
 
 def _servers() -> tuple[tuple[tuple[str, psutil.Process], ...], tuple[str, int] | None]:

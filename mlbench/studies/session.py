@@ -133,7 +133,8 @@ def _run_missing(
             progress.say(f"starting Ray ({sample.cluster.name})")
             with connection.join(sample) as host:
                 missing = _feasible(missing, wanted, host=host, result=result, progress=progress)
-                _run(missing, known, budget, spec=spec, result=result, progress=progress)
+                if missing:
+                    _run(missing, known, budget, spec=spec, result=result, progress=progress)
 
 
 def _run(
@@ -147,6 +148,7 @@ def _run(
 ) -> None:
     """Let Tune run the trials; on Ctrl-C the running one ends as a single run does."""
     ray_env.configure_tune()
+    connection.await_trainer()  # Tune shares modules with it
     import ray
 
     from mlbench.studies.tune import StudyMonitor, TrialContext, TuneThread
