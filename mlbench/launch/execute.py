@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import mlbench
 from mlbench.clusters import connection as clusters
 from mlbench.clusters import node, persistent
+from mlbench.clusters.connection import Connection
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
 from mlbench.experiment import clock, events, identity, provenance
@@ -21,6 +21,7 @@ from mlbench.experiment.build_record import build_record
 from mlbench.experiment.config import Experiment, TrainingConfig
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.noise import Interference
 from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart, WorkerResult
 from mlbench.launch import signals
 from mlbench.launch.driver import run_workers
@@ -210,8 +211,11 @@ def _measure(
     training, or a fault of the program's.
     """
     stamps = {"connect_begin": clock.wall()}
-    end: dict[str, Any] = {"status": None, "stamps": stamps, "hostname": platform.node()}
+    status: str | None = None  # what the workers say
+    error: str | None = None
     exception: BaseException | None = None
+    joined: Connection | None = None
+    interference: Interference | None = None
     log = folder / events.NAME
     watch = Watch(log, live_view.RunView(experiment, seed, command_started=begun))
     before = CpuUse(own=lambda: own_processes(persistent.servers()))
@@ -225,29 +229,36 @@ def _measure(
                 signals.interruptible(),
             ):
                 stamps["connect_end"] = clock.wall()
-                end["interference"] = before.interference() if lock else None
-                end["oversubscribed"] = connection.oversubscribed
-                end["ray"] = RayIds(job_id=connection.job_id, node_ids=connection.node_ids)
+                interference = before.interference() if lock else None
+                joined = connection
                 driver = os.getpid() if lock else None
                 spec = WorkerSpec(
                     experiment, seed, connection.threads, heartbeats.address, heartbeats.token, driver
                 )
                 run_workers(spec, connection, folder)
     except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the second while it starts
-        lost = watch.lost
-        end |= {"status": "failed" if lost else "interrupted", "error": lost or STOPPED}
-    except WorkersFailed as error:
-        end |= {"status": "failed", "error": watch.lost or str(error)}
-    except Exception as error:  # whatever it is, the run has failed and its record says so
-        sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        end |= {"status": "failed", "error": sentence}
-        exception = error
+        status, error = ("failed", watch.lost) if watch.lost else ("interrupted", STOPPED)
+    except WorkersFailed as failure:
+        status, error = "failed", watch.lost or str(failure)
+    except Exception as failure:  # whatever it is, the run has failed and its record says so
+        sentence = str(failure) if isinstance(failure, UserError) else f"{type(failure).__name__}: {failure}"
+        status, error, exception = "failed", sentence, failure
     result = reported_result(log)
     if result is not None:  # whatever ended afterwards, the run had finished
-        end |= {"status": None, "error": None}
-        exception = None
-    shared = lock.shared if lock else False
-    return RunEnd(**end, ended=clock.wall(), result=result, machine_shared=shared), exception
+        status, error, exception = None, None, None
+    end = RunEnd(
+        status=status,
+        error=error,
+        ended=clock.wall(),
+        stamps=stamps,
+        hostname=platform.node(),
+        oversubscribed=joined is not None and joined.oversubscribed,
+        interference=interference,
+        machine_shared=lock is not None and lock.shared,
+        ray=RayIds(job_id=joined.job_id, node_ids=joined.node_ids) if joined else RayIds(),
+        result=result,
+    )
+    return end, exception
 
 
 def reported_result(log: Path) -> WorkerResult | None:
