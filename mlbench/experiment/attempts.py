@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mlbench.experiment.format import counted as count
+from mlbench.experiment.format import counted
 from mlbench.experiment.record import FINISHED, Record
 
 
@@ -77,4 +77,4 @@ def beside(records: Sequence[Record]) -> str:
         "repeated": repeated,
     }
     parts = [f"{number} {word}" for word, number in numbers.items() if number]
-    return f"{count(len(runs), 'attempt')}: {', '.join(parts)}" if parts else ""
+    return f"{counted(len(runs), 'attempt')}: {', '.join(parts)}" if parts else ""
