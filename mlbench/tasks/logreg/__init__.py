@@ -1,4 +1,4 @@
-"""Task 2a: L2-regularised logistic regression; convex, tiny updates, bound by latency."""
+"""Task 2a: L2-regularised logistic regression; convex, tiny steps, bound by latency."""
 
 from pathlib import Path
 from typing import Literal

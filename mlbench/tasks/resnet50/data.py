@@ -81,8 +81,8 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
         return arrow.write_dataset(root / "shapes", _write_shapes, manifest=SHAPES, progress=progress)
     arrow.require_known(config.dataset, DATASETS)
     source = root / "downloads" / "imagenet"
-    folders = {split: source / split for split in SPLITS}
-    write_splits = partial(_write_folders, folders=folders, sizes=IMAGENET_IMAGES, progress=progress)
+    paths = {split: source / split for split in SPLITS}
+    write_splits = partial(_write_folders, paths=paths, sizes=IMAGENET_IMAGES, progress=progress)
     return arrow.write_dataset(root / "imagenet", write_splits, manifest=IMAGENET)
 
 
@@ -119,14 +119,14 @@ IMAGENET_BYTES = 145_000_000_000  # about; its archives of images have 137.8 and
 def _write_folders(
     writer: DatasetWriter,
     *,
-    folders: dict[str, Path],
+    paths: dict[str, Path],
     sizes: dict[str, int] | None,
     progress: Progress | None,
 ) -> None:
     """Copy class folders into the data set; `sizes` is what the splits must have, None if anything goes."""
-    from mlbench.tasks.resnet50 import folders as class_folders
+    from mlbench.tasks.resnet50 import folders
 
-    splits = {split: class_folders.scan(folder) for split, folder in folders.items()}
+    splits = {split: folders.scan(path) for split, path in paths.items()}
     _check(splits, sizes=sizes)
     needed = sum(split.size for split in splits.values())
     free = shutil.disk_usage(writer.folder).free
@@ -139,7 +139,7 @@ def _write_folders(
     for name, split in splits.items():
         sums: list[bytes] = []
         _write(writer, name, _batches(name, split, kinds, sums, progress or (lambda *_: None)))
-        digest = class_folders.digest(split, sums)
+        digest = folders.digest(split, sums)
         writer.inputs.append({"file": name, "files": len(sums), "bytes": split.size, "sha256": digest})
     writer.extra |= {"classes": splits["train"].classes, "formats": dict(sorted(kinds.items()))}
 
@@ -148,10 +148,10 @@ def _batches(
     name: str, split: "Split", kinds: Counter[str], sums: list[bytes], progress: Progress
 ) -> Iterator[pa.RecordBatch]:
     """Yield the images of a split; count their formats in `kinds`, and put their SHA-256 into `sums`."""
-    from mlbench.tasks.resnet50 import folders as class_folders
+    from mlbench.tasks.resnet50 import folders
 
     done = 0
-    for images in class_folders.read(split):
+    for images in folders.read(split):
         sums.extend(image.sha256 for image in images)
         kinds.update(image.kind for image in images)
         yield _record_batch(images)
@@ -212,7 +212,7 @@ def _prepare_folders(train: Path, val: Path, root: Path, *, progress: Progress |
     place = root / own_files.folder_name("folders", state)
     manifest = own_files.MANIFEST | {"name": "folders", "source": "the user's own images"}
     own = {"train": train, "val": val}
-    write_splits = partial(_write_folders, folders=own, sizes=None, progress=progress)
+    write_splits = partial(_write_folders, paths=own, sizes=None, progress=progress)
     return arrow.write_dataset(place, write_splits, manifest=manifest)
 
 

@@ -133,7 +133,7 @@ class SharedBuffer(torch.utils.data.Dataset):
 
 @dataclass(frozen=True)
 class EpochSteps:
-    """One epoch of updates, each of `per_step` batches of the loader, copied by `on_device`."""
+    """One epoch of steps, each of `per_step` batches of the loader, copied by `on_device`."""
 
     loader: Loader
     tasks: list[DecodeTask]

@@ -31,7 +31,7 @@ class MicroBatch:
 
     - source [n, s]: sub-words and EOS; source_lengths [n] counts them, and stays in the host's memory.
     - target [n, t + 1]: BOS, sub-words, EOS.
-    - target_tokens: of this micro-batch, each EOS included and no BOS; update_...: of all ranks'
+    - target_tokens: of this micro-batch, each EOS included and no BOS; step_...: of all ranks'
       micro-batches of this step together, to divide by.
     """
 
@@ -177,7 +177,7 @@ class TestBatch:
 
 
 def test_batches(pairs: Pairs, *, sentences: int, max_length: int, worker: Worker) -> Iterator[TestBatch]:
-    """Yield this rank's share of all test sentences, the max_length first, `sentences` at a time.
+    """Yield this rank's share of all test sentences, the longest first, `sentences` at a time.
 
     Every sentence belongs to one rank. What is longer than `max_length` sub-words is cut there, not left out:
     the score is of the whole test set.

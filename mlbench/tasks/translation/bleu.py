@@ -14,7 +14,7 @@ class Bleu(NamedTuple):
     - score: lower-cased, tokenizer `intl`, as `signature` says in sacreBLEU's way.
     - tokenised: what the original Transformer task reports, sacreBLEU's `raw_corpus_bleu` of the lower-cased
       sentences, split by mteval-v14's rules. These are the rules of `intl` too, so the counts are the same;
-      the scores part only where no n-gram of some length matches, which the two smooth differently.
+      the scores differ only where no n-gram of some length matches, which the two smooth differently.
     """
 
     score: float
@@ -33,8 +33,9 @@ def corpus_bleu(translations: Sequence[str], references: Sequence[str], worker: 
     own = metric.corpus_score(translations or [""], [references or [""]])
     # float64 counts exactly up to 2^53
     sums = worker.sum([*own.counts, *own.totals, own.sys_len, own.ref_len]).tolist()
-    *grams, spoken, meant = map(int, sums)
+    *grams, hypothesis_length, reference_length = map(int, sums)
     matched, total = grams[:MAX_NGRAM_ORDER], grams[MAX_NGRAM_ORDER:]
-    score = BLEU.compute_bleu(matched, total, spoken, meant, smooth_method="exp")
-    tokenised = BLEU.compute_bleu(matched, total, spoken, meant, smooth_method="floor", effective_order=True)
+    counts = (matched, total, hypothesis_length, reference_length)
+    score = BLEU.compute_bleu(*counts, smooth_method="exp")
+    tokenised = BLEU.compute_bleu(*counts, smooth_method="floor", effective_order=True)
     return Bleu(score.score, tokenised.score, signature=str(metric.get_signature()))

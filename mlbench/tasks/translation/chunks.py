@@ -69,7 +69,7 @@ def cut(source: np.ndarray, target: np.ndarray, budget: BatchBudget, *, max_leng
 
 
 def _keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Return numbers that sort by source length, the max_length first, then by target length.
+    """Return numbers that sort by source length, the longest first, then by target length.
 
     The target's direction alternates, so that a chunk that spans two source lengths has targets alike.
     """
