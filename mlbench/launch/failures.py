@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.format import last_line
 
 MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
 # Ray's memory monitor, CUDA and malloc; not Ray's general guess about "OOM killer due to high memory usage".
@@ -76,11 +77,6 @@ def missing_ranks(answer: str) -> str | None:
     return "0" if re.search(r"(?:from|to) rank 0\b", answer) else None
 
 
-def last_line(error: BaseException) -> str:
-    """Return the last line of an error's text, which is what a nested traceback ends in."""
-    return (_text(error).splitlines() or [type(error).__name__])[-1].strip()
-
-
 def source_line(error: BaseException) -> str:
     """Return the innermost line of code outside torch that raised; a traceback does not travel, notes do."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -91,7 +87,7 @@ def source_line(error: BaseException) -> str:
 def _reason(error: BaseException) -> str:
     """Return what a worker raised, e.g. KeyError: 'lr' (model.py, line 3)."""
     place = f" ({', '.join(notes)})" if (notes := getattr(error, "__notes__", [])) else ""
-    name, line = type(error).__name__, last_line(error)
+    name, line = type(error).__name__, last_line(_text(error))
     return f"{line if name in (line, line.partition(':')[0]) else f'{name}: {line}'}{place}"
 
 
@@ -105,14 +101,14 @@ def _of_ray(error: BaseException) -> str:
     if OUT_OF_MEMORY.search(text) or name == "OutOfMemoryError":
         return "Ray ended the run because the node is out of memory: use fewer workers or a smaller batch"
     if "creation task" in text:  # the process never ran: what its start raised is in the last line
-        return last_line(error)
+        return last_line(_text(error))
     if name in ("ActorDiedError", "ActorUnavailableError", "RayActorError"):
         return "the process that controls the workers has died (killed, or out of memory)"
     if name == "WorkerGroupStartupTimeoutError":
         return "the cluster had no room for the workers in time: other runs use it, or nodes have left it"
     if name == "WorkerGroupStartupFailedError":
         return "a worker died while the workers were started (killed, or out of memory)"
-    return last_line(error)
+    return last_line(_text(error))
 
 
 def _text(error: BaseException) -> str:

@@ -212,7 +212,8 @@ def _output(folder: Path, trial: Trial) -> Path:
 
 def _last_line(output: Path, code: int) -> str:
     """Return the last line that the command printed where it left no record."""
-    last = (output.read_text(errors="replace").strip().splitlines() or [""])[-1]
+    text = output.read_text(errors="replace")
+    last = format.last_line(text) if text.strip() else ""
     if last.startswith("mlbench: "):
         return last.removeprefix("mlbench: ")
     return f"the command ended with exit code {code}" + (f", after: {last}" if last else "")
