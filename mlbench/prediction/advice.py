@@ -33,7 +33,7 @@ def advise(forecasts: Sequence[Forecast], *, deadline: float | None, budget: flo
     if reason and len(supported) == 1 and not slower:
         answers = [Advice("least time", None, f"Least time: no advice, {reason}.")]
     else:
-        more = reason or "more were not asked for"
+        more = reason or "no larger count was predicted"
         sentence = f"Least time: {in_words(supported[-1])}; {more}."
         answers = [Advice("least time", supported[-1].workers, sentence)]
         if priced:
