@@ -52,7 +52,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     """Run the task on this worker and report the result to the event log; every rank takes part."""
     import ray.train
 
-    from mlbench.datasets import arrow, page_cache, verify
+    from mlbench.datasets import page_cache, verify
 
     entered = clock.wall()
     spec: WorkerSpec = config["spec"]
@@ -69,13 +69,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
     worker.barrier()
     folder = task.prepare(experiment.task, experiment.data_root)
-    before = verify.states(folder) if (folder / arrow.MANIFEST).exists() else None
-    data = checked_data(folder)
-    if len({json.dumps(each, sort_keys=True) for each in worker.gather(data and data._asdict())}) > 1:
-        raise UserError(
-            f"the nodes hold different data sets in {folder}", hint="prepare the same one on every node"
-        )
-    if description is not None and before is not None:
+    data, before = watched_data(folder, worker)
+    if description is not None and data is not None:
         cached = page_cache.share(folder / name for name in before)
         description = description.model_copy(update={"data_cached": cached})
     calibrated = clock.wall()
@@ -115,6 +110,22 @@ def checked_data(folder: Path) -> "verify.Content | None":
     from mlbench.datasets import arrow, verify
 
     return verify.content(folder) if (folder / arrow.MANIFEST).exists() else None
+
+
+def watched_data(folder: Path, worker: Any) -> "tuple[verify.Content | None, dict[str, verify.State]]":
+    """Return what the data set holds, alike on every rank, and its files' states before they were checked.
+
+    Raises UserError where a file is not what was prepared, or where the nodes hold different data sets.
+    """
+    from mlbench.datasets import arrow, verify
+
+    before = verify.states(folder) if (folder / arrow.MANIFEST).exists() else {}
+    data = checked_data(folder)
+    if len({json.dumps(each, sort_keys=True) for each in worker.gather(data and data._asdict())}) > 1:
+        raise UserError(
+            f"the nodes hold different data sets in {folder}", hint="prepare the same one on every node"
+        )
+    return data, before
 
 
 def build_worker(spec: WorkerSpec) -> Any:

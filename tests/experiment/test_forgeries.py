@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from conftest import ROOT
+from ranks import run_ranks
 from test_build_record import FROZEN, log
 from test_official import OFFICIAL, cards, prepared
 
@@ -19,6 +20,8 @@ from mlbench.experiment import config, events, official, plugins
 from mlbench.experiment.build_record import build_record
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record, load
+from mlbench.launch.worker_process import watched_data
+from mlbench.training.worker import Worker
 
 
 @pytest.fixture(autouse=True)
@@ -194,3 +197,39 @@ def test_a_cheaper_machine_in_a_folder_of_one_s_own_is_a_reason(tmp_path: Path) 
         config.compose([*words, "division=closed"])
     with pytest.raises(UserError, match="task.batch_size is 4096.*rule R1"):
         config.compose([*words, "task.batch_size=4096"])
+
+
+def of_its_own(worker: Worker, root: Path) -> str:
+    """Look at a data set that every rank has prepared for itself; return what is said against it."""
+
+    def write(writer: arrow.DatasetWriter) -> None:
+        writer.write("train", [pa.record_batch({"x": pa.array([float(worker.rank)])})])
+
+    folder = arrow.write_dataset(root / str(worker.rank), write, manifest={"name": "data"})
+    try:
+        watched_data(folder, worker)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_nodes_that_hold_different_data_are_told_before_they_train(tmp_path: Path) -> None:
+    """Each agrees with its own manifest, and only rank 0's stands in the record."""
+    told = run_ranks(of_its_own, 2, tmp_path)
+    assert all("the nodes hold different data sets" in one for one in told)
+
+
+def test_a_file_that_is_swapped_while_it_is_checked_shows_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, digest = prepared(tmp_path), arrow.digest
+
+    def swap(path: Path) -> str:
+        found = digest(path)
+        shutil.copy(path, folder / "copy")
+        (folder / "copy").replace(path)
+        return found
+
+    monkeypatch.setattr(verify.arrow, "digest", swap)
+    data, before = watched_data(folder, Worker())
+    assert data is not None and verify.states(folder) != before
