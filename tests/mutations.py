@@ -28,6 +28,7 @@ import yaml
 ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).with_name("mutations.yaml")
 TIMEOUT_S = 300  # s; a mutation that makes the tests hang is caught
+ALL_TIMEOUT_S = 3600  # s, for all catching tests together
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -92,13 +93,13 @@ def copied(target: Path) -> Path:
     return target
 
 
-def pytest(copy: Path, words: list[str]) -> tuple[int, str]:
+def pytest(copy: Path, words: list[str], *, timeout_s: float = TIMEOUT_S) -> tuple[int, str]:
     """Run tests in a copy until one fails; return pytest's exit code and its output."""
     command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-p", "no:cacheprovider", *words]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     try:
         done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
         return 1, "FAILED hangs"
@@ -126,7 +127,10 @@ def run(mutation: Mutation, copy: Path) -> Result:
 def flaky(results: list[Result], copy: Path) -> set[str]:
     """Return the tests among those that caught something which fail without any mutation, too."""
     tests = sorted({result.caught for result in results} - {"", "?", "hangs"})
-    return {test for test in tests if pytest(copy, [test])[0] != 0}
+    code, output = pytest(copy, ["--maxfail=0", *tests], timeout_s=ALL_TIMEOUT_S) if tests else (0, "")
+    if code not in (0, 1):
+        raise RuntimeError(f"pytest ends with {code}:\n{output[-2000:]}")
+    return {*FAILED.findall(output)}
 
 
 def table(mutations: list[Mutation], results: dict[str, Result]) -> str:
