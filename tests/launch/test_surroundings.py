@@ -38,7 +38,7 @@ def test_every_mistake_is_told_without_asserts_too() -> None:
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-@pytest.mark.parametrize("words", [("mlbench.run", "--help"), ("mlbench.run", "--cfg", "job")])
+@pytest.mark.parametrize("words", [("mlbench.data", "list"), ("mlbench.run", "--cfg", "job")])
 def test_a_full_standard_output_is_a_sentence(words: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
