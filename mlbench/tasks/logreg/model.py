@@ -26,7 +26,9 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, reduction: str = "mean") ->
     `logits` and `labels` are (batch,), labels with 0 and 1 of any type. The mean over workers with
     equal batches is that of the joined batch, so averaged gradients are exact.
     """
-    return F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction=reduction)
+    if labels.dtype != logits.dtype:
+        labels = labels.to(logits)
+    return F.binary_cross_entropy_with_logits(logits, labels, reduction=reduction)
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:

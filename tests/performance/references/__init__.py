@@ -37,7 +37,7 @@ DDP = ("bucket_view=0", "static_graph=1", "bucket_cap_mb=1", "bucket_cap_mb=100"
 class Reference(NamedTuple):
     """A model, its optimizer, and the loss of a micro-batch such that those of a step add up.
 
-    - step(): what updates the weights, if not optimizer.step().
+    - step(): what updates the weights and drops their gradients, if not the optimizer.
     """
 
     model: nn.Module
@@ -90,8 +90,11 @@ def train_step(reference: Reference, net: Any, batches: Sequence[Any], precision
         total = loss.detach() if total is None else total + loss.detach()
     if reference.max_grad_norm is not None:
         nn.utils.clip_grad_norm_(reference.model.parameters(), reference.max_grad_norm, foreach=True)
-    (reference.step or reference.optimizer.step)()
-    reference.optimizer.zero_grad()
+    if reference.step is not None:
+        reference.step()
+    else:
+        reference.optimizer.step()
+        reference.optimizer.zero_grad()
     assert total is not None
     return total
 

@@ -38,15 +38,17 @@ def build(config: Any, size: int, words: Words) -> Reference:
     optimizer = torch.optim.SGD(model.parameters(), config.lr, weight_decay=config.l2, **speed(words))
 
     def loss(net: nn.Module, batch: Any) -> Tensor:
-        return F.binary_cross_entropy_with_logits(net(batch.features).view(-1), batch.labels)
+        logits = net(batch.features)
+        return F.binary_cross_entropy_with_logits(logits.squeeze(1) if matrix else logits, batch.labels)
 
     (weight,) = model.parameters()
+    values = weight.detach()
 
     def by_hand() -> None:
         rate = optimizer.param_groups[0]["lr"]
         assert weight.grad is not None
-        with torch.no_grad():
-            weight.mul_(1 - rate * config.l2).sub_(weight.grad, alpha=rate)
+        values.mul_(1 - rate * config.l2).sub_(weight.grad, alpha=rate)
+        weight.grad = None
 
     return Reference(model, optimizer, loss, step=None if "optimizer" in words else by_hand)
 
