@@ -1,19 +1,16 @@
-"""The result card of a run: at most 12 lines at its end, or everything that was measured."""
+"""The result card of a run: at most 12 lines with verdict, doubts, time, cost and phases."""
 
 import math
 import re
 import textwrap
-from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
 from mlbench.experiment import format
 from mlbench.experiment.record import Record
-from mlbench.tasks import rcp, registry
-from mlbench.terminal import next_steps, time_breakdown
+from mlbench.terminal import next_steps
 
 WIDTH = 79  # columns where stdout is no terminal
 WIDEST = 100  # columns; longer lines are hard to read
@@ -26,15 +23,12 @@ STYLES = {
     "goal_not_reached": "yellow",
     "interrupted": "yellow",
 }
-MARKED = ("next", "worker failures", "deviation", "caveat", "implausible", "warning")  # labels in yellow
 BAR = 14  # columns of a phase's bar
 MOST_LINES = 12  # of the short card: half a terminal
 SENTENCE_LINES = 2  # of the verdict, the doubts and the advice in the short card
 MORE = " ... (--full)"
 COLUMNS = (("data_wait", "forward", "backward"), ("wait", "transfer", "optimizer"))
 JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
-
-Rows = list[tuple[str, str]]
 
 
 def verdict(record: Record) -> str:
@@ -78,61 +72,9 @@ def advice(record: Record) -> str | None:
     }.get(record.status)
 
 
-def full(record: Record, width: int = WIDTH) -> list[Text]:
-    """Return everything that was measured, in lines of at most `width` columns."""
-    lines = _verdict(record, wrapped(verdict(record), width))
-    for label, text in rows(record):
-        style = "yellow" if label in MARKED else ""
-        for number, line in enumerate(wrapped(text, width - LABEL - 2)):
-            lines.append(Text.assemble((f"  {'' if number else label:{LABEL}}", "dim"), (line, style)))
-    return lines
-
-
-def rows(record: Record) -> Rows:
-    """Return label and text of every line of the full card that has something to say."""
-    lines: list[tuple[str, str | None]] = [
-        ("next", advice(record)),
-        ("what", _what(record)),
-        *time_breakdown.lines(record),
-        ("best in budget", _best_in_budget(record)),
-        *_facts(record),
-        *profile(record),
-        ("data", _data(record)),
-        ("cost", _cost(record)),
-        ("energy", _energy(record)),
-        ("worker failures", _failures(record)),
-        *(("deviation", str(deviation)) for deviation in record.deviations),
-        *(("caveat", caveat) for caveat in record.caveats),
-        ("implausible", rcp.warning([record])),
-        *(("warning", warning) for warning in record.warnings),
-    ]
-    if record.official:
-        lines.append(("official", "yes: division=closed scale=official"))
-    elif record.status not in NO_RESULT:
-        lines += [("not official", reason) for reason in record.official_reasons]
-    return [(label, format.printable(text)) for label, text in lines if text]
-
-
-def profile(record: Record) -> Rows:
-    """Return where the profiler's traces are, and the dearest operators, one a row."""
-    found = record.profile
-    if found is None:
-        return []
-    device = "device" if record.experiment.backend.device == "cuda" else "CPU"
-    where = (
-        f"{format.counted(found.steps, 'step')} of each rank, in the run's folder: {', '.join(found.files)}"
-    )
-    rows = [("profile", f"{where}; https://ui.perfetto.dev opens rank0.trace.json")]
-    for number, one in enumerate(found.operators, start=1):
-        calls, seconds = format.counted(one.calls, "call"), format.duration(one.seconds)
-        share = f"{format.percent(one.share)} of {device} time"
-        rows.append((f"operator {number}", f"{one.name}: {share}, {calls}, {seconds}"))
-    return rows
-
-
 def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_only: bool) -> list[Text]:
     """Return verdict, doubts, time, cost and phases: MOST_LINES lines, none wider but commands to copy."""
-    ranked = [(0, line) for line in _verdict(record, _cut(wrapped(verdict(record), width), width))]
+    ranked = [(0, line) for line in heading(record, _cut(wrapped(verdict(record), width), width))]
     ranked += [(1, line) for line in doubts(record, width)]
     what = record.experiment
     ranked.append((4, _row("run", f"{what.task.name} {what.scale}, {_where(record)}")))
@@ -180,7 +122,8 @@ def wrapped(text: str, width: int) -> list[str]:
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def _verdict(record: Record, lines: list[str]) -> list[Text]:
+def heading(record: Record, lines: list[str]) -> list[Text]:
+    """Return the lines of a verdict in the colour of the run's end."""
     return [Text(line, style=f"bold {STYLES.get(record.status, 'red')}") for line in lines]
 
 
@@ -208,18 +151,6 @@ def _where(record: Record) -> str:
     return f"{workers}, {experiment.backend.name}, {experiment.hardware.name}, seed={record.seed}"
 
 
-def _what(record: Record) -> str:
-    experiment = record.experiment
-    threads = {node.threads_per_worker for node in record.nodes if node.threads_per_worker is not None}
-    each = f" x {format.counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
-    return (
-        f"{experiment.task.name}, scale={experiment.scale}, recipe={experiment.task.recipe}, "
-        f"division={experiment.division.name}, {format.counted(record.workers, 'worker')}{each}, "
-        f"{experiment.backend.name}, hardware={experiment.hardware.name}, "
-        f"cluster={experiment.cluster.name}, seed={record.seed}"
-    )
-
-
 def _time(record: Record, width: int) -> str:
     """Return time, epochs, throughput and the whole command's time, as many of them as fit."""
     parts = []
@@ -239,14 +170,6 @@ def _time(record: Record, width: int) -> str:
     return ", ".join(parts)
 
 
-def _best_in_budget(record: Record) -> str | None:
-    if record.accuracy_after_time is None:
-        return None
-    task = record.experiment.task
-    value = format.measured(record.accuracy_after_time, task.metric_unit, record.goal)
-    return f"{task.metric} {value} within {format.duration(task.time_budget_s)}"
-
-
 def _short_cost(record: Record) -> str | None:
     if record.cost is None:
         name = record.experiment.hardware.name
@@ -256,75 +179,6 @@ def _short_cost(record: Record) -> str | None:
     if record.cost.goal_usd is not None:
         text = f"{format.usd(record.cost.goal_usd)} to the goal, {text}"
     return f"{text}, prices of {record.cost.date}"
-
-
-def _cost(record: Record) -> str | None:
-    name, cost = record.experiment.hardware.name, record.cost
-    if cost is None:
-        if record.status in ("failed", "interrupted"):
-            return None
-        why = "this machine has no list price" if name == "local" else "its profile states none"
-        return (
-            f"not priced: hardware={name} has no price, {why}; choose a hardware profile that has one "
-            "(--help lists them) or write conf/hardware/NAME.yaml"
-        )
-    text = f"{format.usd(cost.wall_usd)} on demand for the whole command on "
-    text += format.counted(cost.nodes, "node")
-    if cost.goal_usd is not None:
-        text += f", {format.usd(cost.goal_usd)} from the first data to the goal"
-    if cost.wall_usd_spot is None:
-        text += "; no spot price stated"
-    else:
-        text += f"; spot {format.usd(cost.wall_usd_spot)}"
-        if cost.goal_usd_spot is not None:
-            text += f", {format.usd(cost.goal_usd_spot)} to the goal"
-    return f"{text}; prices of {cost.date}: {cost.source}"
-
-
-def _data(record: Record) -> str | None:
-    """Return how warm the start was, and what part of the training rows an epoch takes."""
-    cached = [node.data_cached for node in record.nodes if node.data_cached is not None]
-    parts = [f"{format.percent(min(cached))} were in memory when the clock started"] if cached else []
-    rows = record.data_rows.get("train")
-    if rows and record.epochs and record.sample_unit in ("images", "rows"):
-        parts.append(
-            f"an epoch takes {format.percent(record.samples / record.epochs / rows)} of {rows:,} rows"
-        )
-    return "; ".join(parts) or None
-
-
-def _energy(record: Record) -> str | None:
-    """Return what was read; nothing where nothing could be."""
-    found = record.energy
-    if found is None:
-        return None
-    parts = " + ".join(f"{name.replace('_', ' ')} {format.energy(j)}" for name, j in found.parts.items())
-    text = (
-        f"{format.energy(found.joules)} {'to the goal' if found.goal_joules else 'while training'} ({parts})"
-    )
-    if found.joules_per_sample is not None:
-        text += f", {format.energy(found.joules_per_sample)} a sample"
-    if found.carbon_g is not None:
-        text += f"; {format.number(found.carbon_g)} g CO2e ({found.carbon_source})"
-    return text
-
-
-def _failures(record: Record) -> str | None:
-    if record.status == "failed" and len(record.restarts) == 1:
-        return None  # it is in the verdict
-    reasons = [reason for restart in record.restarts for reason in format.failures(restart.failures)]
-    return f"{len(record.restarts)}; {'; '.join(reasons)}" if reasons else None
-
-
-def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the task's table, unless a report of the task's own presents them."""
-    for row in [] if registry.report(record.experiment.task.name) else record.table:
-        values: dict[str, Any] = {name: value for name, value in row.items() if name != "kind"}
-        texts = (
-            f"{name.replace('_', ' ')} {format.number(value) if isinstance(value, float) else value}"
-            for name, value in values.items()
-        )
-        yield row["kind"].replace("_", " "), ", ".join(texts)
 
 
 def _bars(record: Record, width: int, mark: str) -> list[Text]:

@@ -10,7 +10,7 @@ from mlbench.experiment import format
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
-from mlbench.terminal import next_steps, result_card, tables
+from mlbench.terminal import full_card, next_steps, result_card, tables
 from mlbench.terminal.args import ignore_broken_pipe
 
 
@@ -37,11 +37,11 @@ def stored(
     ascii_only = not console.is_terminal or console.options.ascii_only
     with ignore_broken_pipe():
         if full:
-            lines = result_card.full(record, width)
+            lines = full_card.full(record, width)
             below = next_steps.stored(record, folder=folder, tracking_uri=tracking_uri)
         else:
             _print_table(record, console)
-            lines = [Text(f"{label:18}{text}") for label, text in result_card.profile(record)]
+            lines = [Text(f"{label:18}{text}") for label, text in full_card.profile(record)]
             lines += result_card.short(
                 record, folder=folder, width=width, tracking_uri=tracking_uri, ascii_only=ascii_only
             )

@@ -9,7 +9,7 @@ from records import record
 from mlbench.analysis.comparability import mixture
 from mlbench.datasets import page_cache
 from mlbench.experiment.record import Node
-from mlbench.terminal import result_card
+from mlbench.terminal import full_card
 
 BLOCK = 4 << 20  # bytes
 
@@ -41,6 +41,6 @@ def test_a_point_of_cold_and_warm_runs_says_so_and_the_card_tells_which_it_was()
         for cached in (1.0, 0.95, 0.2)
     ]
     assert mixture(runs[:2]) == () and mixture(runs) == ("2 states of the page cache",)
-    line = dict(result_card.rows(runs[2]))["data"]
+    line = dict(full_card.rows(runs[2]))["data"]
     assert line == "20.0 % were in memory when the clock started; an epoch takes 95.9 % of 1,500 rows"
-    assert "data" not in dict(result_card.rows(record(nodes=[])))
+    assert "data" not in dict(full_card.rows(record(nodes=[])))

@@ -15,7 +15,7 @@ from mlbench.clusters.monitor import NodeMonitor
 from mlbench.experiment.config import compose
 from mlbench.experiment.energy import energy
 from mlbench.report.quantities import QUANTITIES
-from mlbench.terminal import result_card
+from mlbench.terminal import full_card
 from mlbench.tracking import mapping
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
@@ -151,7 +151,7 @@ def test_it_stands_beside_time_and_cost_in_record_card_mlflow_and_report(tmp_pat
     nodes = [{"hostname": name, "usable_cpus": 2, "energy_j": {"cpu_packages": 1500.0}} for name in "ab"]
     found = run.end("goal_reached", nodes=nodes)
     assert found.energy is not None and found.energy.goal_joules == 3000.0
-    line = dict(result_card.rows(found))["energy"]
+    line = dict(full_card.rows(found))["energy"]
     assert line.startswith("3 kJ to the goal (cpu packages 3 kJ)") and "a sample" in line
     metrics = {metric.name: metric.value for metric in mapping.end_metrics(found, ended=0.0)}
     assert metrics["energy/goal_joules"] == 3000.0 == metrics["energy/cpu_packages_joules"]
@@ -163,6 +163,6 @@ def test_it_stands_beside_time_and_cost_in_record_card_mlflow_and_report(tmp_pat
         shown.value(cast(Any, SimpleNamespace(point=point))) is point.joules and shown.text(3000.0) == "3 kJ"
     )
     without = record()
-    assert without.energy is None and "energy" not in dict(result_card.rows(without))
+    assert without.energy is None and "energy" not in dict(full_card.rows(without))
     names = {metric.name for metric in mapping.end_metrics(without, ended=0.0)}
     assert not any(name.startswith("energy/") for name in names)

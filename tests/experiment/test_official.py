@@ -16,7 +16,7 @@ from mlbench.experiment import config, official, provenance
 from mlbench.experiment.build_record import build_record
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.official import Dataset
-from mlbench.terminal import result_card
+from mlbench.terminal import full_card, result_card
 from mlbench.tracking.run_files import result_file
 
 OFFICIAL = "scale=official"
@@ -25,7 +25,7 @@ NODE = RESULT["nodes"][0]
 
 def cards(record: Any) -> str:
     where: Any = {"folder": Path("r"), "tracking_uri": "sqlite:///x"}
-    lines = [*result_card.full(record), *result_card.short(record, **where, width=400, ascii_only=True)]
+    lines = [*full_card.full(record), *result_card.short(record, **where, width=400, ascii_only=True)]
     return " ".join(line.plain for line in lines)
 
 

@@ -16,7 +16,7 @@ from mlbench.experiment.record import Record
 from mlbench.report import writer
 from mlbench.tasks import rcp as task_rcp
 from mlbench.tasks import registry
-from mlbench.terminal import result_card
+from mlbench.terminal import full_card
 
 MLPERF = [39, 42, 40, 41, 39, 40, 41, 39, 40, 39]  # rcps_resnet.json, BS 4096, of mlcommons/logging 4.1.68
 
@@ -76,7 +76,7 @@ def test_too_few_epochs_are_told_in_card_and_report(tmp_path, monkeypatch: pytes
         said is not None and "2 epochs to the goal are fewer than" in said and "resnet20_mini_ref_64" in said
     )
     assert "epochs to the goal are fewer than" in " ".join(
-        " ".join(line.plain for line in result_card.full(bad, 400)).split()
+        " ".join(line.plain for line in full_card.full(bad, 400)).split()
     )
     writer.write([bad], tmp_path, study=writer.StudyText("s", "?", ()))
     assert "epochs to the goal are fewer than" in (tmp_path / "report.html").read_text()

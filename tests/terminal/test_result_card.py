@@ -4,14 +4,14 @@ from scripted import experiment
 
 from mlbench.experiment import cost
 from mlbench.experiment.record import STATUSES
-from mlbench.terminal import result_card
+from mlbench.terminal import full_card, result_card
 
 HARDWARE = "hardware=gcp_n1_t4"
 
 
 def said(found):
     """Return the full card with its broken lines joined."""
-    return " ".join(" ".join(line.plain for line in result_card.full(found)).split())
+    return " ".join(" ".join(line.plain for line in full_card.full(found)).split())
 
 
 def priced(*, wall_s=7200.0, reached_s: float | None = 3600.0):
@@ -65,7 +65,7 @@ def test_what_a_task_noted_beside_its_goal_is_on_the_card():
 @pytest.mark.parametrize("status", [s for s in STATUSES if s not in ("goal_reached", "completed")])
 def test_a_run_that_did_not_end_well_says_what_to_do_second(status):
     found = record(status=status, error="it broke", time_to_accuracy=None)
-    assert result_card.rows(found)[0][0] == "next"
+    assert full_card.rows(found)[0][0] == "next"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_every_ending_has_a_card_whatever_was_measured(build, status):
 @pytest.mark.parametrize("width", [60, 79, 100])
 def test_the_full_card_is_ascii_within_its_width(width):
     found = record(HARDWARE, cost=priced(), caveats=["a sentence " * 20])
-    lines = [line.plain for line in result_card.full(found, width)]
+    lines = [line.plain for line in full_card.full(found, width)]
     assert "".join(lines).isascii() and max(map(len, lines)) <= width
     assert " ".join(" ".join(lines).split()) == said(found)
 

@@ -17,7 +17,7 @@ from mlbench.experiment import attempts
 from mlbench.experiment.config import compose
 from mlbench.experiment.record import Profile
 from mlbench.launch.ray_hooks import EventLogCallback
-from mlbench.terminal import result_card
+from mlbench.terminal import full_card
 from mlbench.tracking import cache
 from mlbench.training.loop import train
 from mlbench.training.profiler import WARM_UP
@@ -127,7 +127,7 @@ def test_the_card_lists_traces_and_operators() -> None:
     profile = Profile.model_validate(
         {"steps": 3, "operators": operators, "files": ["profile/rank0.trace.json"]}
     )
-    lines = dict(result_card.rows(record(profile=profile)))
+    lines = dict(full_card.rows(record(profile=profile)))
     assert "profile/rank0.trace.json" in lines["profile"]
     assert lines["operator 1"] == "aten::mm: 25.0 % of CPU time, 6 calls, 500 ms"
 

@@ -1,0 +1,157 @@
+"""Everything that one run measured, as lines for people."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from mlbench.experiment import format
+from mlbench.experiment.record import Record
+from mlbench.tasks import rcp, registry
+from mlbench.terminal import time_breakdown
+from mlbench.terminal.result_card import LABEL, NO_RESULT, WIDTH, advice, heading, verdict, wrapped
+
+MARKED = ("next", "worker failures", "deviation", "caveat", "implausible", "warning")  # labels in yellow
+
+Rows = list[tuple[str, str]]
+
+
+def full(record: Record, width: int = WIDTH) -> list[Text]:
+    """Return everything that was measured, in lines of at most `width` columns."""
+    lines = heading(record, wrapped(verdict(record), width))
+    for label, text in rows(record):
+        style = "yellow" if label in MARKED else ""
+        for number, line in enumerate(wrapped(text, width - LABEL - 2)):
+            lines.append(Text.assemble((f"  {'' if number else label:{LABEL}}", "dim"), (line, style)))
+    return lines
+
+
+def rows(record: Record) -> Rows:
+    """Return label and text of every line of the full card that has something to say."""
+    lines: list[tuple[str, str | None]] = [
+        ("next", advice(record)),
+        ("what", _what(record)),
+        *time_breakdown.lines(record),
+        ("best in budget", _best_in_budget(record)),
+        *_facts(record),
+        *profile(record),
+        ("data", _data(record)),
+        ("cost", _cost(record)),
+        ("energy", _energy(record)),
+        ("worker failures", _failures(record)),
+        *(("deviation", str(deviation)) for deviation in record.deviations),
+        *(("caveat", caveat) for caveat in record.caveats),
+        ("implausible", rcp.warning([record])),
+        *(("warning", warning) for warning in record.warnings),
+    ]
+    if record.official:
+        lines.append(("official", "yes: division=closed scale=official"))
+    elif record.status not in NO_RESULT:
+        lines += [("not official", reason) for reason in record.official_reasons]
+    return [(label, format.printable(text)) for label, text in lines if text]
+
+
+def profile(record: Record) -> Rows:
+    """Return where the profiler's traces are, and the dearest operators, one a row."""
+    found = record.profile
+    if found is None:
+        return []
+    device = "device" if record.experiment.backend.device == "cuda" else "CPU"
+    where = (
+        f"{format.counted(found.steps, 'step')} of each rank, in the run's folder: {', '.join(found.files)}"
+    )
+    rows = [("profile", f"{where}; https://ui.perfetto.dev opens rank0.trace.json")]
+    for number, one in enumerate(found.operators, start=1):
+        calls, seconds = format.counted(one.calls, "call"), format.duration(one.seconds)
+        share = f"{format.percent(one.share)} of {device} time"
+        rows.append((f"operator {number}", f"{one.name}: {share}, {calls}, {seconds}"))
+    return rows
+
+
+def _what(record: Record) -> str:
+    experiment = record.experiment
+    threads = {node.threads_per_worker for node in record.nodes if node.threads_per_worker is not None}
+    each = f" x {format.counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
+    return (
+        f"{experiment.task.name}, scale={experiment.scale}, recipe={experiment.task.recipe}, "
+        f"division={experiment.division.name}, {format.counted(record.workers, 'worker')}{each}, "
+        f"{experiment.backend.name}, hardware={experiment.hardware.name}, "
+        f"cluster={experiment.cluster.name}, seed={record.seed}"
+    )
+
+
+def _best_in_budget(record: Record) -> str | None:
+    if record.accuracy_after_time is None:
+        return None
+    task = record.experiment.task
+    value = format.measured(record.accuracy_after_time, task.metric_unit, record.goal)
+    return f"{task.metric} {value} within {format.duration(task.time_budget_s)}"
+
+
+def _cost(record: Record) -> str | None:
+    name, cost = record.experiment.hardware.name, record.cost
+    if cost is None:
+        if record.status in ("failed", "interrupted"):
+            return None
+        why = "this machine has no list price" if name == "local" else "its profile states none"
+        return (
+            f"not priced: hardware={name} has no price, {why}; choose a hardware profile that has one "
+            "(--help lists them) or write conf/hardware/NAME.yaml"
+        )
+    text = f"{format.usd(cost.wall_usd)} on demand for the whole command on "
+    text += format.counted(cost.nodes, "node")
+    if cost.goal_usd is not None:
+        text += f", {format.usd(cost.goal_usd)} from the first data to the goal"
+    if cost.wall_usd_spot is None:
+        text += "; no spot price stated"
+    else:
+        text += f"; spot {format.usd(cost.wall_usd_spot)}"
+        if cost.goal_usd_spot is not None:
+            text += f", {format.usd(cost.goal_usd_spot)} to the goal"
+    return f"{text}; prices of {cost.date}: {cost.source}"
+
+
+def _failures(record: Record) -> str | None:
+    if record.status == "failed" and len(record.restarts) == 1:
+        return None  # it is in the verdict
+    reasons = [reason for restart in record.restarts for reason in format.failures(restart.failures)]
+    return f"{len(record.restarts)}; {'; '.join(reasons)}" if reasons else None
+
+
+def _facts(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the rows of the task's table, unless a report of the task's own presents them."""
+    for row in [] if registry.report(record.experiment.task.name) else record.table:
+        values: dict[str, Any] = {name: value for name, value in row.items() if name != "kind"}
+        texts = (
+            f"{name.replace('_', ' ')} {format.number(value) if isinstance(value, float) else value}"
+            for name, value in values.items()
+        )
+        yield row["kind"].replace("_", " "), ", ".join(texts)
+
+
+def _data(record: Record) -> str | None:
+    """Return how warm the start was, and what part of the training rows an epoch takes."""
+    cached = [node.data_cached for node in record.nodes if node.data_cached is not None]
+    parts = [f"{format.percent(min(cached))} were in memory when the clock started"] if cached else []
+    rows = record.data_rows.get("train")
+    if rows and record.epochs and record.sample_unit in ("images", "rows"):
+        parts.append(
+            f"an epoch takes {format.percent(record.samples / record.epochs / rows)} of {rows:,} rows"
+        )
+    return "; ".join(parts) or None
+
+
+def _energy(record: Record) -> str | None:
+    """Return what was read; nothing where nothing could be."""
+    found = record.energy
+    if found is None:
+        return None
+    parts = " + ".join(f"{name.replace('_', ' ')} {format.energy(j)}" for name, j in found.parts.items())
+    text = (
+        f"{format.energy(found.joules)} {'to the goal' if found.goal_joules else 'while training'} ({parts})"
+    )
+    if found.joules_per_sample is not None:
+        text += f", {format.energy(found.joules_per_sample)} a sample"
+    if found.carbon_g is not None:
+        text += f"; {format.number(found.carbon_g)} g CO2e ({found.carbon_source})"
+    return text
