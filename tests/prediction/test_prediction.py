@@ -96,7 +96,7 @@ def test_no_more_hides_than_compute_was_seen_to_hide() -> None:
 @pytest.mark.parametrize(
     "world", [World(), World(tree=True), World(grows=True, batch=32, epochs=(6.0, 1e-3))]
 )
-def test_about_95_percent_of_further_runs_lie_in_the_interval(world: World) -> None:
+def test_at_least_95_percent_of_further_runs_lie_in_the_interval(world: World) -> None:
     tries, inside, ratios = 25, 0, 0
     for seed in range(tries):
         fit = model.fit(world.measure((1, 2, 4), repeats=3, noise=0.04, luck=0.08, seed=seed))
