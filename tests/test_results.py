@@ -354,6 +354,13 @@ def test_list_fits_80_columns_with_short_ids_and_wide_has_everything(
     assert "2026-a-1" in wide and "goal_not_reached" in wide and "hardware" in wide.splitlines()[0]
 
 
+def test_a_short_id_names_one_run_alone() -> None:
+    names = ["2026-a-1", "2026-b-1", "2026-b-2", "2026-c-21"]
+    assert run_table.short_ids(names) == ["a-1", "b-1", "2", "21"]
+    for name, short in zip(names, run_table.short_ids(names), strict=True):
+        assert run_folders.matching(names, short) == [name]
+
+
 def test_list_sorts_and_takes_the_newest(root: Path, capsys: Any) -> None:
     timed(root, ["workers=3"], [10.0, 5.0])
 
