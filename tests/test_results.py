@@ -14,7 +14,8 @@ import pytest
 from driven import Run
 
 from mlbench import results
-from mlbench.experiment import config, events, record, study
+from mlbench.experiment import config, events, record, run_folders, study
+from mlbench.terminal import run_table
 from mlbench.tracking.client import open_client
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
