@@ -376,10 +376,13 @@ def machine(dry_run: bool) -> dict[str, Any]:
 
 def gpu_tests(seconds: float) -> dict[str, Any]:
     """Run the tests marked `gpu`; without pytest say so."""
-    if importlib.util.find_spec("pytest") is None:
-        return {"exit_code": None, "last_lines": "pytest is not installed: the tests marked gpu were not run"}
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:xdist", "-o", "addopts=", "tests"]
-    command += ["--continue-on-collection-errors"]
+    missing = [name for name in ("pytest", "xdist") if importlib.util.find_spec(name) is None]
+    if missing:
+        reason = f"{' and '.join(missing)} not installed: the tests marked gpu were not run"
+        print(f"SKIPPED {reason}", flush=True)
+        return {"exit_code": None, "last_lines": reason}
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "gpu", "-o", "addopts=", "tests"]
+    command.append("--continue-on-collection-errors")
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
