@@ -65,9 +65,7 @@ class EnergyMeter:
 def _packages(powercap: Path) -> list[Path]:
     """Return the zones of whole CPU packages; intel-rapl-mmio shows the same ones again."""
     zones = sorted(powercap.glob("intel-rapl:*"))  # AMD's too
-    return [
-        zone for zone in zones if zone.name.count(":") == 1 and _text(zone / "name").startswith("package")
-    ]
+    return [zone for zone in zones if _text(zone / "name").startswith("package")]
 
 
 def _gpus(nvml: Any) -> tuple[Any, list[Any]]:

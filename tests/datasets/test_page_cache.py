@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 from records import record
 
@@ -27,9 +28,11 @@ def test_a_file_that_was_read_is_warm_one_that_was_dropped_is_cold_and_sizes_wei
     large.write_bytes(os.urandom(3 * BLOCK))
     (tmp_path / "empty").touch()
     assert page_cache.share([small, large, tmp_path / "empty"]) == 1.0
-    forget(large)
-    if page_cache.share([large]) == 1.0:
+    mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
+    mount = next(str(folder) for folder in tmp_path.resolve().parents if str(folder) in mounts)
+    if mounts[mount] in ("tmpfs", "ramfs"):
         pytest.skip("this file system lies in memory")
+    forget(large)
     assert page_cache.share([large]) == 0.0 == page_cache.share([large]), "asking has brought it there"
     assert page_cache.share([small, large]) == pytest.approx(0.25)
     assert page_cache.share([]) is None and page_cache.share([tmp_path / "none"]) is None
