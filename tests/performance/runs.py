@@ -102,6 +102,11 @@ def measure(
                 rates[side].append(records[-1].samples_per_s or math.nan)
             else:
                 rates[side].append(run_reference(task, workers, epochs, side, data, folder))
+            print(
+                f"{task} x {workers} {side or 'reference'}: {rates[side][-1]:.4g}/s",
+                file=sys.stderr,
+                flush=True,
+            )
     return rates
 
 
