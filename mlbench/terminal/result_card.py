@@ -74,7 +74,9 @@ def advice(record: Record) -> str | None:
 
 def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_only: bool) -> list[Text]:
     """Return verdict, doubts, time, cost and phases: MOST_LINES lines, none wider but commands to copy."""
-    ranked = [(0, line) for line in heading(record, _cut(wrapped(verdict(record), width), width))]
+    lines = wrapped(verdict(record), width)
+    # Why a run failed is its answer, so it is not cut.
+    ranked = [(0, line) for line in heading(record, lines if record.error else _cut(lines, width))]
     ranked += [(1, line) for line in doubts(record, width)]
     what = record.experiment
     ranked.append((4, _row("run", f"{what.task.name} {what.scale}, {_where(record)}")))
@@ -116,9 +118,9 @@ def doubts(record: Record, width: int) -> list[Text]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return text as lines, none of which parts a number from its unit."""
+    """Return text as lines, none of which parts a number from its unit or breaks a path to copy."""
     glued = re.sub(r"(?<=\d) (?=(?:%|us|ms|s|min|h|d|USD)(?![\w/]))", "\N{NO-BREAK SPACE}", text)
-    lines = textwrap.wrap(glued, width, break_on_hyphens=False)
+    lines = textwrap.wrap(glued, width, break_on_hyphens=False, break_long_words=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 

@@ -57,7 +57,6 @@ def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Run, 
         "s to the goal",
         "transfer",
         "not priced",
-        "mlflow ui",
         "seed=1",
     ):
         assert words in told

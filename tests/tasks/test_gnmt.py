@@ -31,9 +31,9 @@ def test_flops_are_those_of_the_closed_form(source, target):
     encoder = 8 + 8 + 12 + 8 * (layers - 2) + 1  # h^2 multiplications a word; the last are the keys
     decoder = 8 + 12 * (layers - 1) + 1  # the last are the queries
     products = source * encoder * h * h + target * (decoder * h * h + h * VOCABULARY)
-    meetings = source * target * h  # contexts three times, scores once
+    meetings = source * target * h  # contexts three times, scores forward and back to their weights
     starts = (2 + layers - 1 + layers) * 4 * h * h  # states before the first word need no gradient
-    expected = 6 * products + 8 * meetings - 2 * starts
+    expected = 6 * products + 10 * meetings - 2 * starts
     assert pair_flops(model, source, target) == expected
     if source == 28:  # the anchor: 47.2 and 80.3 million multiplications a source and a target token
         assert encoder * h * h == pytest.approx(47.2e6, rel=1e-3)
