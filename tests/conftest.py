@@ -57,10 +57,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
-@pytest.fixture(autouse=True)
-def _gpu(request: pytest.FixtureRequest) -> None:
-    """Skip what needs a GPU where there is none."""
-    if request.node.get_closest_marker("gpu"):
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU where there is none, before any of its fixtures is made."""
+    if item.get_closest_marker("gpu"):
         import torch
 
         if not torch.cuda.is_available():

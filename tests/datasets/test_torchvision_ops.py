@@ -51,7 +51,6 @@ def test_nothing_is_declared_where_the_real_operators_load(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_beside_a_torch_with_cuda_the_real_operators_are_used():
     run(
         """

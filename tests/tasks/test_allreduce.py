@@ -278,7 +278,6 @@ def measure_cuda(worker: Worker, words: list[str]) -> Any:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_gloo_moves_tensors_of_a_gpu_or_says_what_it_lacks() -> None:
     status, table, _ = run_ranks(measure_cuda, 2, TINY)[0]
     assert status == "completed"

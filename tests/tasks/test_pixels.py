@@ -4,16 +4,7 @@ import torchvision_ops
 
 from mlbench.tasks.pixels import memory_format, normaliser
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])

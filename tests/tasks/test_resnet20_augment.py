@@ -6,16 +6,7 @@ from torch import Generator
 from mlbench.tasks.resnet20.augment import PADDING, crop, draw
 
 IMAGES = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8, generator=Generator().manual_seed(1))
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-        ],
-    ),
-]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -131,7 +131,6 @@ def test_the_full_model_trains_its_first_steps_on_official_data(imagenet: Path) 
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 def test_it_trains_on_a_gpu_in_every_precision(imagenet: Path, precision: str) -> None:
     worker = Worker(device=torch.device("cuda", 0), timer=PhaseTimer("cuda"))

@@ -222,7 +222,6 @@ def test_a_model_that_repeats_the_reference_has_a_perfect_score(monkeypatch, dat
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 def test_a_gpu_learns(name, precision, data_root):

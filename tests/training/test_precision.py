@@ -198,7 +198,6 @@ def test_bf16_is_refused_where_the_gpu_only_emulates_it(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
 def test_a_gpu_trains_in_mixed_precision(name):
     device = torch.device("cuda")
