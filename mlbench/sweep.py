@@ -23,12 +23,11 @@ def _sweep(args: Args) -> int:
 
 def _finish(outcome: StudyResult) -> int:
     """Publish what was measured, and say where it is and what it lacks; return the exit code."""
-    if not outcome.interrupted:
-        publish(outcome)
+    groups = [] if outcome.interrupted else publish(outcome)
     for sentence in [*(f"not measured: {one}" for one in outcome.unmeasured), *outcome.notes]:
         print(sentence, file=sys.stderr)
-    if outcome.records and not outcome.interrupted:
-        print(sweep_view.answer(outcome.records))
+    if groups:
+        print(sweep_view.answer(groups))
     print(outcome.folder / study.REPORT if outcome.records else outcome.folder)
     if outcome.interrupted:
         raise KeyboardInterrupt

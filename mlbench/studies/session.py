@@ -240,12 +240,12 @@ def _from_store(trial: Trial, experiment: Experiment, output_root: Path) -> list
     return [there]
 
 
-def publish(result: StudyResult) -> None:
-    """Write the report, and the parent run with it into MLflow."""
+def publish(result: StudyResult) -> "list[writer.Group]":
+    """Write the report, and the parent run with it into MLflow; return what the report compares."""
     from mlbench.report import writer
 
     if not result.records:
-        return
+        return []
     groups = writer.groups(result.records)  # once: their bootstraps take seconds
     writer.write(result.records, result.folder / study.REPORT, study=_text(result), grouped=groups)
     status = "FAILED" if result.unmeasured else "FINISHED"
@@ -256,6 +256,7 @@ def publish(result: StudyResult) -> None:
         reason = without_credentials(str(error)).splitlines()[0]
         later = run_folders.results_command("sync", result.output_root)
         result.notes.append(f"MLflow could not be reached ({reason}): {later}")
+    return groups
 
 
 def _text(result: StudyResult) -> "writer.StudyText":

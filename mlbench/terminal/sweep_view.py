@@ -18,6 +18,7 @@ from mlbench.terminal import tables
 from mlbench.terminal.live_view import View, never_raises
 
 if TYPE_CHECKING:
+    from mlbench.report import grouping
     from mlbench.report.tables import Cell
 
 WIDTH = 79  # columns of a sentence
@@ -145,13 +146,13 @@ def outcome(record: Record | None, error: str | None) -> str:
     return text + ("; oversubscribed" if record.oversubscribed else "")
 
 
-def answer(records: Sequence[Record]) -> str:
+def answer(groups: "Sequence[grouping.Group]") -> str:
     """Return the answer of a study: for each task, scale and goal a table of its points and sentences."""
-    from mlbench.report import grouping, summary
+    from mlbench.report import summary
     from mlbench.report import tables as report_tables
 
     parts = []
-    for group in grouping.groups(records):
+    for group in groups:
         points = report_tables.points(group)
         places = [number for number, heading in enumerate(points.headings) if heading in ANSWERS]
         headings = [points.headings[place] + ANSWERS[points.headings[place]] for place in places]

@@ -8,6 +8,7 @@ from records import record
 from rich.console import Console
 from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
 
+from mlbench.report import grouping
 from mlbench.terminal import live_view, sweep_view
 from mlbench.terminal.live_view import RunView
 from mlbench.terminal.sweep_view import PointProgress, SweepView
@@ -227,7 +228,7 @@ def test_a_sweep_ends_with_a_table_of_its_points_and_the_answer_in_sentences():
         for k, times in ((1, (20.0, 21.0, 22.0)), (2, (10.0, 11.0, 12.0)))
         for seed, seconds in enumerate(times)
     ]
-    text = sweep_view.answer(runs)
+    text = sweep_view.answer(grouping.groups(runs))
     assert "resnet20 mini, goal top1_accuracy >= " in text and "speed-up (95 % interval)" in text
     assert "21.0 s (20.0 s to 22.0 s)" in text and "11.0 s (10.0 s to 12.0 s)" in text
     row = next(line for line in text.splitlines() if line.startswith("2  "))
