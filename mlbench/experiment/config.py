@@ -105,6 +105,15 @@ class Price(Model):
         return self
 
 
+class Machine(Model):
+    """How a cloud names the node, for clusters that `mlbench.cluster up` makes."""
+
+    provider: Literal["gke", "aws"]
+    type: str  # machine or instance type, e.g. n1-standard-4
+    accelerator: str | None  # GKE's name of a GPU, e.g. nvidia-tesla-t4; None: no GPU, or a part of the type
+    place: str  # zone (gke) or region (aws) whose list price the profile states
+
+
 class Grid(Model):
     """How much carbon dioxide the electricity of a node's place stands for."""
 
@@ -124,6 +133,7 @@ class Hardware(Model):
     workers_per_node: PositiveInt | None  # None: all workers on one node
     threads_per_worker: PositiveInt | None  # None: the node's CPUs shared out among its workers
     network_gbit_per_s: PositiveFloat | None
+    machine: Machine | None = None  # None: no cloud's
     price: Price | None  # None: not for rent; a cost is then not shown
     peak: Peak | None  # None: unknown; MFU is then not shown
     grid: Grid | None = None  # None: unknown; carbon is then not shown

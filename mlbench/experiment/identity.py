@@ -50,6 +50,8 @@ PRESENTATION = (
     "hardware.name",
     "hardware.description",
     "hardware.network_gbit_per_s",
+    "hardware.machine",
+    "hardware.machine.*",
     "hardware.price",
     "hardware.price.*",
     "hardware.peak",

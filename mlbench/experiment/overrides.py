@@ -113,6 +113,7 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
     """Compose the groups, then lay the task's recipe and scale over its default values."""
     words = (f"{group}={choice}" for group, choice in overrides.choices.items())
     composed = json.loads(_compose(*words, searchpath=overrides.searchpath))
+    composed["hardware"]["price"] = _price(composed["hardware"])
     task = composed["task"]
     defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
     for name, part in LAYERS.items():
@@ -126,6 +127,14 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
         parent = task if name == "task.recipe" else composed
         parent[name.removeprefix("task.")] = chosen if chosen in layers else defaults[name]
     return composed
+
+
+def _price(hardware: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the profile's price, or the one that the user's price file has for it."""
+    from mlbench.experiment import price_file  # imported here: it needs the models, which need this module
+
+    own = price_file.read().get(hardware["name"])
+    return own.model_dump() if own else hardware["price"]
 
 
 def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) -> None:

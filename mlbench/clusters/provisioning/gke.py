@@ -1,0 +1,162 @@
+"""Google Kubernetes Engine by the gcloud command: a network of its own, private nodes, no firewall rule.
+
+The API of the cluster is reached by its DNS name with the user's Google identity, so it has no address that
+the internet could try. Nodes have no public address either; a NAT gateway lets them fetch images.
+"""
+
+import json
+import os
+from typing import Any
+
+from mlbench.clusters.provisioning import kubernetes
+from mlbench.clusters.provisioning.spec import HOUR, ClusterSpec, Resource, Run, Step
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.overhead import overhead
+
+SUBNET = "10.64.0.0/20"  # nodes; a network of its own, so it meets no other range
+POOL = "workers"
+# What GKE answers while it still creates, resizes or repairs the cluster.
+BUSY = ("incompatible operation", "is currently being", "is not ready", "resourceInUseByAnotherResource")
+
+
+def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
+    """Return the specification with project and zone; UserError where one is missing and needed."""
+    machine = spec.hardware.machine
+    if machine is None or machine.provider != "gke":
+        raise UserError(
+            f"hardware={spec.hardware.name} is no machine of Google's", hint="e.g. hardware=gcp_n1_t4"
+        )
+    project = spec.project or os.environ.get("CLOUDSDK_CORE_PROJECT")
+    if not project and creating:
+        raise UserError("gke needs the project that pays", hint="say project=ID")
+    return spec.model_copy(update={"project": project or "PROJECT", "place": spec.place or machine.place})
+
+
+def context(spec: ClusterSpec) -> str:
+    """Return the name under which gcloud puts the cluster into the kubeconfig."""
+    return f"gke_{spec.project}_{spec.place}_{_own(spec)}"
+
+
+def create(spec: ClusterSpec) -> list[Step]:
+    """Return the commands that make the cluster, with its worker pool at zero nodes."""
+    name, region, beside = _own(spec), _region(spec), overhead("gke")
+    note = ("--description", _note(spec))
+    labels = ",".join(f"{label}={value}" for label, value in spec.labels.items())
+    disk = (f"--disk-type={beside.disk_type}", f"--disk-size={beside.disk_gb}")
+    return [
+        _gcloud(
+            spec, "a network of its own", "compute", "networks", "create", name, "--subnet-mode=custom", *note
+        ),
+        _gcloud(
+            spec, "its range of addresses", "compute", "networks", "subnets", "create", name,
+            f"--network={name}", f"--region={region}", f"--range={SUBNET}",
+            "--enable-private-ip-google-access", *note,
+        ),
+        _gcloud(
+            spec, "a router", "compute", "routers", "create", name, f"--network={name}",
+            f"--region={region}", *note,
+        ),
+        _gcloud(
+            spec, "a NAT gateway, through which private nodes fetch images", "compute", "routers", "nats",
+            "create", name, f"--router={name}", f"--region={region}", "--auto-allocate-nat-external-ips",
+            "--nat-all-subnet-ip-ranges",
+        ),
+        _gcloud(
+            spec, "control plane and head node (about 6 min)", "container", "clusters", "create", name,
+            f"--zone={spec.place}", f"--network={name}", f"--subnetwork={name}", "--enable-ip-alias",
+            "--enable-private-nodes", "--enable-dns-access", "--no-enable-ip-access",
+            "--enable-dataplane-v2", "--enable-shielded-nodes", "--release-channel=regular",
+            f"--workload-pool={spec.project}.svc.id.goog", "--num-nodes=1",
+            f"--machine-type={beside.head_type}", *disk, "--node-labels=mlbench/role=system",
+            f"--labels={labels}",
+        ),
+        _gcloud(
+            spec, "pool of workers, empty until a run asks for them", "container", "node-pools", "create",
+            POOL, f"--cluster={name}", f"--zone={spec.place}", *_machine(spec), *disk, "--num-nodes=0",
+            "--enable-autoscaling", "--min-nodes=0", f"--max-nodes={spec.nodes}",
+            "--node-labels=mlbench/role=worker",
+            # The cloud itself deletes a node that is older than the cluster may become.
+            f"--max-run-duration={round(spec.hours * HOUR)}s", f"--labels={labels}",
+        ),
+        _gcloud(
+            spec, "access for kubectl", "container", "clusters", "get-credentials", name,
+            f"--zone={spec.place}", "--dns-endpoint",
+        ),
+        *kubernetes.operator(spec, context(spec)),
+    ]  # fmt: skip
+
+
+def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
+    """Return what exists under the cluster's name, in the order in which it can be deleted."""
+    name, region = _own(spec), _region(spec)
+    found: list[Resource] = []
+    where = f"--zone={spec.place}"
+    for one in _list(spec, run, "container", "clusters", "list", f"--filter=name={name}"):
+        ours = one.get("resourceLabels", {}).get("mlbench-id") == spec.id
+        delete = _gcloud(
+            spec, "delete the cluster (about 5 min)", "container", "clusters", "delete", name, where,
+            patience=BUSY,
+        )  # fmt: skip
+        found.append(Resource("cluster", name, ours, delete))
+    # Disks of volumes outlive their cluster; GKE labels them with its name, which is in use only once.
+    words = f"labels.goog-k8s-cluster-name={name}"
+    for one in _list(spec, run, "compute", "disks", "list", f"--filter={words}"):
+        disk = one["name"]
+        delete = _gcloud(spec, "delete a volume", "compute", "disks", "delete", disk, where, patience=BUSY)
+        found.append(Resource("disk", disk, True, delete))
+    place = (f"--region={region}",)
+    for kind, group, at in (
+        ("router", ("routers",), place),
+        ("subnet", ("networks", "subnets"), place),
+        ("network", ("networks",), ()),
+    ):
+        for one in _list(spec, run, "compute", *group, "list", f"--filter=name={name}"):
+            if at and not one.get("region", "").endswith(f"/{region}"):
+                continue
+            delete = _gcloud(
+                spec, f"delete the {kind}", "compute", *group, "delete", name, *at, patience=BUSY
+            )
+            found.append(Resource(kind, name, spec.id in one.get("description", ""), delete))
+    return found
+
+
+def expired(project: str, run: Run) -> list[dict[str, Any]]:
+    """Return the labels and zones of all clusters of mlbench in a project, made here or elsewhere."""
+    argv = ("gcloud", "container", "clusters", "list", f"--project={project}", "--format=json", "--quiet")
+    text = kubernetes.answer(run, (*argv, "--filter=resourceLabels.mlbench-id:*"))
+    return [
+        {**one["resourceLabels"], "zone": one.get("location") or one["zone"]}
+        for one in json.loads(text or "[]")
+    ]
+
+
+def _own(spec: ClusterSpec) -> str:
+    return f"mlbench-{spec.name}"
+
+
+def _region(spec: ClusterSpec) -> str:
+    return str(spec.place).rpartition("-")[0]
+
+
+def _note(spec: ClusterSpec) -> str:
+    """Return the labels as a description, for the kinds that have no labels."""
+    return " ".join(f"{label}={value}" for label, value in spec.labels.items())
+
+
+def _machine(spec: ClusterSpec) -> list[str]:
+    machine = spec.hardware.machine
+    assert machine is not None  # `complete` has refused it
+    words = [f"--machine-type={machine.type}"]
+    if machine.accelerator:
+        gpu = f"type={machine.accelerator},count={spec.hardware.gpus},gpu-driver-version=default"
+        words.append(f"--accelerator={gpu}")
+    return [*words, "--spot"] if spec.spot else words
+
+
+def _gcloud(spec: ClusterSpec, purpose: str, *words: str, patience: tuple[str, ...] = ()) -> Step:
+    return Step(("gcloud", *words, f"--project={spec.project}", "--quiet"), purpose, patience=patience)
+
+
+def _list(spec: ClusterSpec, run: Run, *words: str) -> list[dict[str, Any]]:
+    argv = ("gcloud", *words, f"--project={spec.project}", "--format=json", "--quiet")
+    return json.loads(kubernetes.answer(run, argv) or "[]")

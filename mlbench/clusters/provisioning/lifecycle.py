@@ -1,0 +1,164 @@
+"""Make a cluster, delete it, and prove that nothing of it is left."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+from mlbench.clusters.provisioning import journal
+from mlbench.clusters.provisioning.journal import Journal
+from mlbench.clusters.provisioning.plan import provider
+from mlbench.clusters.provisioning.spec import ClusterSpec, Resource, Step
+from mlbench.experiment import clock, format
+from mlbench.experiment.errors import UserError
+
+Report = Callable[[str], None]
+TOOLS = {  # how to get each command
+    "gcloud": "cloud.google.com/sdk/docs/install, with the component gke-gcloud-auth-plugin",
+    "terraform": "developer.hashicorp.com/terraform/install",
+    "aws": "docs.aws.amazon.com/cli",
+    "kubectl": "kubernetes.io/docs/tasks/tools",
+    "helm": "helm.sh/docs/intro/install",
+    "kind": "kind.sigs.k8s.io",
+}
+RETRY_S = 20.0  # s between two tries of a step that another operation keeps from running
+RETRIES = 90  # tries: 30 min, longer than any cloud takes to create or delete a cluster
+ROUNDS = 3  # times that `down` deletes what it finds; some things can only be seen when others are gone
+
+
+def up(spec: ClusterSpec, report: Report) -> None:
+    """Create the cluster; what a failed step leaves is deleted again.
+
+    Raises UserError where a tool is missing, where something of that name exists already, and where a step
+    fails.
+    """
+    steps = provider(spec).create(spec)
+    _require_tools(steps)
+    # The first write of all: whatever happens from here on, `down` and `reap` know the cluster.
+    log = journal.begin(spec)
+    try:
+        prepare = getattr(provider(spec), "prepare", None)
+        if prepare:
+            prepare(spec)
+        if spec.billed and (found := provider(spec).inventory(spec, run)):
+            names = ", ".join(f"{one.kind} {one.name}" for one in found)
+            raise UserError(f"there is already {names}, not made by this command", hint="say name=OTHER")
+        log.append(state="creating")
+        for number, step in enumerate(steps, 1):
+            if step.unless and run(step.unless).returncode == 0:
+                report(f"{number}/{len(steps)} {step.purpose}: there already")
+                continue
+            report(f"{number}/{len(steps)} {step.purpose}")
+            perform(log, step)
+        log.append(state="up")
+    except UserError as error:
+        if not any("step" in one for one in journal.load(spec.name).events):
+            log.append(state="gone")  # nothing was begun, so there is nothing of ours
+            raise
+        report(f"failed: {error.message}")
+        down(spec.name, report)
+        raise UserError(f"{error.message}; what had been made is deleted again", hint=error.hint) from error
+
+
+def down(name: str, report: Report) -> None:
+    """Delete everything that carries the cluster's id, and look again until nothing is left.
+
+    Raises UserError where something under the cluster's name is not ours, and where something stays.
+    """
+    log = journal.load(name)
+    if log.state == "gone":
+        report(f"{name} is gone since {clock.iso(log.ended or 0)}")
+        return
+    module = provider(log.spec)
+    log.append(state="deleting")
+    found: list[Resource] = []
+    for _ in range(ROUNDS):
+        found = module.inventory(log.spec, run)
+        foreign = [one for one in found if not one.ours]
+        if foreign:
+            names = ", ".join(f"{one.kind} {one.name}" for one in foreign)
+            raise UserError(
+                f"{names} does not carry the id {log.spec.id} of cluster {name}, so it is not deleted",
+                hint="delete it yourself if it is yours",
+            )
+        if not any(one.delete for one in found):
+            break
+        for one in found:
+            if one.delete:
+                report(f"delete {one.kind} {one.name}")
+                perform(log, one.delete, tolerant=True)
+    if found:
+        names = ", ".join(f"{one.kind} {one.name}" for one in found)
+        raise UserError(f"still there and perhaps billed: {names}", hint="delete it in the cloud's console")
+    forget = getattr(module, "forget", None)
+    if forget:
+        forget(log.spec)
+    log.append(state="gone")
+    report(f"nothing of {name} is left")
+
+
+def reap(report: Report, *, now: float) -> list[str]:
+    """Delete the clusters that have expired and those whose `up` or `down` was killed; return their names."""
+    names = [
+        one.spec.name
+        for one in journal.journals()
+        if one.state in ("creating", "deleting") or (one.state == "up" and one.spec.expires <= now)
+    ]
+    failed = []
+    for name in names:
+        try:
+            down(name, report)
+        except UserError as error:
+            failed.append(str(error))
+    if failed:
+        raise UserError("; ".join(failed))
+    return names
+
+
+def perform(log: Journal, step: Step, *, tolerant: bool = False) -> None:
+    """Run one step between two lines of the journal; UserError where it fails and is not `tolerant`.
+
+    `down` is tolerant: what it could not delete is found when it looks again.
+    """
+    log.append(step=list(step.argv), begun=True)
+    for attempt in range(RETRIES):
+        done = run(step.argv, environment=step.environment, text=step.input)
+        again = done.returncode and any(phrase in done.stderr for phrase in step.patience)
+        if not again or attempt == RETRIES - 1:
+            break
+        time.sleep(float(os.environ.get("MLBENCH_RETRY_S", RETRY_S)))
+    log.append(step=list(step.argv), exit=done.returncode)
+    (log.folder / "output.log").open("a").write(f"$ {' '.join(step.argv)}\n{done.stdout}{done.stderr}\n")
+    if done.returncode and not tolerant:
+        last = format.last_line(done.stderr or done.stdout)
+        raise UserError(
+            f"{step.argv[0]} failed ({step.purpose}): {last}", hint=f"all of it is in {log.folder}/output.log"
+        )
+
+
+def run(
+    argv: Sequence[str], *, environment: dict[str, str] | None = None, text: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without a shell and return what it printed; one that is missing fails as any other."""
+    try:
+        return subprocess.run(
+            list(argv),
+            env={**os.environ, **(environment or {})},
+            input=text,
+            stdin=subprocess.DEVNULL if text is None else None,
+            capture_output=True,
+            text=True,
+        )
+    except OSError as error:
+        return subprocess.CompletedProcess(list(argv), 127, "", f"{argv[0]}: {error.strerror}")
+
+
+def _require_tools(steps: Sequence[Step]) -> None:
+    needed = {step.argv[0] for step in steps} | {step.unless[0] for step in steps if step.unless}
+    missing = sorted(tool for tool in needed if shutil.which(tool) is None)
+    if missing:
+        raise UserError(
+            f"{', '.join(missing)} is not installed",
+            hint="; ".join(f"{tool}: {TOOLS[tool]}" for tool in missing),
+        )

@@ -1,0 +1,133 @@
+"""What a cluster is to be, as commands and journal hold it, and the commands of a plan."""
+
+import datetime
+import getpass
+import math
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mlbench.experiment import clock
+from mlbench.experiment.config import Hardware, Model, PositiveFloat, PositiveInt
+from mlbench.experiment.cost import nodes
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.overhead import hourly
+
+PROVIDERS = ("gke", "aws", "kind", "existing")
+NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")  # what all providers take, with room for suffixes
+HOUR = 3600  # s
+
+
+class ClusterSpec(Model):
+    """A cluster: its provider, its size, and until when it may cost how much."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
+    id: str  # drawn anew for every cluster; what carries another one is not ours
+    provider: Literal["gke", "aws", "kind", "existing"]
+    hardware: Hardware
+    workers: PositiveInt  # the most that run at once
+    spot: bool  # of the workers; the head is always on demand
+    hours: PositiveFloat  # h from `created` until it expires
+    max_usd: PositiveFloat | None  # None: nothing is created
+    owner: str
+    created: float  # s since 1970
+    project: str | None = None  # gke
+    place: str | None = None  # zone (gke) or region (aws)
+    allow: str | None = None  # aws: the addresses that reach the cluster's API, in CIDR notation
+    context: str | None = None  # existing: of the kubeconfig
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of worker nodes."""
+        return nodes(self.hardware, self.workers)
+
+    @property
+    def expires(self) -> float:
+        """Return when the cluster may be deleted by anybody (s since 1970)."""
+        return self.created + self.hours * HOUR
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return the labels or tags of everything that is created."""
+        expires = datetime.datetime.fromtimestamp(self.expires, datetime.UTC)
+        return {
+            "mlbench-cluster": self.name,
+            "mlbench-id": self.id,
+            "mlbench-owner": self.owner,
+            "mlbench-expires": expires.strftime("%Y%m%dt%H%M%Sz"),
+        }
+
+    @property
+    def billed(self) -> bool:
+        """Return whether a cloud bills the cluster."""
+        return self.provider in ("gke", "aws")
+
+    def usd_per_hour(self, *, workers: bool = True) -> dict[str, float]:
+        """Return USD an hour by part, {} where no cloud bills it; without workers, what an idle one costs."""
+        if not self.billed:
+            return {}
+        return hourly(self.hardware, self.nodes if workers else 0, spot=self.spot)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command.
+
+    - argv: its words; no shell reads them.
+    - purpose: what it does, in a few words.
+    - unless: a command that succeeds where the step is not needed; what it finds is not ours to delete.
+    - environment: variables beside this process's.
+    - input: what the command reads.
+    - patience: phrases of an error after which the step is tried again, as another operation is under way.
+    """
+
+    argv: tuple[str, ...]
+    purpose: str
+    unless: tuple[str, ...] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    input: str | None = None
+    patience: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Something that exists under the cluster's name, whether it carries its id, and how it is deleted."""
+
+    kind: str
+    name: str
+    ours: bool
+    delete: Step | None  # None: it goes with another one
+
+
+Run = Callable[[Sequence[str]], CompletedProcess[str]]
+
+
+def folder_of(name: str, root: Path) -> Path:
+    """Return the folder that holds a cluster's journal; UserError for a name that no cluster can have."""
+    if not NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} cannot be the name of a cluster",
+            hint="lower-case letters, digits and -, beginning with a letter, at most 30",
+        )
+    return root / name
+
+
+def new_id() -> str:
+    """Return an id that no other cluster has."""
+    return secrets.token_hex(6)
+
+
+def owner() -> str:
+    """Return this user's name as clouds take it in a label."""
+    return re.sub(r"[^a-z0-9-]", "-", getpass.getuser().lower())[:40] or "unknown"
+
+
+def now() -> float:
+    """Return the wall clock in whole seconds since 1970."""
+    return float(math.floor(clock.wall()))

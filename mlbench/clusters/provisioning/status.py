@@ -1,0 +1,127 @@
+"""What clusters there are, what exists of them, and what they have cost so far."""
+
+import json
+from collections.abc import Iterator
+
+from mlbench.clusters.provisioning import gke, journal, kubernetes
+from mlbench.clusters.provisioning.journal import Journal
+from mlbench.clusters.provisioning.lifecycle import run
+from mlbench.clusters.provisioning.plan import provider
+from mlbench.clusters.provisioning.spec import HOUR
+from mlbench.experiment import clock, format
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.overhead import overhead
+
+HEADINGS = ("name", "provider", "state", "hardware", "workers", "USD/h", "expires", "so far")
+
+
+def rows() -> list[list[str]]:
+    """Return a row for every cluster that is not gone, under HEADINGS."""
+    now = clock.wall()
+    return [
+        [
+            one.spec.name,
+            one.spec.provider,
+            one.state if one.spec.expires > now else f"{one.state}, expired",
+            one.spec.hardware.name,
+            str(one.spec.workers),
+            format.number(sum(one.spec.usd_per_hour().values())) if one.spec.billed else "-",
+            clock.iso(one.spec.expires)[:16] if one.spec.billed else "-",
+            format.usd(usd_at_most(one, now)) if one.spec.billed else "-",
+        ]
+        for one in journal.journals()
+        if one.state != "gone"
+    ]
+
+
+def usd_at_most(log: Journal, now: float) -> float:
+    """Return what a cluster has cost by `now` with all its workers all the time, in USD at list prices."""
+    seconds = max((log.ended or now) - log.spec.created, 0.0)
+    if log.spec.billed:
+        seconds = max(seconds, overhead(log.spec.provider).minimum_s)
+    return seconds / HOUR * sum(log.spec.usd_per_hour().values())
+
+
+def text(name: str) -> str:
+    """Return what exists under the cluster's name, by asking its provider."""
+    log = journal.load(name)
+    lines = [f"{name}: {log.spec.provider}, {log.state}"]
+    if log.state != "gone":
+        found = provider(log.spec).inventory(log.spec, run)
+        lines += [f"  {one.kind} {one.name}" + ("" if one.ours else ": not ours") for one in found]
+        lines += [] if found else ["  nothing exists"]
+        if log.spec.billed:
+            left = log.spec.expires - clock.wall()
+            when = (
+                f"in {format.duration(left)}"
+                if left > 0
+                else f"{format.duration(-left)} ago: reap deletes it"
+            )
+            lines.append(f"  expires {when}")
+    return "\n".join(lines)
+
+
+def use(name: str) -> str:
+    """Make the cluster kubectl's current context; return what was done."""
+    log = journal.load(name)
+    if log.state != "up":
+        raise UserError(f"{name} is {log.state}", hint="python -m mlbench.cluster list")
+    context = provider(log.spec).context(log.spec)
+    kubernetes.answer(run, ("kubectl", "config", "use-context", context))
+    return f"kubectl and cluster=kuberay use {context}"
+
+
+def cost(name: str) -> str:
+    """Return the cluster's bill so far: an upper bound, by part, and how far its cap is."""
+    log = journal.load(name)
+    spec = log.spec
+    if not spec.billed:
+        return f"{name}: {spec.provider} is billed by nobody that mlbench knows"
+    now = clock.wall()
+    hours = max((log.ended or now) - spec.created, overhead(spec.provider).minimum_s) / HOUR
+    parts, idle = spec.usd_per_hour(), spec.usd_per_hour(workers=False)
+    lines = [f"{name}: {log.state}, {format.duration(hours * HOUR)} since it was asked for"]
+    lines += [f"  {part:14} {hours * usd:8.4f} USD" for part, usd in parts.items()]
+    lines.append(f"  at most {format.usd(hours * sum(parts.values()))}: all workers all the time")
+    if spec.provider == "gke":
+        lines.append(f"  at least {format.usd(hours * sum(idle.values()))}: no worker ever")
+    lines.append(
+        f"  cap {format.usd(spec.max_usd or 0)}, at most {format.usd(spec.hours * sum(parts.values()))}"
+    )
+    lines.append(f"list prices, not your bill; not in it: {overhead(spec.provider).lacking}")
+    return "\n".join(lines)
+
+
+def dashboard(name: str, *, port: str) -> tuple[list[str], str]:
+    """Return the command of a tunnel to Ray's dashboard of the cluster's run, and its address here."""
+    log = journal.load(name)
+    context = provider(log.spec).context(log.spec)
+    find = (
+        "kubectl", "--context", context, "--namespace", kubernetes.NAMESPACE, "get", "services",
+        "--selector", "ray.io/node-type=head", "--output=json",
+    )  # fmt: skip
+    services = [one["metadata"]["name"] for one in json.loads(kubernetes.answer(run, find))["items"]]
+    if not services:
+        raise UserError(f"no run of mlbench is on {name} now", hint="Ray's dashboard lives as long as a run")
+    argv = [
+        "kubectl", "--context", context, "--namespace", kubernetes.NAMESPACE, "port-forward",
+        "--address", "127.0.0.1", f"service/{services[-1]}", f"{port}:8265",
+    ]  # fmt: skip
+    return argv, f"http://127.0.0.1:{port}"
+
+
+def elsewhere(project: str, *, now: float) -> str:
+    """Return the expired clusters of a GKE project that other machines made, each with what deletes it."""
+    here = {one.spec.id for one in journal.journals()}
+    stamp = clock.iso(now).replace("-", "").replace(":", "").partition(".")[0].lower() + "z"
+    return "\n".join(_elsewhere(project, here, stamp)) or f"{project} has no expired cluster of mlbench"
+
+
+def _elsewhere(project: str, here: set[str], stamp: str) -> Iterator[str]:
+    for labels in gke.expired(project, run):
+        if labels["mlbench-id"] not in here and labels.get("mlbench-expires", stamp) < stamp:
+            name = labels["mlbench-cluster"]
+            yield (
+                f"{name} of {labels.get('mlbench-owner')} has expired ({labels.get('mlbench-expires')}): "
+                f"gcloud container clusters delete mlbench-{name} --zone={labels['zone']} --project={project}"
+            )

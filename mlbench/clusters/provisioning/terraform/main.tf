@@ -1,0 +1,199 @@
+# A cluster of mlbench on AWS. `python -m mlbench.cluster up aws` writes terraform.tfvars.json beside a copy
+# of this file; everything carries the tags by which it is found and deleted.
+
+terraform {
+  required_version = ">= 1.5"
+  required_providers {
+    aws = {
+      source  = "hashicorp/aws"
+      version = "5.100.0"
+    }
+  }
+}
+
+variable "name" { type = string }
+variable "region" { type = string }
+variable "tags" { type = map(string) }
+variable "allow" { type = string } # CIDR from which the cluster's API can be reached
+variable "head_type" { type = string }
+variable "worker_type" { type = string }
+variable "workers" { type = number }
+variable "spot" { type = bool }
+variable "gpu" { type = bool }
+variable "image" { type = string } # EKS's name of the nodes' image
+variable "disk_gb" { type = number }
+variable "expires" { type = string } # RFC 3339
+
+provider "aws" {
+  region = var.region
+  default_tags { tags = var.tags }
+}
+
+data "aws_availability_zones" "up" { state = "available" }
+
+locals {
+  zones  = slice(sort(data.aws_availability_zones.up.names), 0, 2) # EKS asks for two
+  groups = toset(["system", "workers"])
+  policies = {
+    AmazonEKSClusterPolicy             = "eks"
+    AmazonEKSWorkerNodePolicy          = "ec2"
+    AmazonEKS_CNI_Policy               = "ec2"
+    AmazonEC2ContainerRegistryReadOnly = "ec2"
+  }
+}
+
+# --- network: nodes in private subnets; one NAT gateway lets them fetch images
+
+resource "aws_vpc" "this" {
+  cidr_block           = "10.64.0.0/16"
+  enable_dns_hostnames = true
+  tags                 = { Name = var.name }
+}
+
+resource "aws_subnet" "private" {
+  count             = 2
+  vpc_id            = aws_vpc.this.id
+  availability_zone = local.zones[count.index]
+  cidr_block        = cidrsubnet(aws_vpc.this.cidr_block, 4, count.index)
+  tags              = { Name = "${var.name}-private-${count.index}" }
+}
+
+resource "aws_subnet" "nat" {
+  vpc_id            = aws_vpc.this.id
+  availability_zone = local.zones[0]
+  cidr_block        = cidrsubnet(aws_vpc.this.cidr_block, 8, 255)
+  tags              = { Name = "${var.name}-nat" }
+}
+
+resource "aws_internet_gateway" "this" {
+  vpc_id = aws_vpc.this.id
+  tags   = { Name = var.name }
+}
+
+resource "aws_eip" "nat" {
+  domain     = "vpc"
+  tags       = { Name = var.name }
+  depends_on = [aws_internet_gateway.this]
+}
+
+resource "aws_nat_gateway" "this" {
+  allocation_id = aws_eip.nat.id
+  subnet_id     = aws_subnet.nat.id
+  tags          = { Name = var.name }
+}
+
+resource "aws_route_table" "this" {
+  for_each = { nat = aws_internet_gateway.this.id, private = aws_nat_gateway.this.id }
+  vpc_id   = aws_vpc.this.id
+  tags     = { Name = "${var.name}-${each.key}" }
+
+  route {
+    cidr_block     = "0.0.0.0/0" # outwards; nothing comes in by a route
+    gateway_id     = each.key == "nat" ? each.value : null
+    nat_gateway_id = each.key == "private" ? each.value : null
+  }
+}
+
+resource "aws_route_table_association" "nat" {
+  subnet_id      = aws_subnet.nat.id
+  route_table_id = aws_route_table.this["nat"].id
+}
+
+resource "aws_route_table_association" "private" {
+  count          = 2
+  subnet_id      = aws_subnet.private[count.index].id
+  route_table_id = aws_route_table.this["private"].id
+}
+
+# --- roles: what EKS and its nodes need, and nothing else
+
+resource "aws_iam_role" "this" {
+  for_each = toset(["eks", "ec2"])
+  name     = "${var.name}-${each.key}"
+  path     = "/mlbench/${var.tags["mlbench-id"]}/"
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Action    = "sts:AssumeRole"
+      Effect    = "Allow"
+      Principal = { Service = "${each.key}.amazonaws.com" }
+    }]
+  })
+}
+
+resource "aws_iam_role_policy_attachment" "this" {
+  for_each   = local.policies
+  role       = aws_iam_role.this[each.value].name
+  policy_arn = "arn:aws:iam::aws:policy/${each.key}"
+}
+
+# --- cluster
+
+resource "aws_eks_cluster" "this" {
+  name     = var.name
+  role_arn = aws_iam_role.this["eks"].arn
+
+  access_config {
+    authentication_mode                         = "API"
+    bootstrap_cluster_creator_admin_permissions = true
+  }
+
+  vpc_config {
+    subnet_ids              = aws_subnet.private[*].id
+    endpoint_private_access = true
+    endpoint_public_access  = true
+    public_access_cidrs     = [var.allow]
+  }
+
+  depends_on = [aws_iam_role_policy_attachment.this]
+}
+
+# Kubernetes ignores network policies unless the network plug-in is told to keep them.
+resource "aws_eks_addon" "network" {
+  cluster_name         = aws_eks_cluster.this.name
+  addon_name           = "vpc-cni"
+  configuration_values = jsonencode({ enableNetworkPolicy = "true" })
+}
+
+resource "aws_eks_node_group" "this" {
+  for_each        = local.groups
+  cluster_name    = aws_eks_cluster.this.name
+  node_group_name = each.key
+  node_role_arn   = aws_iam_role.this["ec2"].arn
+  subnet_ids      = [aws_subnet.private[0].id] # one zone: workers talk to each other
+  capacity_type   = each.key == "workers" && var.spot ? "SPOT" : "ON_DEMAND"
+  instance_types  = [each.key == "workers" ? var.worker_type : var.head_type]
+  ami_type        = each.key == "workers" ? var.image : "AL2023_x86_64_STANDARD"
+  disk_size       = var.disk_gb
+  labels          = { "mlbench/role" = each.key == "workers" ? "worker" : "system" }
+
+  scaling_config {
+    min_size     = 0
+    desired_size = each.key == "workers" ? var.workers : 1
+    max_size     = each.key == "workers" ? var.workers : 1
+  }
+
+  dynamic "taint" {
+    for_each = each.key == "workers" && var.gpu ? [1] : []
+    content {
+      key    = "nvidia.com/gpu"
+      value  = "present"
+      effect = "NO_SCHEDULE"
+    }
+  }
+
+  depends_on = [
+    aws_iam_role_policy_attachment.this, aws_route_table_association.private, aws_eks_addon.network,
+  ]
+}
+
+# AWS itself takes all nodes away when the cluster expires, whatever has become of the machine that made it.
+resource "aws_autoscaling_schedule" "expiry" {
+  for_each               = local.groups
+  scheduled_action_name  = "mlbench-expires"
+  autoscaling_group_name = aws_eks_node_group.this[each.key].resources[0].autoscaling_groups[0].name
+  start_time             = var.expires
+  min_size               = 0
+  max_size               = 0
+  desired_capacity       = 0
+}
