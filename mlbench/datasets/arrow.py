@@ -41,6 +41,8 @@ class DatasetInfo(NamedTuple):
 
 FORMAT = 1  # raised when files of older preparations can no longer be read
 MANIFEST = "manifest.json"
+State = list[int]  # of a file: see `state`
+OPENED: dict[Path, list[State]] = {}  # the states in which this process has opened splits (verify.changed)
 
 
 class DatasetWriter:
@@ -173,10 +175,26 @@ def read_split(folder: Path, split: str) -> pa.Table:
     path = folder / splits[split]["file"]
     if not path.is_file() or path.stat().st_size != splits[split]["bytes"]:
         raise _damaged(path)
+    opened = OPENED.setdefault(path.absolute(), [])
+    opened.append(state(path))
     try:
-        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     except (pa.ArrowInvalid, OSError) as error:  # OSError: Arrow's for a damaged footer
         raise _damaged(path) from error
+    opened.append(state(path))
+    return table
+
+
+def state(path: Path) -> State:
+    """Return a file's size, times of modification and of change (which nobody sets by hand), and inode.
+
+    Links are followed, those of folders too. Raises UserError where there is no such file.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}", hint="prepare the data set again") from error
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def column(table: pa.Table, name: str) -> np.ndarray:

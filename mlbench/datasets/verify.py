@@ -1,7 +1,7 @@
 """Whether a prepared data set still is what was prepared; files are hashed once per file state.
 
-A state is a file's size, times of modification and of change (which nobody sets by hand), and inode. States
-that were hashed stand in a hidden file beside the data, so that a check costs nothing until a file changes.
+States that were hashed stand in a hidden file beside the data, so that a check costs nothing until a file
+changes.
 """
 
 import json
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlbench.datasets import arrow
+from mlbench.datasets.arrow import State, state
 from mlbench.experiment.errors import UserError
 
 CHECKED = ".checked.json"  # below the data set's folder: by file name, the state that was hashed and its hash
-State = list[int]
 
 
 class Content(NamedTuple):
@@ -43,7 +43,7 @@ def content(folder: Path) -> Content:
     rows = {}
     for name, split in manifest["splits"].items():
         path = folder / split["file"]
-        now = _state(path)
+        now = state(path)
         if known.get(split["file"]) != [now, split["sha256"]] and arrow.digest(path) != split["sha256"]:
             raise UserError(
                 f"{path} is not what was prepared: its content has changed",
@@ -64,15 +64,23 @@ def content(folder: Path) -> Content:
 def states(folder: Path) -> dict[str, State]:
     """Return the state of each file of a prepared data set, to see later whether one was changed."""
     splits = arrow.read_manifest(folder)["splits"].values()
-    return {split["file"]: _state(folder / split["file"]) for split in splits}
+    return {split["file"]: state(folder / split["file"]) for split in splits}
 
 
-def _state(path: Path) -> State:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", hint="prepare the data set again") from error
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+def watch(folder: Path) -> dict[str, State]:
+    """Return the state of each file; from here on `changed` knows in which states this process opens them."""
+    for path in [path for path in arrow.OPENED if path.parent == folder.absolute()]:
+        del arrow.OPENED[path]
+    return states(folder)
+
+
+def changed(folder: Path, before: dict[str, State]) -> bool:
+    """Return whether a file is in another state than `before`, or was opened in another since `watch`.
+
+    The second tells of a folder that was exchanged for another while the task read it, and then put back.
+    """
+    opened = {name: arrow.OPENED.get((folder / name).absolute(), []) for name in before}
+    return states(folder) != before or any(one != before[name] for name in opened for one in opened[name])
 
 
 def _known(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from mlbench.experiment.errors import UserError, comparable, unreadable
 from mlbench.experiment.goal import Goal, better
 from mlbench.experiment.phases import EXPOSED, PHASES, PhaseTimes, merged, percentiles
 from mlbench.experiment.record import (
+    FINISHED,
     Interval,
     Node,
     RankStats,
@@ -33,9 +34,10 @@ NOT_RETURNED = WorkerResult(status="failed")  # what is known of workers that re
 def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
     """Return the record of the run that left this event log.
 
-    A log without `run_result`, because its driver was killed, gives an interrupted run that ended with the
-    log's last event. `frozen` is the reference for official results, by default the one of this mlbench.
-    Raises UserError where the log has no readable `run_configuration`.
+    A log without `run_result`, because its driver was killed, gives a run that ended with the log's last
+    event: interrupted, unless its workers had finished or reached the goal. `frozen` is the reference for
+    official results, by default the one of this mlbench. Raises UserError where the log has no readable
+    `run_configuration`.
     """
     start = run_start(log)
     end = run_end(log)
@@ -56,8 +58,10 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         quiet = [one for one in start.warnings if "load average" not in one]
         start = start.model_copy(update={"warnings": quiet})
     caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed) + disturbed
-    if status == "goal_reached" and error:
-        caveats.append(f"it reached its goal, and failed before its nodes were described: {error}")
+    if status in FINISHED and error:
+        what = "its workers had finished" if end.result else "it reached its goal"
+        missing = "its cluster was" if end.result else "its nodes were"
+        caveats.append(f"{what}, and it ended before {missing} described: {error}")
         error = None
     startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
     told = {sentence for node in result.nodes for sentence in node.warnings}
@@ -161,12 +165,24 @@ def run_end(log: Log) -> RunEnd:
     """Return what the log says of the run's end; UserError where this version cannot read it."""
     value = next((event["value"] for event in log if event["key"] == "run_result"), None)
     if value is None:
-        ended = max(event["time_ms"] for event in log) / 1000
-        return RunEnd(status="interrupted", error="the command that ran this was killed", ended=ended)
+        return lost_end(log, "the command that ran this was killed")
     try:
         return RunEnd.model_validate(value)
     except ValueError as error:
         raise UserError("the event log is damaged: it has no readable run_result") from error
+
+
+def lost_end(log: Log, error: str) -> RunEnd:
+    """Return the end of a run whose driver could not write it, because of `error`: the log's last event."""
+    result = worker_result(log)
+    ended = max(event["time_ms"] for event in log) / 1000
+    return RunEnd(status=None if result else "interrupted", error=error, ended=ended, result=result)
+
+
+def worker_result(log: Log) -> WorkerResult | None:
+    """Return what the workers reported at their end; None where they did not get there."""
+    values = [event["value"] for event in log if event["key"] == "worker_result"]
+    return WorkerResult.model_validate(values[0]) if values else None
 
 
 def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
@@ -196,14 +212,15 @@ def _status(
 ) -> tuple[str, str | None]:
     """Return how the run ended and why; a goal is reached where the log's last validation reaches it.
 
-    A worker that dies after that, while its node is described, takes nothing from what was measured.
+    A worker that dies after that, while its node is described, takes nothing from what was measured, and
+    neither does the end of the driver.
     """
     status, error = end.status or result.status, end.error or result.error
     value = validations[-1].metrics.get(goal.metric) if validations and goal else None
     reached = goal is not None and value is not None and goal.reached(value)
     if status == "goal_reached" and not reached:
         return "failed", "the event log has no validation that reached the goal"
-    return ("goal_reached" if status == "failed" and reached else status), error
+    return ("goal_reached" if status in ("failed", "interrupted") and reached else status), error
 
 
 def _startup(

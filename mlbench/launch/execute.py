@@ -17,12 +17,12 @@ from mlbench.clusters.connection import Connection
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
 from mlbench.experiment import clock, events, identity, provenance
-from mlbench.experiment.build_record import build_record
+from mlbench.experiment.build_record import build_record, worker_result
 from mlbench.experiment.config import Experiment, TrainingConfig
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.noise import Interference
-from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart, WorkerResult
+from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart
 from mlbench.launch import signals
 from mlbench.launch.driver import run_workers
 from mlbench.launch.failures import WorkersFailed
@@ -243,7 +243,7 @@ def _measure(
     except Exception as failure:  # whatever it is, the run has failed and its record says so
         sentence = str(failure) if isinstance(failure, UserError) else f"{type(failure).__name__}: {failure}"
         status, error, exception = "failed", sentence, failure
-    result = reported_result(log)
+    result = worker_result(events.read(log))
     if result is not None:  # whatever ended afterwards, the run had finished
         status, error, exception = None, None, None
     end = RunEnd(
@@ -259,9 +259,3 @@ def _measure(
         result=result,
     )
     return end, exception
-
-
-def reported_result(log: Path) -> WorkerResult | None:
-    """Return what the workers reported at their end; None where they did not get there."""
-    values = [event["value"] for event in events.read(log) if event["key"] == "worker_result"]
-    return WorkerResult.model_validate(values[0]) if values else None

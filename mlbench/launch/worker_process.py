@@ -82,7 +82,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     except Exception as error:
         error.add_note(source_line(error))
         raise name_missing_rank(error, worker) from error
-    changed = any(worker.gather(data is not None and verify.states(folder) != before))
+    changed = any(worker.gather(data is not None and verify.changed(folder, before)))
     outcome = WorkerResult(
         status=result.status,
         error=result.error,
@@ -119,7 +119,7 @@ def watched_data(folder: Path, worker: Any) -> "tuple[verify.Content | None, dic
     """
     from mlbench.datasets import arrow, verify
 
-    before = verify.states(folder) if (folder / arrow.MANIFEST).exists() else {}
+    before = verify.watch(folder) if (folder / arrow.MANIFEST).exists() else {}
     data = checked_data(folder)
     if len({json.dumps(each, sort_keys=True) for each in worker.gather(data and data._asdict())}) > 1:
         raise UserError(

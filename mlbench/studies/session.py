@@ -70,7 +70,7 @@ def measure(spec: SweepSpec) -> StudyResult:
         given = {seed for parsed, _ in spec.grids for seed in parsed.seeds or ()}
         drawn = {t.id for t in study.trials(plan) if t.id not in known_before and t.seed not in given}
         old = {t.id for t in study.trials(plan) if t.point.key in wanted} - drawn
-        runs = _attempts(plan, every, result.output_root, old=old)
+        runs = _attempts(result, every, old=old)
         _run_missing(result, wanted, every, runs=runs, spec=spec)
         result.records = study.records(plan, result.output_root)
     return result
@@ -211,25 +211,39 @@ def _feasible(
 
 
 def _attempts(
-    plan: Study, known: Mapping[str, Experiment], output_root: Path, *, old: set[str]
+    result: StudyResult, known: Mapping[str, Experiment], *, old: set[str]
 ) -> dict[str, list[Record]]:
     """Return all runs of every trial.
 
-    What a killed sweep left half-done is concluded first. A finished run that only the store has, because it
-    was measured elsewhere or its folder is gone, is brought here. The store is asked for the `old` trials
-    only: a seed that has just been drawn is nobody's.
+    What a killed sweep left half-done is concluded first; a note tells of each run for which that fails. A
+    finished run that only the store has, because it was measured elsewhere or its folder is gone, is brought
+    here. The store is asked for the `old` trials only: a seed that has just been drawn is nobody's.
     """
-    by_trial = {}
-    for trial in study.trials(plan):
+    output_root, by_trial = result.output_root, {}
+    for trial in study.trials(result.study):
         experiment = known[trial.point.key]
         for log in output_root.glob(f"*-{trial.seed:x}/{events.NAME}"):
             if not (log.parent / "record.json").exists():
-                sync.upload(log.parent, log.parent.name, experiment.store)
+                note = _conclude(log.parent, experiment.store)
+                result.notes += [note] if note and note not in result.notes else []
         by_trial[trial.id] = study.attempts(trial, output_root)
         finished = any(one.status in FINISHED for one in by_trial[trial.id])
         if not finished and trial.id in old:
             by_trial[trial.id] += _from_store(trial, experiment, output_root)
     return by_trial
+
+
+def _conclude(folder: Path, store: str) -> str | None:
+    """Conclude a run that was killed, and send it to MLflow; return a sentence where either fails."""
+    uploaded = sync.upload(folder, folder.name, store)
+    if uploaded.outcome == "running":
+        return f"{folder.name} is still running: it counts once it has ended"
+    if uploaded.outcome != "failed":
+        return None
+    later = run_folders.results_command("sync", folder.parent)
+    if (folder / "record.json").exists():
+        return f"{folder.name} is not in MLflow ({uploaded.why}): {later}"
+    return f"{folder.name} was interrupted and counts nowhere, as it has no record ({uploaded.why}): {later}"
 
 
 def _from_store(trial: Trial, experiment: Experiment, output_root: Path) -> list[Record]:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mlbench.experiment import events, record, study
-from mlbench.experiment.build_record import build_record
+from mlbench.experiment.build_record import build_record, lost_end
 from mlbench.experiment.config import default_store
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record, RunEnd
+from mlbench.experiment.record import Record
 from mlbench.tracking import parent_runs
 from mlbench.tracking.client import open_client, reachable, within
 from mlbench.tracking.uploader import RunUpload, lock
@@ -117,9 +117,9 @@ def sync_studies(output_root: Path, uri: str | None) -> Iterator[str]:
 def recover(folder: Path) -> Record:
     """Build a run's record from its log, and complete its folder: record, then `run_stop`.
 
-    A record that the driver had time to write is kept. A run without `run_result` in its log was
-    `interrupted` at the log's last event, whatever that event says. Raises UserError where this version
-    cannot read the log.
+    A record that the driver had time to write is kept. A run without `run_result` in its log ended with the
+    log's last event: `interrupted`, unless its workers had finished or reached the goal. Raises UserError
+    where this version cannot read the log.
     """
     log = events.read(folder / events.NAME)
     try:
@@ -140,7 +140,7 @@ def _stops(log: list[dict[str, Any]]) -> list[str]:
 def _rebuilt(folder: Path, log: list[dict[str, Any]]) -> Record:
     if not any(event["key"] == "run_result" for event in log):
         error = "its record was lost" if _stops(log) else "the command that ran this was killed"
-        end = RunEnd(status="interrupted", error=error, ended=log[-1]["time_ms"] / 1000)
+        end = lost_end(log, error)
         events.append(folder / events.NAME, "run_result", end.model_dump(mode="json"))
         log = events.read(folder / events.NAME)
     try:

@@ -317,11 +317,27 @@ def test_a_worker_that_dies_after_the_goal_takes_nothing_from_what_was_measured(
     assert (before_the_goal.status, before_the_goal.caveats) == ("failed", [])
 
 
+def killed_driver(*events: Event, words: Sequence[str] = ()) -> Record:
+    """Return the record of a run whose log ends with these events."""
+    whole = log(compose(words), [])[:-1]
+    return build_record([*whole, *json.loads(json.dumps(events))], FROZEN)
+
+
 def test_a_killed_driver_s_log_gives_an_interrupted_run_that_ended_with_it() -> None:
-    whole = log(compose())[:-1]
-    record = build_record(whole)
-    assert (record.status, record.wall, record.epochs) == ("interrupted", 100.0, 2)
-    assert record.phases == built().phases
+    record = killed_driver(MEASURED[0])
+    assert (record.status, record.wall, record.epochs) == ("interrupted", 100.0, 1)
+    assert record.time_to_accuracy is None and record.caveats == []
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["its workers had finished", "it reached its goal"])
+def test_a_driver_that_is_killed_after_the_goal_takes_nothing_from_what_was_measured(told: bool) -> None:
+    last = [event("worker_result", RESULT)] if told else []
+    record = killed_driver(*MEASURED, *last, words=["scale=official"])
+    assert (record.status, record.error, record.time_to_accuracy) == ("goal_reached", None, 80.0)
+    assert record.phases == built().phases and len(record.nodes) == told
+    (caveat,) = record.caveats
+    assert "the command that ran this was killed" in caveat and not record.official
+    assert caveat.startswith("its workers had finished" if told else "it reached its goal")
 
 
 @pytest.mark.parametrize("start", [None, {}, {"run_id": "r"}])

@@ -140,6 +140,23 @@ def test_a_link_to_other_data_is_hashed_like_a_file(tmp_path: Path) -> None:
         verify.content(folder)
 
 
+def test_a_folder_that_is_exchanged_while_the_task_opens_it_shows_at_the_end(tmp_path: Path) -> None:
+    """No file is touched: a link to the folder points elsewhere for a moment."""
+    folder, link, other = prepared(tmp_path), tmp_path / "link", tmp_path / "copy"
+    link.symlink_to(folder)
+    shutil.copytree(folder, other)
+    _, before = watched_data(link, Worker())
+    arrow.read_split(link, "train")
+    assert not verify.changed(link, before)
+    link.unlink()
+    link.symlink_to(other)
+    arrow.read_split(link, "train")
+    link.unlink()
+    link.symlink_to(folder)
+    assert verify.states(link) == before and verify.changed(link, before)
+    assert not verify.changed(link, verify.watch(link)), "the next run begins anew"
+
+
 SOURCES = "from mlbench.experiment import provenance as p; print(p.sources(), p.git(p.CHECKOUT).dirty)"
 
 

@@ -419,6 +419,22 @@ def test_a_failed_trial_stays_failed_when_its_sweep_is_called_again(
     assert "3 attempts: 1 failed, 1 interrupted" in shown
 
 
+def test_a_run_that_a_killed_sweep_left_and_that_cannot_be_concluded_or_sent_is_told(
+    tmp_path: Path, data_root: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = zips.with_store(tmp_path / "runs", empty_store)
+    sweeps = asked_again(root, data_root, monkeypatch)
+    finished(root, data_root)
+    events.append(Run(root, name="torn").folder / events.NAME, "run_result", {"status": "nonsense"})
+    (note,) = sweeps().notes
+    assert note.startswith("torn-7 was interrupted and counts nowhere") and "run_result" in note
+    (root / "mlflow.db").write_bytes(b"no database" * 100)
+    Run(root, name="cut")
+    told = sweeps()
+    assert [one.status for one in told.records] == ["interrupted", "goal_not_reached"]
+    assert any(note.startswith("cut-7 is not in MLflow (") and "results sync" in note for note in told.notes)
+
+
 def test_another_machine_s_run_is_not_copied_into_a_study(
     tmp_path: Path, data_root: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

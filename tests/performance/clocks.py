@@ -11,12 +11,11 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from time import perf_counter, process_time
 
 import torch
-from steps import TRAINED, Ours, configuration, endless
+from steps import TRAINED, Ours, configuration, take
 
 from mlbench.analysis.bootstrap import interval, median
 from mlbench.tasks import registry
@@ -50,7 +49,7 @@ def row(name: str, root: Path, rounds: int) -> str:
         sides[enabled] = Ours(setups[-1], worker)
     data = setups[0].load()
     setups[1].load()  # schedules count the steps there
-    few = list(islice(endless(setups[0], data), 5))
+    few = take(setups[0], data, 5)
     for side in sides.values():
         side.train_steps(few)
     begin = perf_counter()
@@ -58,7 +57,7 @@ def row(name: str, root: Path, rounds: int) -> str:
     step_s = (perf_counter() - begin) / len(few)
     if step_s < SHORT_STEP_S:  # as the loop does once it has seen enough steps
         sides[True].timer.sample(step_s)
-    steps = list(islice(endless(setups[0], data), max(2, min(2000, round(BLOCK_S / step_s)))))
+    steps = take(setups[0], data, max(2, min(2000, round(BLOCK_S / step_s))))
     ratios: dict[str, list[float]] = {"wall": [], "cpu": []}
     for number in range(rounds + 2):
         spent = {}

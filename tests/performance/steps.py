@@ -14,6 +14,7 @@ shape, fewer a step, and the table says what was cut. Prints a part of docs/perf
 """
 
 import argparse
+import copy
 import gc
 import sys
 import tempfile
@@ -123,9 +124,9 @@ def measure(
         chosen = dict([word.split("=")]) if word else {}
         reference = build(config, size, chosen)
         sides[word or "reference"] = by_reference(reference, setup, chosen)
-    few = list(islice(endless(setup, data), 3))
+    few = take(setup, data, 3)
     once = max([timed(side, few, clock) / len(few) for side in sides.values() for _ in range(2)][1::2])
-    steps = list(islice(endless(setup, data), max(1, min(MOST_STEPS, round(BLOCK_S / once)))))
+    steps = take(setup, data, max(1, min(MOST_STEPS, round(BLOCK_S / once))))
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(WARM_UP + rounds):
         for side in sorted(sides, reverse=number % 2 == 1):
@@ -176,8 +177,13 @@ def by_reference(
 
 
 def endless(setup: TrainingSetup, data: Any) -> Iterator[Any]:
-    """Yield steps, epoch after epoch."""
+    """Yield steps, epoch after epoch; each is valid until the next."""
     return chain.from_iterable(setup.steps(data, epoch) for epoch in count())
+
+
+def take(setup: TrainingSetup, data: Any, number: int) -> list[Any]:
+    """Return the first steps, copied: a task may write every batch into the same memory."""
+    return [copy.deepcopy(step) for step in islice(endless(setup, data), number)]
 
 
 def timed(side: Callable[[Sequence[Any]], None], steps: Sequence[Any], clock: Clock) -> float:
