@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import yaml
 
 from mlbench.experiment import clock, config
+from mlbench.experiment.errors import UserError
 from mlbench.launch import execute, signals
 from mlbench.terminal import help
 from mlbench.terminal.args import (
@@ -32,12 +33,27 @@ def _run(args: Args) -> int:
     signals.exit_with_parent()
     check_overrides(args.arguments)
     experiment = config.compose(args.arguments)
+    if args.options.cfg == "manifest":
+        print(_manifest(experiment, args.arguments), end="")
+        return OK
     if args.options.cfg:
         print(yaml.safe_dump(experiment.plain(), sort_keys=False), end="")
         return OK
     record = execute.execute(experiment, begun=command_started, overrides=args.arguments)
     code = {"interrupted": INTERRUPTED, "failed": FAILED, "diverged": FAILED}.get(record.status, OK)
     return FAILED if signals.discarded and code == OK else code
+
+
+def _manifest(experiment: config.Experiment, words: Sequence[str]) -> str:
+    """Return what a run would create on its cluster, as YAML that `kubectl apply -f -` takes."""
+    from mlbench.clusters import connection
+
+    name = experiment.cluster.name
+    cluster = connection.load(name)
+    if not hasattr(cluster, "manifest"):
+        hint = "--cfg manifest shows what cluster=kuberay would create"
+        raise UserError(f"cluster={name} creates nothing that a manifest could show", hint=hint)
+    return yaml.safe_dump_all(cluster.manifest(experiment, words), sort_keys=False)
 
 
 def _sections() -> Iterator[tuple[str, str]]:
@@ -79,8 +95,8 @@ COMMAND = Command(
             overrides=True,
             options={
                 "--cfg": {
-                    "choices": ("job",),
-                    "help": "print the resolved configuration and stop",
+                    "choices": ("job", "manifest"),
+                    "help": "print the resolved configuration, or what kuberay would create, and stop",
                 }
             },
             examples=(

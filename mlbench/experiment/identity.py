@@ -62,6 +62,8 @@ PRESENTATION = (
 # How a run is carried out; a run that succeeds measures the same with any of them.
 OPERATION = ("seed", "force", "max_failures", "backend.timeout_s", "cluster.oversubscribe")
 
+# A run that is submitted to KubeRay runs there as one on an attached cluster.
+RUNS_AS = {"cluster.name": {"kuberay": "attached"}}
 FRAMEWORK = "torch"  # the package whose version is part of the key
 
 
@@ -100,7 +102,11 @@ def role(field: str) -> Role:
 
 def identity(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a configuration that decide a measurement, under dotted names."""
-    return {name: value for name, value in flatten(values).items() if role(name) == "identity"}
+    return {
+        name: RUNS_AS[name].get(value, value) if name in RUNS_AS else value
+        for name, value in flatten(values).items()
+        if role(name) == "identity"
+    }
 
 
 def key(experiment: Values) -> str:

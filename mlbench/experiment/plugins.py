@@ -27,8 +27,9 @@ ENTRY_POINTS = {"task": "mlbench.tasks", "sync": "mlbench.syncs", "cluster": "ml
 CONTRACT = {
     "task": ("Config", "prepare"),
     "sync": ("Config",),
-    "cluster": ("connect", "shares_files"),
+    "cluster": ("shares_files",),
 }
+ONE_OF = {"task": (), "sync": (), "cluster": ("connect", "submit")}
 IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one of these, in `torch`
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
 
@@ -49,6 +50,8 @@ def load(group: str, name: str) -> ModuleType:
         raise UserError(f"{group} {name!r} is in {' and in '.join(places)}", hint="uninstall one package")
     module = import_module(places[0])
     missing = [part for part in CONTRACT[group] if not hasattr(module, part)]
+    if ONE_OF[group] and not any(hasattr(module, part) for part in ONE_OF[group]):
+        missing.append(" or ".join(ONE_OF[group]))
     if missing:
         raise UserError(f"{group} {name!r} lacks {', '.join(missing)}", hint=page)
     return module

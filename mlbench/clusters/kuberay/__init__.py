@@ -1,0 +1,7 @@
+"""A Kubernetes cluster with KubeRay: a run is submitted as a RayJob, and its event log is collected here."""
+
+from mlbench.clusters.kuberay.config import Config as Config
+from mlbench.clusters.kuberay.rayjob import manifest as manifest
+from mlbench.clusters.kuberay.submission import submit as submit
+
+shares_files = False

@@ -1,0 +1,14 @@
+"""Write the golden manifests of tests/clusters/kuberay; read the difference before it is committed."""
+
+import sys
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "clusters" / "kuberay")]
+
+import test_manifest as cases  # noqa: E402
+
+for name, words in {"cpu": cases.CPU, "gpu": cases.GPU, "sidecar": cases.SIDECAR}.items():
+    (cases.GOLDEN / f"{name}.yaml").write_text(yaml.safe_dump_all(cases.objects(words), sort_keys=False))
