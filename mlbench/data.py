@@ -8,7 +8,7 @@ from mlbench.experiment import config
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
 from mlbench.terminal import dataset_table
-from mlbench.terminal.args import OK, Args, Command, Verb, check_overrides, paragraph, run_command
+from mlbench.terminal.args import CONFIG_DIR, OK, Args, Command, Verb, check_overrides, paragraph, run_command
 
 
 def main(argv: Sequence[str]) -> int:
@@ -81,6 +81,7 @@ COMMAND = Command(
             "every task and scale: data set, licence, size, and whether it is prepared",
             arguments=OVERRIDES,
             overrides=True,
+            options=CONFIG_DIR,
             examples=((f"{PROGRAM} list", ""), (f"{PROGRAM} list data_root=/data", "")),
         ),
         "prepare": Verb(
@@ -90,6 +91,7 @@ COMMAND = Command(
             "call; an interrupted conversion leaves nothing behind.",
             arguments=OVERRIDES,
             overrides=True,
+            options=CONFIG_DIR,
             examples=(
                 (f"{PROGRAM} prepare task=resnet20 scale=official data_root=/data", "Fetches CIFAR-10."),
                 (
@@ -105,6 +107,7 @@ COMMAND = Command(
             "Hash the files of all prepared data sets again, or with task=NAME those of that task.",
             arguments=OVERRIDES,
             overrides=True,
+            options=CONFIG_DIR,
             examples=((f"{PROGRAM} verify data_root=/data", ""),),
         ),
     },

@@ -10,6 +10,8 @@ from mlbench.experiment.errors import UserError
 from mlbench.launch import execute, signals
 from mlbench.terminal import help
 from mlbench.terminal.args import (
+    BEFORE,
+    CONFIG_DIR,
     FAILED,
     INTERRUPTED,
     OK,
@@ -38,6 +40,11 @@ def _run(args: Args) -> int:
         return OK
     if args.options.cfg:
         print(yaml.safe_dump(experiment.plain(), sort_keys=False), end="")
+        return OK
+    if args.options.dry_run:
+        from mlbench.studies import preview
+
+        print("\n".join(preview.run(experiment, args.arguments)))
         return OK
     record = execute.execute(experiment, begun=command_started, overrides=args.arguments)
     code = {"interrupted": INTERRUPTED, "failed": FAILED, "diverged": FAILED}.get(record.status, OK)
@@ -94,16 +101,22 @@ COMMAND = Command(
             arguments="[name=value ...]",
             overrides=True,
             options={
+                **BEFORE,
                 "--cfg": {
                     "choices": ("job", "manifest"),
                     "help": "print the resolved configuration, or what kuberay would create, and stop",
-                }
+                },
+                **CONFIG_DIR,
             },
             examples=(
                 ("python -m mlbench.run", "The default task at mini scale on this machine: about a minute."),
                 (
                     "python -m mlbench.run task=logreg workers=8",
                     "Another task, eight workers. More workers than CPUs are allowed; the result says so.",
+                ),
+                (
+                    "python -m mlbench.run task=gnmt workers=4 --dry-run",
+                    "What it would do, and about how long: nothing is started.",
                 ),
                 (
                     "python -m mlbench.run task=resnet20 scale=official data_root=/data \\\n"

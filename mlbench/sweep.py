@@ -4,10 +4,22 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from mlbench.experiment import study
+from mlbench.studies import preview
 from mlbench.studies.session import StudyResult, measure, publish
 from mlbench.studies.spec import REPEATS, read
 from mlbench.terminal import sweep_view
-from mlbench.terminal.args import FAILED, OK, Args, Command, Verb, check_overrides, paragraph, run_command
+from mlbench.terminal.args import (
+    BEFORE,
+    CONFIG_DIR,
+    FAILED,
+    OK,
+    Args,
+    Command,
+    Verb,
+    check_overrides,
+    paragraph,
+    run_command,
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -18,7 +30,15 @@ def main(argv: Sequence[str]) -> int:
 def _sweep(args: Args) -> int:
     check_overrides(args.arguments)
     own = [f"{name}={value}" for name, value in args.settings.items() if value]
-    return _finish(measure(read([*args.arguments, *own])))
+    spec = read([*args.arguments, *own])
+    if args.options.cfg:
+        for document in preview.configurations(spec):
+            print(document, end="")
+        return OK
+    if args.options.dry_run:
+        print("\n".join(preview.sweep(spec)))
+        return OK
+    return _finish(measure(spec))
 
 
 def _finish(outcome: StudyResult) -> int:
@@ -71,8 +91,8 @@ EXAMPLES = (
     ("python -m mlbench.sweep task=resnet50 scale=official data_root=/data \\\n"
      "      workers=1,2,4 hardware=gcp_n1_t4 backend=nccl cluster=attached \\\n      max_usd=50",
      "Starts no run that is expected to bring the cost of this study above 50 USD."),
-    ("python -m mlbench.sweep study=quick",
-     "A study of conf/study, or the rest of one that was begun."),
+    ("python -m mlbench.sweep study=quick --dry-run",
+     "What a study of conf/study, or the rest of a begun one, would measure, and about how long."),
 )  # fmt: skip
 SETTINGS = {
     "repeats": (
@@ -91,6 +111,7 @@ SETTINGS = {
         "first run of a task has no estimate and starts, so it and any longer run may exceed it",
     ),
     "question": ("", "what the study asks; the first line of its report"),
+    "extend": ("", "true: add another task to a study that was begun without it"),
 }
 COMMAND = Command(
     "sweep",
@@ -103,6 +124,7 @@ COMMAND = Command(
             arguments="name=value[,value ...] ...",
             settings=SETTINGS,
             overrides=True,
+            options={**BEFORE, **CONFIG_DIR},
             examples=EXAMPLES,
         )
     },

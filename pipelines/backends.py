@@ -4,17 +4,20 @@ The tables of all runs are joined: backends.parquet has every row, backends.png 
 bandwidths over the size; both go into MLflow with the report.
 """
 
+import sys
 from typing import Any
 
 import stages
 from metaflow.parameters import Parameter
-from study_flow import StudyFlow
+from study_flow import StudyFlow, main
+
+STUDY = "backends"
 
 
 class BackendsFlow(StudyFlow):
     """Sweeps the collectives over backends and workers."""
 
-    study: Any = Parameter("study", default="backends", help="a study of conf/study, or a begun one")
+    study: Any = Parameter("study", default=STUDY, help="a study of conf/study, or a begun one")
 
     def findings(self) -> list[str]:
         """Join the tables of all runs, draw them, and say where they are."""
@@ -22,4 +25,4 @@ class BackendsFlow(StudyFlow):
 
 
 if __name__ == "__main__":
-    BackendsFlow()
+    sys.exit(main(BackendsFlow, study=STUDY))

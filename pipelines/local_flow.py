@@ -8,13 +8,22 @@ MLBENCH_OUTPUT_ROOT (default runs) and MLBENCH_DATA_ROOT (default data).
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 OUTPUT_ROOT = Path(os.environ.get("MLBENCH_OUTPUT_ROOT", "runs")).absolute()
 DATA_ROOT = Path(os.environ.get("MLBENCH_DATA_ROOT", "data")).absolute()
 PLACE = {"output_root": f"output_root={OUTPUT_ROOT}", "data_root": f"data_root={DATA_ROOT}"}
 
-OUTPUT_ROOT.mkdir(parents=True, exist_ok=True)
+TERMINAL = "MLBENCH_TERMINAL"  # environment variable: the terminal on which a step may show its progress
+SHOW_CURSOR = "\x1b[?25h"  # ECMA-48 private mode 25
+
+try:
+    OUTPUT_ROOT.mkdir(parents=True, exist_ok=True)
+except OSError as error:
+    print(f"mlbench: cannot use MLBENCH_OUTPUT_ROOT={OUTPUT_ROOT}: {error.strerror}", file=sys.stderr)
+    raise SystemExit(2) from error
 os.environ |= {
     "METAFLOW_HOME": str(OUTPUT_ROOT / ".metaflow"),  # instead of ~/.metaflowconfig
     "METAFLOW_DATASTORE_SYSROOT_LOCAL": str(OUTPUT_ROOT),  # it adds .metaflow itself
@@ -26,3 +35,17 @@ os.environ |= {
     # A step runs this Python, whatever is first in PATH.
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
 }
+
+
+@contextmanager
+def terminal() -> Iterator[None]:
+    """Tell the steps of which terminal they are part, whose lines Metaflow reads through pipes."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    os.environ[TERMINAL] = os.ttyname(sys.stderr.fileno())
+    try:
+        yield
+    finally:
+        sys.stderr.write(SHOW_CURSOR)  # a step that was killed has left it hidden
+        sys.stderr.flush()

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from local_flow import PLACE
+from local_flow import PLACE, TERMINAL
+from rich.console import Console
 
 from mlbench.analysis import compare, select
 from mlbench.analysis.points import Point, points
@@ -15,14 +16,46 @@ from mlbench.experiment import attempts, format, record, run_folders, study
 from mlbench.experiment.errors import UserError
 from mlbench.launch import signals
 from mlbench.report import render, writer
+from mlbench.studies import preview as previews
 from mlbench.studies import session, spec
 from mlbench.studies.session import StudyResult
+from mlbench.studies.spec import SweepSpec
 from mlbench.tasks import registry
+from mlbench.terminal import sweep_view
+
+ANSWER = "MLBENCH_ANSWER"  # environment variable: the file in which the last step leaves what it says
 
 
 def planned(name: str) -> spec.SweepSpec:
     """Return the study of conf/study, or the begun one, with this flow's folders."""
     return spec.named(name, output_settings=PLACE)
+
+
+def checked(study: str, baseline: str = "", limit: float | str = 0.0) -> SweepSpec:
+    """Return what a flow measures; UserError for every mistake that would show in a later step."""
+    found = planned(study)
+    session.extended_plan(found, session.load_results(found).study, spec.compose_points(found))
+    if baseline and not _baseline_runs(study, Path(baseline)):
+        raise UserError(
+            f"baseline={baseline} has no finished run", hint="give the output_root of an earlier night"
+        )
+    try:
+        share = float(limit)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise UserError(f"limit={limit} is not a share from 0 to 1", hint="write 0.05 for 5 %")
+    return found
+
+
+def preview(of: SweepSpec) -> list[str]:
+    """Return the plan of a study and an estimate of its time and money."""
+    return previews.sweep(of)
+
+
+def configurations(of: SweepSpec) -> list[str]:
+    """Return the resolved configurations of all points as YAML documents."""
+    return list(previews.configurations(of))
 
 
 def prepare(name: str) -> None:
@@ -37,10 +70,19 @@ def measure(name: str) -> list[str]:
     """
     os.environ[signals.PARENT_PID] = str(os.getppid())
     signals.exit_with_parent()
-    result = session.measure(planned(name))
+    result = session.measure(planned(name), console=_console())
     if result.interrupted:
         raise KeyboardInterrupt
     return result.unmeasured
+
+
+def _console() -> Console | None:
+    """Return the terminal on which the flow was started; None where it was started on none."""
+    path = os.environ.pop(TERMINAL, "")  # the runs of the sweep show nothing there
+    if not path:
+        return None
+    file = open(path, "w")  # noqa: SIM115  (it lives as long as the step)
+    return Console(file=file, force_terminal=True, width=os.get_terminal_size(file.fileno()).columns)
 
 
 def load_results(name: str, unmeasured: list[str]) -> StudyResult:
@@ -53,11 +95,20 @@ def rows(name: str) -> list[dict[str, Any]]:
     return writer.rows(load_results(name, []).records)
 
 
-def publish(name: str, unmeasured: list[str]) -> str:
-    """Write the report and the parent run in MLflow; return the page's path."""
+def publish(name: str, unmeasured: list[str]) -> tuple[str, str]:
+    """Write the report and the parent run in MLflow; return the answer in words and the page's path."""
     result = load_results(name, unmeasured)
-    session.publish(result)
-    return str(result.folder / study.REPORT / "report.html")
+    groups = session.publish(result)
+    return sweep_view.answer(groups), str(result.folder / study.REPORT / "report.html")
+
+
+def close(lines: Sequence[str]) -> None:
+    """Say the last words of a flow: after Metaflow's own, or where nobody waits for them at once."""
+    text = "".join(f"{line}\n" for line in lines if line)
+    if ANSWER in os.environ:
+        Path(os.environ[ANSWER]).write_text(text)
+    else:
+        print(text, end="")
 
 
 def join_tables(name: str, task: str, *, files: str) -> list[str]:

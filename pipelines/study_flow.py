@@ -1,15 +1,23 @@
 """What the flows of studies have in common: prepare data -> sweep -> aggregate -> report.
 
 `resume` goes on where a run was stopped or killed; inside the sweep, with the first trial that was not
-finished.
+finished. `run --dry-run` prints the plan and an estimate, `run --cfg job` every resolved configuration.
 """
 
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
-import local_flow  # noqa: F401  (metaflow reads its settings when it is imported)
+import local_flow
 import stages
 from metaflow.decorators import step
 from metaflow.flowspec import FlowSpec
+
+from mlbench.experiment.errors import UserError
+from mlbench.terminal.args import BEFORE, OK, USER_ERROR
 
 
 class StudyFlow(FlowSpec):
@@ -42,10 +50,62 @@ class StudyFlow(FlowSpec):
     @step
     def report(self):
         """Draw the figures, write the page, and bring the study into MLflow."""
-        self.page = stages.publish(self.study, self.unmeasured)
+        self.answer, self.page = stages.publish(self.study, self.unmeasured)
         self.next(self.end)
 
     @step
     def end(self):
-        """Print the findings, where the report is, and what it lacks."""
-        print(*(f"not measured: {one}" for one in self.unmeasured), *self.lines, self.page, sep="\n")
+        """Print the answer, the findings, where the report is, and what it lacks."""
+        lost = [f"not measured: {one}" for one in self.unmeasured]
+        stages.close([self.answer, *self.lines, *lost, self.page])
+
+
+def main(flow: type[StudyFlow], **defaults: Any) -> int:
+    """Run a flow's command line; return its exit code. Mistakes are told before Metaflow starts anything.
+
+    `defaults` are those of the flow's parameters.
+    """
+    words = sys.argv[1:]
+    if {"run", "--dry-run", "--cfg"} & set(words):
+        try:
+            if _look(words, defaults):
+                return OK
+        except UserError as error:
+            print(f"mlbench: {error}", file=sys.stderr)
+            return USER_ERROR
+    with tempfile.TemporaryDirectory() as folder, local_flow.terminal():
+        os.environ[stages.ANSWER] = str(Path(folder) / "answer.txt")
+        code = _metaflow(flow)
+        answer = Path(folder) / "answer.txt"
+        if answer.exists():
+            print(answer.read_text(), end="", flush=True)
+    return code
+
+
+def _look(words: list[str], defaults: dict[str, Any]) -> bool:
+    """Check what a command asks for; return whether that was all that it asked for."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for option, keywords in BEFORE.items():
+        parser.add_argument(option, **keywords)
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", default=default)
+    try:
+        options = vars(parser.parse_known_args(words)[0])
+    except argparse.ArgumentError as error:
+        raise UserError(str(error)) from error
+    asked = {name: options.pop(name) for name in ("cfg", "dry_run")}
+    spec = stages.checked(**options)
+    if asked["cfg"]:
+        print(*stages.configurations(spec), sep="", end="")
+    elif asked["dry_run"]:
+        print(*stages.preview(spec), sep="\n")
+    return bool(asked["cfg"] or asked["dry_run"])
+
+
+def _metaflow(flow: type[StudyFlow]) -> int:
+    """Hand the command line to Metaflow; return its exit code."""
+    try:
+        flow()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return OK

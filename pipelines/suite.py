@@ -5,20 +5,25 @@ The exit code is 1 if a run failed, if a point is shown to be slower than the ba
 the output_root of an earlier night: its study of the same name, or else all of its run folders.
 """
 
+import sys
 from typing import Any
 
 import stages
 from metaflow.decorators import step
 from metaflow.parameters import Parameter
-from study_flow import StudyFlow
+from study_flow import StudyFlow, main
+
+STUDY = "suite"
+BASELINE = ""  # none
+LIMIT = 0.05  # share by which a point may become slower
 
 
 class SuiteFlow(StudyFlow):
     """Measures all tasks and compares them with a baseline."""
 
-    study: Any = Parameter("study", default="suite", help="a study of conf/study, or a begun one")
-    baseline: Any = Parameter("baseline", default="", help="output_root of earlier runs; empty: none")
-    limit: Any = Parameter("limit", default=0.05, help="share by which a point may become slower")
+    study: Any = Parameter("study", default=STUDY, help="a study of conf/study, or a begun one")
+    baseline: Any = Parameter("baseline", default=BASELINE, help="output_root of earlier runs; empty: none")
+    limit: Any = Parameter("limit", default=LIMIT, help="share by which a point may become slower")
 
     def findings(self) -> list[str]:
         """Compare with the baseline."""
@@ -28,12 +33,11 @@ class SuiteFlow(StudyFlow):
     @step
     def end(self):
         """Say what the night showed; fail if a run did, or if a point became worse."""
-        print(self.page, *self.lines, sep="\n")
+        lost = [f"not measured: {one}" for one in self.unmeasured]
+        stages.close([self.answer, *self.lines, *self.regressions, *lost, self.page])
         if self.regressions or self.unmeasured:
-            raise SystemExit(
-                "\n".join([*self.regressions, *(f"not measured: {one}" for one in self.unmeasured)])
-            )
+            raise SystemExit("a point became worse or was not measured")
 
 
 if __name__ == "__main__":
-    SuiteFlow()
+    sys.exit(main(SuiteFlow, study=STUDY, baseline=BASELINE, limit=LIMIT))

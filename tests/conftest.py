@@ -17,6 +17,7 @@ os.environ.update(
     RAY_AUTH_MODE="token",
     MLFLOW_DISABLE_TELEMETRY="true",
     MPLBACKEND="Agg",
+    MLBENCH_CONFIG_DIR="",  # nobody's own configuration
     MLBENCH_MACHINE_LOCK=f"/tmp/mlbench-tests-{os.getpid()}.lock",  # tests wait for nobody else
 )
 pytest_plugins = ["mlbench.contract.options"]

@@ -3,12 +3,14 @@
 import math
 import time
 
+from mlbench.clusters import node
 from mlbench.clusters.connection import Connection, WorkerResources
 from mlbench.experiment import clock
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 
 POLL_S = 2.0  # s between two looks whether the autoscaler has added a node
+CROWD = 16  # workers per CPU from which cluster.oversubscribe=force is needed: a mistyped number starts none
 
 
 def reserve(experiment: Experiment, *, host: str) -> Connection:
@@ -55,6 +57,13 @@ def request_nodes(experiment: Experiment | None) -> None:
     request_resources(bundles=bundles)
 
 
+def require_room(experiment: Experiment) -> None:
+    """Raise UserError for workers that can never fit on this machine, before Ray is started here."""
+    gpus = len(node.gpu_handles()) if experiment.backend.device == "cuda" else 0
+    if not gpus:  # how many GPUs are free is for Ray to say
+        worker_resources(experiment, [{"CPU": float(node.usable_cpus())}])
+
+
 def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> WorkerResources:
     """Return what each worker gets of nodes with these Ray resources.
 
@@ -70,7 +79,12 @@ def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> W
         raise UserError(
             f"workers={workers} needs {workers} {device}s, the cluster has room for {capacity} on "
             f"{all_nodes} node(s)",
-            hint=_hint(capacity, device, local=allow_oversubscription),
+            hint=_hint(capacity, device, local=bool(allow_oversubscription)),
+        )
+    if device == "CPU" and workers >= CROWD * capacity and allow_oversubscription != "force":
+        raise UserError(
+            f"workers={workers} is {workers / max(1, capacity):g} workers per CPU on {capacity} CPUs",
+            hint=f"workers={CROWD * capacity - 1} or fewer; cluster.oversubscribe=force insists",
         )
     workers_per_node = hardware.workers_per_node
     if workers_per_node and workers > workers_per_node * len(nodes) and not allow_oversubscription:

@@ -4,6 +4,7 @@ Hydra composes the YAML files; nothing past `compose` sees Hydra or OmegaConf. T
 defaults: every value stands in conf/, so a missing key is an error and there is one place to look.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,10 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from mlbench.experiment import overrides, plugins
+from mlbench.experiment import complaints, overrides, plugins
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.division import Deviation, deviations
-from mlbench.experiment.errors import UserError, suggest
+from mlbench.experiment.errors import UserError
 from mlbench.experiment.goal import Direction, Goal
 
 GROUPS = overrides.GROUPS
@@ -162,7 +163,8 @@ class Cluster(Model):
     """Where Ray runs; a cluster's module may have a `Config` that adds its fields."""
 
     name: str
-    oversubscribe: bool  # more workers than CPUs are allowed, and marked
+    # More workers than CPUs are allowed, and marked; force: also very many (clusters/placement.py).
+    oversubscribe: bool | Literal["force"]
 
 
 class Sync(Model):
@@ -186,6 +188,10 @@ class Division(Model):
 
 
 PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "sync": Sync, "cluster": Cluster}
+
+
+UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
+METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf)}
 
 
 class Experiment(Model):
@@ -222,9 +228,14 @@ class Experiment(Model):
     @classmethod
     def _goal_can_be_reached(cls, goal: str | float, info: ValidationInfo) -> str | float:
         task = info.data.get("task")
-        percent = getattr(task, "metric_unit", "") == "%"
-        if isinstance(goal, float) and percent and not 0 <= goal <= 100:
-            raise ValueError(f"{getattr(task, 'metric', 'the metric')} lies between 0 and 100 %")
+        if not isinstance(goal, float) or task is None:
+            return goal
+        if task.goals is None:
+            raise ValueError(f"{task.name} measures without a goal; leave goal out")
+        low, high = METRIC_BOUNDS.get(task.metric, UNIT_BOUNDS.get(task.metric_unit, (-math.inf, math.inf)))
+        if not low <= goal <= high:
+            ends = f"between {low:g} and {high:g} {task.metric_unit}" if high < math.inf else f"above {low:g}"
+            raise ValueError(f"{task.metric} lies {ends.rstrip()}")
         return goal
 
     @property
@@ -338,7 +349,6 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
             parts[group] = getattr(module, "Config", base).model_validate(composed[group])
         except ValidationError as error:
             problems.append((f"{group}.", error))
-    broken = tuple(prefix for prefix, _ in problems)
     try:
         experiment = Experiment.model_validate(parts)
     except ValidationError as error:
@@ -353,44 +363,5 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
             errors.append(f"task.precision={precision}: on {place} {task.name} computes in {', '.join(can)}")
         task = task.model_copy(update={"precision": precision})
         experiment = experiment.model_copy(update={"task": task})
-    for prefix, error in problems:
-        for problem in error.errors():
-            place = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
-            if not prefix and place.startswith(broken):
-                continue  # the group's own Config has said it
-            sentence = f"{place}={_given(problem['input'])}: {_complaint(problem)}"
-            if problem["type"] != "literal_error" and place == "goal" and isinstance(problem["input"], str):
-                continue  # the other half of what a goal may be
-            if sentence not in errors:
-                errors.append(sentence)
+    errors += [one for one in complaints.sentences(problems, composed) if one not in errors]
     return experiment if not problems else None
-
-
-COMPLAINTS = {  # by the beginning of pydantic's name of an error
-    "int": "not a whole number",
-    "float": "not a number",
-    "bool": "neither true nor false",
-    "path": "not a path",
-    "string_pattern": "only letters, digits, _, . and - are allowed",
-    "model": "a group of values; set its fields one by one",
-}
-
-
-def _given(value: Any) -> str:
-    return "null" if value is None else str(value)
-
-
-def _complaint(problem: Any) -> str:
-    """Return in plain words what pydantic found wrong with a value."""
-    kind, message = problem["type"], problem["msg"].removeprefix("Value error, ")
-    if kind == "literal_error":
-        known = [word.strip("'") for word in problem["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        number = ", or a number" if problem["loc"][0] == "goal" else ""
-        return f"unknown{suggest(str(problem['input']), known)}{number}"
-    complaint = next((text for name, text in COMPLAINTS.items() if kind.startswith(name)), message)
-    return complaint if complaint != message else message.replace("Input should be", "must be")
-
-
-def _is_field(part: int | str) -> bool:
-    # pydantic puts the names of a union's members into the path, e.g. goal -> literal[...]
-    return not (isinstance(part, str) and (part.startswith("literal[") or part in ("float", "int")))

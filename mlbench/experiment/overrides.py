@@ -8,10 +8,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from mlbench.experiment import plugins
-from mlbench.experiment.errors import suggest
+from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.identity import flatten
 
 GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division")
@@ -70,6 +71,12 @@ def parse(words: Sequence[str]) -> Overrides:
     return result
 
 
+def search_word(folder: str) -> str:
+    """Return the override that adds a folder of YAML files."""
+    quoted = str(plugins.folder(folder)).replace("\\", "\\\\").replace("'", "\\'")
+    return f"{SEARCH_PATH}=['{quoted}']"
+
+
 def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the composed values, and those of the closed reference: the same without single values.
 
@@ -77,7 +84,7 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     overrides.errors += _without_origin(overrides.values)
     composed = _layered(overrides)
-    defaults = json.loads(_compose())
+    defaults = json.loads(_compose(folders=tuple(map(str, plugins.search_folders()))))
     reference = json.loads(json.dumps(composed)) | {"sync": defaults["sync"]}
     for name, value in overrides.values.items():
         _assign(composed, name, value, overrides.errors)
@@ -85,16 +92,22 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @cache
-def _compose(*words: str, searchpath: tuple[str, ...] = ()) -> str:
+def _compose(*words: str, folders: tuple[str, ...] = ()) -> str:
     """Return the composed groups as JSON; cached, because the points of a study share most choices."""
     # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
     from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
-    folders = [f"file://{plugins.folder(address)}" for address in (*plugins.conf_packages(), *searchpath)]
-    more = [f"{SEARCH_PATH}={json.dumps(folders)}"] if folders else []
-    with initialize_config_dir(str(plugins.own_conf()), version_base="1.3"):
-        return json.dumps(OmegaConf.to_container(compose("config", overrides=[*words, *more]), resolve=True))
+    more = [f"{SEARCH_PATH}={json.dumps([f'file://{one}' for one in folders])}"] if folders else []
+    try:
+        with initialize_config_dir(str(plugins.own_conf()), version_base="1.3"):
+            composed = compose("config", overrides=[*words, *more])
+        return json.dumps(OmegaConf.to_container(composed, resolve=True))
+    except (HydraException, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{' '.join(words) or 'the configuration'} cannot be composed: {reason}") from error
 
 
 def _without_origin(values: dict[str, Any]) -> list[str]:
@@ -112,7 +125,16 @@ def _without_origin(values: dict[str, Any]) -> list[str]:
 def _layered(overrides: Overrides) -> dict[str, Any]:
     """Compose the groups, then lay the task's recipe and scale over its default values."""
     words = (f"{group}={choice}" for group, choice in overrides.choices.items())
-    composed = json.loads(_compose(*words, searchpath=overrides.searchpath))
+    files = {
+        group: plugins.files(group, overrides.searchpath)[choice]
+        for group, choice in overrides.choices.items()
+    }
+    for path in files.values():
+        plugins.values(path)  # its mistakes are told with its name
+    folders = plugins.search_folders(overrides.searchpath)
+    composed = json.loads(_compose(*words, folders=tuple(map(str, folders))))
+    for group, path in files.items():
+        _require_parts(group, composed.get(group), path)
     composed["hardware"]["price"] = _price(composed["hardware"])
     task = composed["task"]
     defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
@@ -135,6 +157,20 @@ def _price(hardware: dict[str, Any]) -> dict[str, Any] | None:
 
     own = price_file.read().get(hardware["name"])
     return own.model_dump() if own else hardware["price"]
+
+
+def _require_parts(group: str, composed: Any, path: Path) -> None:
+    """Raise UserError where the values of a choice lack what is needed to compose and validate them."""
+    needed = ("name", "recipe", *LAYERS.values()) if group == "task" else ("name",)
+    missing = [name for name in needed if not isinstance(composed, dict) or name not in composed]
+    wrong = [name for name in set(needed) & {*LAYERS.values()} if not missing and not _named(composed[name])]
+    if missing or wrong:
+        fault = f"it lacks {', '.join(missing)}" if missing else f"{wrong[0]} is no group of named values"
+        raise UserError(f"{path}: {fault}", hint=f"see docs/adding-a-{group}.md")
+
+
+def _named(values: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(one, dict) for one in values.values())
 
 
 def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) -> None:

@@ -8,9 +8,11 @@ A package brings its own by entry points, e.g. in its pyproject.toml:
     [project.entry-points."mlbench.conf"]
     my_package = "my_package.conf"
 
-docs/adding-a-{task,sync,cluster,backend,hardware}.md say what such a module and its YAML contain.
+docs/adding-a-{task,sync,cluster,backend,hardware}.md say what such a module and its YAML contain. A user's
+own YAML files are in ~/.config/mlbench, or in the folder that MLBENCH_CONFIG_DIR names.
 """
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -18,6 +20,9 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import yaml
 
 import mlbench
 from mlbench.experiment.errors import UserError
@@ -32,6 +37,8 @@ CONTRACT = {
 ONE_OF = {"task": (), "sync": (), "cluster": ("connect", "submit")}
 IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one of these, in `torch`
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
+GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division", "study")  # folders of YAML files
+USER_CONF = "MLBENCH_CONFIG_DIR"  # environment variable; empty: no folder of one's own
 
 
 def load(group: str, name: str) -> ModuleType:
@@ -84,10 +91,23 @@ def conf_packages() -> tuple[str, ...]:
     return tuple(f"pkg://{point.value}" for point in _points(CONF_PACKAGES))
 
 
+def user_conf() -> tuple[str, ...]:
+    """Return the folder of the user's own YAML files, if there is one with a folder of GROUPS."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    place = os.environ.get(USER_CONF, os.path.join(config, "mlbench"))
+    # There may be other files, e.g. the user's prices.
+    return (os.path.abspath(place),) if place and _has_groups(Path(place)) else ()
+
+
+def search_folders(searchpath: Sequence[str] = ()) -> tuple[Path, ...]:
+    """Return the folders of YAML files of packages, of the user, and of the search path."""
+    return tuple(dict.fromkeys(map(folder, (*conf_packages(), *user_conf(), *searchpath))))
+
+
 def folder(address: str) -> Path:
     """Return the folder that an address of Hydra's search path names; UserError where there is none.
 
-    It is pkg://package.conf, file:///folder, or a folder.
+    It is pkg://package.conf, file:///folder, or a folder with at least one of the folders GROUPS.
     """
     if address.startswith("pkg://"):
         spec = find_spec(address.removeprefix("pkg://"))
@@ -95,21 +115,42 @@ def folder(address: str) -> Path:
         path = Path(places[0]) if places else None
     else:
         path = Path(address.removeprefix("file://")).absolute()
+    hint = "--config-dir FOLDER takes a folder with folders such as hardware, task or study"
     if path is None or not path.is_dir():
-        raise UserError(f"{address} is not a folder to search", hint="write hydra.searchpath=[FOLDER]")
+        raise UserError(f"{address} is not a folder to search", hint=hint)
+    if not _has_groups(path):
+        raise UserError(f"{address} has none of the folders {', '.join(GROUPS)}", hint=hint)
     return path
+
+
+def _has_groups(path: Path) -> bool:
+    return any((path / group).is_dir() for group in GROUPS)
 
 
 def files(group: str, searchpath: Sequence[str] = ()) -> dict[str, Path]:
     """Return the YAML files of a configuration group by name; UserError where two have one name."""
     paths: dict[str, Path] = {}
-    for root in (own_conf(), *map(folder, (*conf_packages(), *searchpath))):
+    for root in (own_conf(), *search_folders(searchpath)):
         for path in sorted((root / group).glob("*.yaml")):
             if path.stem in paths:
                 both = f"{paths[path.stem]} and {path}"
                 raise UserError(f"{group}={path.stem} is both {both}", hint="rename one")
             paths[path.stem] = path
     return dict(sorted(paths.items()))
+
+
+def values(path: Path) -> dict[str, Any]:
+    """Return what a YAML file holds; UserError that names the file and its line where it cannot be read."""
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{path}{line}: no YAML: {reason}", hint="correct the file") from error
+    if found is not None and not isinstance(found, dict):
+        raise UserError(f"{path} is no list of name: value", hint="the files in conf/ show how it is written")
+    return found or {}
 
 
 @cache

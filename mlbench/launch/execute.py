@@ -12,7 +12,7 @@ from pathlib import Path
 
 import mlbench
 from mlbench.clusters import connection as clusters
-from mlbench.clusters import node, persistent
+from mlbench.clusters import node, persistent, placement
 from mlbench.clusters.connection import Connection
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
@@ -66,6 +66,8 @@ def execute(
             f"task={experiment.task.name} trains no steps that profile={experiment.profile} could record",
             hint="leave profile= out",
         )
+    if clusters.shares_files(experiment):
+        placement.require_room(experiment)
     check_data(experiment)
     with _machine(experiment) as lock, signals.interruptible():
         return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock)

@@ -6,8 +6,9 @@ from itertools import product
 
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.identity import role
+from mlbench.experiment.overrides import SEARCH_PATH
 
-OUTPUT = ("study", "verbose", "force", "max_failures")  # with the locations, the same for all runs of a sweep
+OUTPUT = ("study", "verbose", SEARCH_PATH)  # with locations and operation, the same for all runs of a sweep
 ONE_VALUE = (*OUTPUT, "cluster", "division")
 
 
@@ -60,7 +61,7 @@ def parse(words: Sequence[str]) -> Grid:
             faults.append(f"{name} is given twice: write {name}=value,value")
         elif swept and (name in ONE_VALUE or role(name) != "identity"):
             faults.append(f"{word!r}: a sweep takes one {name}")
-        elif name in OUTPUT or role(name) == "location":
+        elif name in OUTPUT or role(name) in ("location", "operation"):
             output_settings[name] = word
         else:
             parameters[name] = [f"{name}={value}" for value in dict.fromkeys(values)]

@@ -22,12 +22,21 @@ from mlbench.experiment.record import FINISHED, Record
 from mlbench.experiment.study import Study, Trial
 from mlbench.launch import execute, signals
 from mlbench.studies.budget import Budget
-from mlbench.studies.spec import SweepSpec, compose_points, plan_experiments, require_measurable
+from mlbench.studies.spec import (
+    Points,
+    SweepSpec,
+    compose_points,
+    plan_experiments,
+    require_measurable,
+    require_same_tasks,
+)
 from mlbench.tasks import registry
 from mlbench.terminal.sweep_view import PointProgress, SweepView
 from mlbench.tracking import cache, parent_runs, sync
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mlbench.report import writer
 
 POLL_S = 0.5  # s between two looks at the study's log
@@ -50,30 +59,50 @@ class StudyResult:
         return self.folder.parent.parent
 
 
-def measure(spec: SweepSpec) -> StudyResult:
-    """Measure what the study lacks; UserError lists every fault before anything runs."""
-    experiments, grids = compose_points(spec)
+def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult:
+    """Measure what the study lacks; UserError lists every fault before anything runs.
+
+    `console`: (default: stderr) where progress is shown.
+    """
+    composed = compose_points(spec)
     result = load_results(spec)
     with study.locked(result.folder):
-        plan = study.load(result.folder) or result.study
-        known_before = {trial.id for trial in study.trials(plan)}
-        for (parsed, invocation), points in zip(spec.grids, grids, strict=True):
-            plan = study.extended(plan, points, invocation=invocation, seeds=parsed.seeds)
-        every = plan_experiments(plan, experiments, spec)
-        study.check_versions(plan, every)
-        wanted = experiments or every
-        require_measurable(wanted, spec)
+        before = study.load(result.folder) or result.study
+        plan, wanted, every = extended_plan(spec, before, composed)
         data = {name: execute.check_data(one) for name, one in wanted.items()}
         study.check_data(plan, data, output_root=result.output_root)
         result.study = plan
         study.save(plan, result.folder)
+        known_before = {trial.id for trial in study.trials(before)}
         given = {seed for parsed, _ in spec.grids for seed in parsed.seeds or ()}
         drawn = {t.id for t in study.trials(plan) if t.id not in known_before and t.seed not in given}
         old = {t.id for t in study.trials(plan) if t.point.key in wanted} - drawn
         runs = _attempts(result, every, old=old)
-        _run_missing(result, wanted, every, runs=runs, spec=spec)
+        known_points = {point.key for point in before.points}
+        added = [shlex.join(one.words) for one in plan.points if known_points and one.key not in known_points]
+        _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, console=console)
         result.records = study.records(plan, result.output_root)
     return result
+
+
+def extended_plan(
+    spec: SweepSpec, before: Study, composed: Points
+) -> tuple[Study, dict[str, Experiment], dict[str, Experiment]]:
+    """Return the plan with what the spec adds to it, the experiments that it wants, and all of the plan.
+
+    The experiments are by key; `composed` is what `compose_points` made of the spec. UserError lists every
+    fault; nothing is written.
+    """
+    experiments, grids = composed
+    plan = before
+    for (parsed, invocation), points in zip(spec.grids, grids, strict=True):
+        plan = study.extended(plan, points, invocation=invocation, seeds=parsed.seeds)
+    every = plan_experiments(plan, experiments, spec)
+    study.check_versions(plan, every)
+    wanted = experiments or every
+    require_measurable(wanted, spec)
+    require_same_tasks(before, every, spec)
+    return plan, wanted, every
 
 
 def load_results(spec: SweepSpec) -> StudyResult:
@@ -103,6 +132,8 @@ def _run_missing(
     *,
     runs: Mapping[str, Sequence[Record]],
     spec: SweepSpec,
+    added: Sequence[str],
+    console: "Console | None",
 ) -> None:
     """Run the trials of the wanted points that have no finished run yet; `runs` are all attempts by trial."""
     plan = result.study
@@ -122,17 +153,21 @@ def _run_missing(
         point.runs += 1
         if (one := results[trial.id]) is not None and one.status in FINISHED:
             point.records.append(one)
-    with SweepView(list(rows.values())) as progress:
+    with SweepView(list(rows.values()), console=console) as progress:
         progress.say(f"study {plan.name}: {plan.question}")
+        if added:
+            progress.say(f"adds {format.counted(len(added), 'point')} to the study: {'; '.join(added)}")
         runs_in_all = format.counted(len(planned), "run")
         points = format.counted(len(wanted), "point")
         progress.say(f"{points}, {runs_in_all}, {progress.done} of them finished")
         progress.spent = budget.spent
+        missing = _feasible(missing, _refusals_here(missing, wanted), result=result, progress=progress)
         if missing:
             sample = wanted[missing[0].point.key]
             progress.say(f"starting Ray ({sample.cluster.name})")
             with connection.join(sample) as host:
-                missing = _feasible(missing, wanted, host=host, result=result, progress=progress)
+                refusals = _refusals_there(missing, wanted, host=host, progress=progress)
+                missing = _feasible(missing, refusals, result=result, progress=progress)
                 if missing:
                     _run(missing, known, budget, spec=spec, result=result, progress=progress)
 
@@ -186,28 +221,51 @@ def _run(
 
 
 def _feasible(
-    missing: Sequence[Trial],
-    wanted: Mapping[str, Experiment],
-    *,
-    host: str,
-    result: StudyResult,
-    progress: SweepView,
+    missing: Sequence[Trial], refusals: Mapping[str, str], *, result: StudyResult, progress: SweepView
 ) -> list[Trial]:
-    """Return the trials that the cluster has room for; tell of the others, and of those that must share."""
-    fits: dict[str, bool] = {}
+    """Return the trials whose points are not refused; tell of the others."""
     for point in {trial.point.key: trial.point for trial in missing}.values():
-        words = shlex.join(point.words)
+        if point.key in refusals:
+            sentence = f"{shlex.join(point.words)}: {refusals[point.key]}"
+            progress.say(f"refused: {sentence}")
+            result.unmeasured.append(sentence)
+    return [trial for trial in missing if trial.point.key not in refusals]
+
+
+def _refusals_here(missing: Sequence[Trial], wanted: Mapping[str, Experiment]) -> dict[str, str]:
+    """Return why points can never run on this machine, by key, before Ray is started on it."""
+    return {
+        key: why
+        for key in dict.fromkeys(trial.point.key for trial in missing)
+        if (why := refusal(wanted[key])) is not None
+    }
+
+
+def refusal(experiment: Experiment) -> str | None:
+    """Return why this experiment's workers can never fit on this machine; None where they may."""
+    try:
+        if connection.shares_files(experiment):
+            placement.require_room(experiment)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _refusals_there(
+    missing: Sequence[Trial], wanted: Mapping[str, Experiment], *, host: str, progress: SweepView
+) -> dict[str, str]:
+    """Return why points do not fit on the cluster, by key; tell of those whose workers share CPUs."""
+    refusals: dict[str, str] = {}
+    for point in {trial.point.key: trial.point for trial in missing}.values():
         try:
             room = placement.reserve(wanted[point.key], host=host)
         except UserError as error:
-            fits[point.key] = False
-            progress.say(f"refused: {words}: {error}")
-            result.unmeasured.append(f"{words}: {error}")
+            refusals[point.key] = str(error)
             continue
-        fits[point.key] = True
         if room.oversubscribed:
-            progress.say(f"oversubscribed: {words}: it runs, and is kept out of every speed-up")
-    return [trial for trial in missing if fits[trial.point.key]]
+            words = shlex.join(point.words)
+            progress.say(f"oversubscribed: {words}: it runs, and is excluded from every speed-up")
+    return refusals
 
 
 def _attempts(

@@ -7,21 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import Field, ValidationError
 
-from mlbench.experiment import clock, config, identity, plugins, study
+from mlbench.experiment import clock, config, identity, overrides, plugins, study
 from mlbench.experiment.config import Experiment, Model, PositiveFloat
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.overrides import SEARCH_PATH
 from mlbench.experiment.study import Invocation, Study
 from mlbench.studies import grid
 
-OPTIONS = (
-    "repeats",
-    "max_usd",
-    "question",
-)  # name=value words of the sweep itself; study= it shares with run
+# name=value words of the sweep itself; study= it shares with run.
+OPTIONS = ("repeats", "max_usd", "question", "extend")
 REPEATS = 5  # the fewest runs whose range holds the median in 94 % of studies (docs/statistics.md)
 
 
@@ -38,7 +35,8 @@ class SweepSpec:
     """What is to be measured.
 
     - grids: grids with the command line that asked for each; none means what the study on disk still lacks.
-    - output_settings: overrides that say where results lie, by name.
+    - output_settings: overrides that say where results lie and how runs are carried out, by name.
+    - extend: whether tasks may be added to a study that was begun without them.
     """
 
     name: str
@@ -46,6 +44,7 @@ class SweepSpec:
     grids: tuple[tuple[grid.Grid, Invocation], ...]
     output_settings: Mapping[str, str]
     max_usd: float | None = None
+    extend: bool = False
 
 
 def read(words: Sequence[str]) -> SweepSpec:
@@ -60,25 +59,29 @@ def read(words: Sequence[str]) -> SweepSpec:
         return named(options["study"], output_settings=parsed.output_settings, options=options)
     name = options.get("study") or _name(parsed)
     question = options.get("question") or _question(parsed)
-    recorded = [word for word in words if word not in parsed.output_settings.values()]
-    invocation = _invocation(recorded, options, seeds=parsed.seeds)
-    return SweepSpec(name, question, ((parsed, invocation),), parsed.output_settings, _max_usd(options))
+    settings = {word for setting, word in parsed.output_settings.items() if setting != SEARCH_PATH}
+    invocation = _invocation([word for word in words if word not in settings], options, seeds=parsed.seeds)
+    grids = ((parsed, invocation),)
+    return SweepSpec(name, question, grids, parsed.output_settings, _max_usd(options), _extend(options))
 
 
 def named(
     name: str, *, output_settings: Mapping[str, str], options: Mapping[str, str] | None = None
 ) -> SweepSpec:
     """Return the sweep of a study in conf/study, or else of one that has been begun."""
-    options, path = dict(options or {}), plugins.files("study").get(name)
+    options, files = dict(options or {}), plugins.files("study", _searchpath(output_settings))
+    path = files.get(name)
     if path is None:
         output_root = config.compose(list(output_settings.values())).output_root
         plan = study.load(study.folder(output_root, name))
         if plan is None:
+            begun = sorted(one.parent.name for one in (output_root / "studies").glob(f"*/{study.PLAN}"))
+            known = sorted({*files, *begun})
             raise UserError(
-                f"there is no study {name!r} in conf/study or below {output_root}",
-                hint=f"choose one of {', '.join(config.choices('study'))}, or name what it measures",
+                f"study={name}: there is no study {name!r} in conf/study or below {output_root}",
+                hint=f"choose one of {', '.join(known)}, or say what it measures: task=logreg workers=1,2",
             )
-        return SweepSpec(name, plan.question, (), output_settings, _max_usd(options))
+        return SweepSpec(name, plan.question, (), output_settings, _max_usd(options), _extend(options))
     file = load_file(path)
     grids = []
     for line in file.sweeps:
@@ -87,10 +90,14 @@ def named(
         parsed = grid.parse(overrides)
         grids.append((parsed, _invocation(words, own | options, seeds=parsed.seeds)))
     limit = _max_usd(options) if "max_usd" in options else file.max_usd
-    return SweepSpec(name, options.get("question") or file.question, tuple(grids), output_settings, limit)
+    question = options.get("question") or file.question
+    return SweepSpec(name, question, tuple(grids), output_settings, limit, _extend(options))
 
 
-def compose_points(spec: SweepSpec) -> tuple[dict[str, Experiment], list[dict[str, tuple[str, ...]]]]:
+Points = tuple[dict[str, Experiment], list[dict[str, tuple[str, ...]]]]
+
+
+def compose_points(spec: SweepSpec) -> Points:
     """Compose every point of the grids, or tell every fault at once.
 
     Returns all experiments by key, and for each grid its points' words by key.
@@ -141,12 +148,21 @@ def require_measurable(wanted: Mapping[str, Experiment], spec: SweepSpec) -> Non
         raise UserError("a study measures a seed once", hint="raise repeats= instead of force=true")
 
 
+def require_same_tasks(before: Study, every: Mapping[str, Experiment], spec: SweepSpec) -> None:
+    """Refuse tasks that a begun study was not begun with, unless the sweep extends it on purpose."""
+    known = dict.fromkeys(every[point.key].task.name for point in before.points)
+    added = dict.fromkeys(one.task.name for one in every.values() if one.task.name not in known)
+    if known and added and not spec.extend:
+        raise UserError(
+            f"study={spec.name} measures task={','.join(known)}; this would add task={','.join(added)}",
+            hint="another study=NAME keeps them apart; extend=true adds it",
+        )
+
+
 def load_file(path: Path) -> StudyFile:
     """Read a file of conf/study; UserError names what is wrong with it."""
     try:
-        return StudyFile.model_validate(yaml.safe_load(path.read_text()))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is no YAML: {str(error).splitlines()[0]}") from error
+        return StudyFile.model_validate(plugins.values(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
@@ -193,6 +209,18 @@ def _max_usd(options: Mapping[str, str]) -> float | None:
     if not 0 < limit < float("inf"):
         raise UserError(f"max_usd={options['max_usd']} is not a number of USD above 0")
     return limit
+
+
+def _extend(options: Mapping[str, str]) -> bool:
+    text = options.get("extend", "false")
+    if text not in ("true", "false"):
+        raise UserError(f"extend={text} is neither true nor false")
+    return text == "true"
+
+
+def _searchpath(settings: Mapping[str, str]) -> tuple[str, ...]:
+    word = settings.get(SEARCH_PATH)
+    return overrides.parse([word]).searchpath if word else ()
 
 
 def _name(parsed: grid.Grid) -> str:

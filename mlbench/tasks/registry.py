@@ -98,6 +98,11 @@ def reference_convergence(name: str) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def expected(name: str) -> dict[str, Any] | None:
+    """Return about how many `seconds` a mini run takes, and the `source`; None where nobody knows."""
+    return plugins.values(Path(__file__).parent / "expected.yaml").get(name)
+
+
 def report(name: str) -> ModuleType | None:
     """Return the module that presents the task's table, or None if the task has none."""
     return part(name, "report")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import mlbench
-from mlbench.experiment import config
+from mlbench.experiment import config, overrides
 from mlbench.experiment.errors import UserError, suggest
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as shells expect
@@ -30,10 +30,26 @@ COLUMN = 26  # at which the meaning of a term begins
 OUTPUT_ROOT = {"output_root": ("runs", "the folder that has the runs and studies")}
 JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print JSON, for scripts"}}
 COMPLETION = "mlbench --completion bash (or zsh) prints the shell's completion script"
+CONFIG_DIR: dict[str, dict[str, Any]] = {
+    "--config-dir": {
+        "metavar": "FOLDER",
+        "help": "more YAML files: FOLDER/hardware/NAME.yaml and so on (always read: ~/.config/mlbench)",
+    }
+}
+BEFORE: dict[str, dict[str, Any]] = {  # options of what measures
+    "--cfg": {"choices": ("job",), "help": "print the resolved configuration and stop"},
+    "--dry-run": {
+        "action": "store_true",
+        "help": "print the plan, what is reused, and an estimate of time and money; start nothing",
+    },
+}
 HYDRA = {  # options of Hydra's own command line, and what to use instead
     "-m": "several values make a sweep: python -m mlbench.sweep workers=1,2",
     "--multirun": "several values make a sweep: python -m mlbench.sweep workers=1,2",
+    "-c": "--cfg job prints the resolved configuration",
     "--cfg": "python -m mlbench.run --cfg job prints the resolved configuration of one run",
+    "--dryrun": "--dry-run shows the plan and an estimate, and starts nothing",
+    "-n": "--dry-run shows the plan and an estimate, and starts nothing",
     "--info": "use --cfg job to print the resolved configuration",
     "--hydra-help": "use --help",
     "--package": "packages cannot be changed; write name=value",
@@ -41,9 +57,8 @@ HYDRA = {  # options of Hydra's own command line, and what to use instead
     "--resolve": "--cfg job prints resolved values",
     "--shell-completion": COMPLETION,
     "-sc": COMPLETION,
-    "--config-dir": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
-    "-cd": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
-    "--config-path": "write hydra.searchpath=[FOLDER] to add a folder of YAML files",
+    "-cd": "--config-dir FOLDER adds a folder of YAML files",
+    "--config-path": "--config-dir FOLDER adds a folder of YAML files",
     "--config-name": "conf/config.yaml is the only one; write name=value",
 }
 
@@ -204,6 +219,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
     if arguments and not verb.arguments:
         sentence = f"{label} takes no further word, got: {' '.join(arguments)}"
         raise UserError(sentence, hint=f"{label} --help")
+    if getattr(namespace, "config_dir", None):
+        arguments.append(overrides.search_word(namespace.config_dir))
     return Args(name, arguments, settings, namespace)
 
 

@@ -107,7 +107,7 @@ def _task(before: Sequence[str]) -> dict[str, Any]:
     """Return the YAML of the task that the words choose."""
     chosen = next((word.removeprefix("task=") for word in before if word.startswith("task=")), "")
     paths = plugins.files("task")
-    return help.values(paths.get(chosen, paths[help.defaults()["task"]]))
+    return plugins.values(paths.get(chosen, paths[help.defaults()["task"]]))
 
 
 def _runs(verb: Verb, before: Sequence[str]) -> Iterator[str]:

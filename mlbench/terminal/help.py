@@ -54,7 +54,7 @@ def sections() -> Iterator[tuple[str, str]]:
 def defaults() -> dict[str, str]:
     """Return the default choice of every group."""
     choices: dict[str, str] = {}
-    for line in values(plugins.own_conf() / "config.yaml")["defaults"]:
+    for line in plugins.values(plugins.own_conf() / "config.yaml")["defaults"]:
         if isinstance(line, dict):
             choices |= line
     return choices
@@ -74,7 +74,7 @@ def scalars() -> list[tuple[str, str, str]]:
 
 def description(path: Path) -> str:
     """Return what a choice says of itself: its `description`, or its opening comment's first sentence."""
-    described = values(path).get("description")
+    described = plugins.values(path).get("description")
     if described:
         return described
     comment = []
@@ -89,12 +89,7 @@ def description(path: Path) -> str:
 
 def recipes(path: Path) -> list[str]:
     """Return the names of a task's recipes."""
-    return list(values(path).get("recipes", {}))
-
-
-def values(path: Path) -> dict[str, Any]:
-    """Return what a YAML file holds."""
-    return yaml.safe_load(path.read_text()) or {}
+    return list(plugins.values(path).get("recipes", {}))
 
 
 def _groups() -> Iterator[str]:

@@ -85,6 +85,74 @@ def test_hydra_s_search_path_adds_a_folder(tmp_path: Path, address: str) -> None
         config.compose(["hardware=mine"])
 
 
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a user's own folder of YAML files with a hardware profile, found as ~/.config/mlbench is."""
+    (tmp_path / "mlbench" / "hardware").mkdir(parents=True)
+    own = (plugins.own_conf() / "hardware" / "local.yaml").read_text()
+    (tmp_path / "mlbench" / "hardware" / "mine.yaml").write_text(own.replace("name: local", "name: mine"))
+    monkeypatch.delenv("MLBENCH_CONFIG_DIR")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path / "mlbench"
+
+
+def test_a_user_s_own_folder_adds_choices_that_are_never_official(mine: Path) -> None:
+    assert "mine" in config.choices("hardware")
+    experiment = config.compose(["hardware=mine", "scale=official"])
+    assert experiment.hardware.name == "mine"
+    assert [one.field for one in experiment.deviations] == ["hardware"]
+
+
+def test_a_task_of_the_user_s_varies_a_shipped_one(mine: Path) -> None:
+    (mine / "task").mkdir()
+    (mine / "task" / "wide.yaml").write_text("defaults: [resnet20, _self_]\nvariant: v2\n")
+    experiment = config.compose(["task=wide"])
+    assert (experiment.task.name, vars(experiment.task)["variant"]) == ("resnet20", "v2")
+    assert [(one.field, one.given) for one in experiment.deviations] == [("task", "wide")]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "word", "sentence"),
+    [
+        ("hardware/bad.yaml", "cpus: [", "hardware=bad", r"hardware/bad.yaml, line 1: no YAML"),
+        ("hardware/bad.yaml", "- 1", "hardware=bad", "hardware/bad.yaml is no list of name: value"),
+        ("hardware/bad.yaml", "cpus: 2", "hardware=bad", "hardware/bad.yaml: it lacks name"),
+        ("hardware/bad.yaml", "name: bad\ncpus: 2", "hardware=bad", "the file of hardware=bad lacks descr"),
+        ("backend/bad.yaml", "name: bad\ndevice: tpu\ntimeout_s: 9", "backend=bad", "backend.device=tpu"),
+        ("backend/bad.yaml", "name: bad\ndevices: cpu", "backend=bad", "devices is not a field of the file"),
+        ("task/bad.yaml", "name: bad", "task=bad", "it lacks recipe, recipes, scales"),
+        ("task/bad.yaml", "defaults: [nothing]", "task=bad", "task=bad cannot be composed: .*nothing"),
+        ("task/bad.yaml", "defaults: [resnet20, _self_]\nrecipes: 3", "task=bad", "recipes is no group"),
+        ("task/bad.yaml", "defaults: [resnet20, _self_]\nname: nowhere", "task=bad", "no task 'nowhere'"),
+        ("study/resnet20.txt", "", "hardware=bad", "hardware=bad is unknown"),
+    ],
+)
+def test_a_broken_file_of_the_user_s_is_named(
+    mine: Path, file: str, text: str, word: str, sentence: str
+) -> None:
+    (mine / file).parent.mkdir(exist_ok=True)
+    (mine / file).write_text(text)
+    with pytest.raises(UserError, match=sentence):
+        config.compose([word])
+
+
+def test_a_study_and_a_profile_come_from_a_folder_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlbench import sweep
+
+    folder = tmp_path / "it's (mine)"
+    (folder / "study").mkdir(parents=True)
+    (folder / "study" / "two.yaml").write_text(
+        "question: Which?\nsweeps: ['task=logreg workers=1,2 repeats=1']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert sweep.main(["study=two", "--config-dir", str(folder), "--dry-run"]) == 0
+    assert "study two: Which?" in capsys.readouterr().out
+    assert sweep.main(["study=two", "--config-dir", str(tmp_path), "--dry-run"]) == 2
+    assert "has none of the folders task, hardware" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [

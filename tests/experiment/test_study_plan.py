@@ -112,8 +112,8 @@ def test_every_shipped_study_is_valid(name: str) -> None:
         ("question: Why?\nsweeps: []", "sweeps: tuple should have at least 1 item"),
         ("question: Why?\nsweeps: [task=logreg]\nmax_usd: much", "max_usd: input should be a valid number"),
         ("question: Why?\nsweeps: [task=logreg]\nrepeats: 3", "repeats: extra inputs are not permitted"),
-        ("question: [", "is no YAML"),
-        ("- 1", "the file: input should be a valid dictionary"),
+        ("question: [", "line 1: no YAML"),
+        ("- 1", "is no list of name: value"),
     ],
 )
 def test_a_wrong_study_file_is_told_in_a_sentence(text: str, reason: str, tmp_path: Path) -> None:

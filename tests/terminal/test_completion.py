@@ -39,7 +39,7 @@ def test_bash_completes_names_and_values(tmp_path: Path) -> None:
         ("mlbench run task=logreg task.recipe=mlbench2020", ["task.recipe=mlbench2020 "]),
         ("mlbench run goal=", ["goal=official ", "goal=light ", "goal=none "]),
         ("mlbench run force=t", ["force=true "]),
-        ("mlbench run --c", ["--cfg "]),
+        ("mlbench run --c", ["--cfg ", "--config-dir "]),
         ("mlbench sweep task=logreg,resnet2", ["task=logreg,resnet20"]),
         ("mlbench sweep rep", ["repeats="]),
         ("mlbench data pre", ["prepare "]),

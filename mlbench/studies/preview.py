@@ -1,0 +1,216 @@
+"""What a command would measure and about what that takes, as lines for people; nothing is started."""
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from mlbench.clusters import connection, node, placement
+from mlbench.datasets import arrow
+from mlbench.experiment import format, run_folders, study
+from mlbench.experiment.attempts import Attempts
+from mlbench.experiment.config import Experiment, TrainingConfig
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.study import Study
+from mlbench.studies import session
+from mlbench.studies.estimate import Estimate, estimate
+from mlbench.studies.spec import SweepSpec, compose_points
+from mlbench.tasks import registry
+from mlbench.terminal import tables
+from mlbench.terminal.args import WIDTH
+from mlbench.terminal.result_card import wrapped
+from mlbench.tracking import cache
+
+LABEL = 12  # columns of the first column
+NOTHING = "dry run: nothing was started or written"
+
+
+@dataclass(frozen=True)
+class PointPlan:
+    """One point of a study: its runs, how many of them exist, and about what one of the others takes."""
+
+    words: tuple[str, ...]
+    runs: int
+    finished: int
+    one: Estimate
+    refusal: str | None
+
+    @property
+    def missing(self) -> int:
+        return 0 if self.refusal else self.runs - self.finished
+
+
+def run(experiment: Experiment, words: Sequence[str]) -> list[str]:
+    """Return the plan of one run. UserError for what `mlbench.run` would refuse."""
+    if (refusal := session.refusal(experiment)) is not None:
+        raise UserError(refusal)
+    task = experiment.task
+    registry.require_data(task, experiment.scale, experiment.data_root)
+    one = estimate(experiment, run_folders.records(experiment.output_root)[0])
+    rows = [
+        ("run", _headline(experiment)),
+        ("goal", _goal(experiment)),
+        ("data", _data(experiment)),
+        *(("deviation", str(deviation)) for deviation in experiment.deviations),
+        ("reused", _reused(experiment)),
+        ("results", f"{experiment.output_root}, MLflow {experiment.plain()['tracking_uri'] or 'there too'}"),
+        ("estimate", _total([(1, one)], experiment.hardware.name)),
+        ("basis", one.basis),
+    ]
+    every = shlex.join(["python", "-m", "mlbench.run", *words, "--cfg", "job"])
+    lines = [line for label, text in rows for line in _row(label, text)]
+    return [*lines, f"{'all values':{LABEL}}{every}", NOTHING]
+
+
+def sweep(spec: SweepSpec) -> list[str]:
+    """Return the plan of a sweep. UserError for what `mlbench.sweep` would refuse."""
+    composed = compose_points(spec)
+    result = session.load_results(spec)
+    plan, wanted, _ = session.extended_plan(spec, result.study, composed)
+    for one in wanted.values():
+        registry.require_data(one.task, one.scale, one.data_root)
+    hashes = {key: _prepared(one) for key, one in wanted.items()}
+    study.check_data(plan, hashes, output_root=result.output_root)
+    points = _points(plan, wanted, result)
+    hardware = ", ".join(sorted({one.hardware.name for one in wanted.values()}))
+    lines = wrapped(f"study {plan.name}: {plan.question}", WIDTH)
+    shared = [word for word in points[0].words if all(word in one.words for one in points)]
+    if shared and len(points) > 1:
+        lines += wrapped(f"every point: {shlex.join(shared)}", WIDTH)
+    lines += _table(points, shared if len(points) > 1 else [])
+    lines += [line for one in points if one.refusal
+              for line in wrapped(f"refused: {shlex.join(one.words)}: {one.refusal}", WIDTH)]  # fmt: skip
+    lines += _row("estimate", _total([(one.missing, one.one) for one in points], hardware))
+    if spec.max_usd is not None:
+        lines += _row("limit", f"max_usd={spec.max_usd:g}: no run starts that would exceed it")
+    lines += _row("data", "; ".join(dict.fromkeys(map(_data, wanted.values()))))
+    lines += _row("results", str(result.folder))
+    return [*lines, NOTHING]
+
+
+def configurations(spec: SweepSpec) -> Iterator[str]:
+    """Yield the resolved configuration of every point as a YAML document."""
+    composed = compose_points(spec)
+    plan, wanted, _ = session.extended_plan(spec, session.load_results(spec).study, composed)
+    for point in plan.points:
+        if point.key in wanted:
+            values = yaml.safe_dump(wanted[point.key].plain(), sort_keys=False)
+            yield f"---\n# {shlex.join(point.words)}\n{values}"
+
+
+def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.StudyResult) -> list[PointPlan]:
+    measured = run_folders.records(result.output_root)[0]
+    trials = [trial for trial in study.trials(plan) if trial.point.key in wanted]
+    finished: dict[str, int] = {}
+    for trial in trials:
+        counts = Attempts(tuple(study.attempts(trial, result.output_root))).result is not None
+        finished[trial.point.key] = finished.get(trial.point.key, 0) + counts
+    return [
+        PointPlan(
+            point.words,
+            len(point.seeds),
+            finished[point.key],
+            estimate(wanted[point.key], measured),
+            session.refusal(wanted[point.key]),
+        )
+        for point in plan.points
+        if point.key in wanted
+    ]
+
+
+def _table(points: Sequence[PointPlan], shared: Sequence[str]) -> list[str]:
+    """Return a row a point, and below it what the estimates are known from."""
+    bases = list(dict.fromkeys(one.one.basis for one in points))
+    rows = []
+    for one in points:
+        label = shlex.join(word for word in one.words if word not in shared) or shlex.join(one.words)
+        seconds = "?" if one.one.seconds is None else format.whole(one.one.seconds)
+        basis = f"[{bases.index(one.one.basis) + 1}]"
+        rows.append([label, str(one.runs), str(one.finished), str(one.missing), f"{seconds} {basis}"])
+    headings = ("point", "runs", "reused", "to measure", "one run about")
+    right = [False, True, True, True, True]
+    notes = [line for number, basis in enumerate(bases, start=1)
+             for line in wrapped(f"[{number}] {basis}", WIDTH)]  # fmt: skip
+    return [*tables.table(headings, rows, right=right).splitlines(), *notes]
+
+
+def _total(runs: Sequence[tuple[int, Estimate]], hardware: str) -> str:
+    """Return time and money of so many runs of each estimate, one after the other."""
+    left = [(count, one) for count, one in runs if count]
+    number = sum(count for count, _ in left)
+    if not number:
+        return "nothing is left to measure"
+    unknown = sum(count for count, one in left if one.seconds is None)
+    seconds = math.fsum(count * (one.seconds or 0.0) for count, one in left)
+    many = f" for {format.counted(number, 'run')}, one after the other" if number > 1 else ""
+    text = f"about {format.whole(seconds)}{many}" if seconds else "unknown"
+    if unknown and seconds:
+        text += f", without {format.counted(unknown, 'run')} of which nothing is known"
+    known = [count * one.usd for count, one in left if one.usd is not None]
+    if known:
+        return f"{text}; about {format.usd(math.fsum(known))} at the on-demand price"
+    return f"{text}; not priced (hardware={hardware} has no price)" if seconds else text
+
+
+def _headline(experiment: Experiment) -> str:
+    workers = format.counted(experiment.workers, "worker")
+    shared = ""
+    if connection.shares_files(experiment) and experiment.backend.device == "cpu":
+        cpus = node.usable_cpus()
+        room = placement.worker_resources(experiment, [{"CPU": float(cpus)}])
+        shared = f" x {format.counted(room.threads, 'thread')} on {format.counted(cpus, 'CPU')}"
+        shared += " (oversubscribed: excluded from speed-ups)" if room.oversubscribed else ""
+    seed = "a fresh seed" if experiment.seed is None else f"seed={experiment.seed}"
+    return (
+        f"{experiment.task.name} {experiment.scale}, recipe {experiment.task.recipe}, division "
+        f"{experiment.division.name}, {workers}{shared}, {experiment.backend.name}, "
+        f"hardware={experiment.hardware.name}, cluster={experiment.cluster.name}, {seed}"
+    )
+
+
+def _goal(experiment: Experiment) -> str:
+    task, goal = experiment.task, experiment.target
+    text = f"{goal.metric} {format.target(goal, task.metric_unit)}" if goal else "none"
+    if isinstance(task, TrainingConfig):
+        text += f", at most {format.counted(task.epochs, 'epoch')}"
+        text += f"; global batch {task.global_batch(experiment.workers):,}"
+    return text
+
+
+def _data(experiment: Experiment) -> str:
+    task = experiment.task
+    if task.dataset == registry.NO_DATASET:
+        return "none: every element is generated"
+    if registry.own_data(task):
+        return "files of your own, read when the run begins"
+    folder = experiment.data_root / task.dataset
+    if not connection.shares_files(experiment):
+        return f"{folder} on every node"
+    return f"{folder}, {'prepared' if _prepared(experiment) else 'made by the first run'}"
+
+
+def _prepared(experiment: Experiment) -> str | None:
+    """Return the hash of the data set's manifest; None where it is not prepared, or not here."""
+    task = experiment.task
+    folder = experiment.data_root / task.dataset
+    if registry.own_data(task) or not (folder / arrow.MANIFEST).is_file():
+        return None
+    return arrow.manifest_hash(folder)
+
+
+def _reused(experiment: Experiment) -> str:
+    if experiment.force:
+        return "nothing: force=true measures again"
+    if experiment.seed is None:
+        return "nothing: without seed=N every run is a new one"
+    found = cache.find_cached(experiment, data=_prepared(experiment))
+    if found is None:
+        return f"nothing: no finished run has this configuration and seed={experiment.seed}"
+    return f"{found.run_id} of {found.started_at[:16]} would be shown; force=true measures again"
+
+
+def _row(label: str, text: str) -> list[str]:
+    lines = wrapped(text, WIDTH - LABEL)
+    return [f"{'' if number else label:{LABEL}}{line}" for number, line in enumerate(lines)]

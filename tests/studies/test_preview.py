@@ -1,0 +1,152 @@
+"""`--dry-run` and `--cfg job`: what would be measured, what is reused, and about what it takes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+from driven import Run
+
+from mlbench import run, sweep
+from mlbench.clusters import node
+from mlbench.experiment import config, study
+from mlbench.studies import session
+from mlbench.studies.estimate import estimate
+from mlbench.studies.spec import read
+from mlbench.tasks import registry
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session.connection, "join", None)  # whoever starts Ray fails
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], command: Any, *words: str) -> str:
+    """Return what a command prints, its line breaks as blanks."""
+    assert command.main(words) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def measured(root: Path, *words: str, seed: int, wall: float) -> None:
+    """Leave a finished run that took `wall` seconds."""
+    made = Run(root, *words, seed=seed, name=f"2026-{words}")
+    made.validate(90.0)
+    made.end("goal_reached").model_copy(update={"wall": wall}).save(made.folder)
+
+
+def test_a_dry_run_says_what_would_run_and_writes_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, run, "task=gnmt", "workers=2", "hardware=gcp_n1_standard_4", "--dry-run")
+    assert "gnmt mini" in text and "goal bleu >= 80" in text and "made by the first run" in text
+    assert re.search(r"estimate about 43 s; about 0\.00\d+ USD at the on-demand price", text)
+    assert "basis docs/results.md" in text and "--cfg job" in text and "nothing was started" in text
+    assert not list(here.iterdir())
+
+
+def test_the_estimate_comes_from_what_was_measured_here(here: Path) -> None:
+    one = config.compose(["task=logreg", "workers=2", "hardware=gcp_n1_t4"])
+    page = registry.expected("logreg")
+    assert page is not None and estimate(one, []).seconds == page["seconds"]
+    unknown = estimate(config.compose(["task=logreg", "scale=official"]), [])
+    assert unknown.seconds is None and unknown.usd is None and "no run of logreg official" in unknown.basis
+    from mlbench.experiment import run_folders
+
+    measured(here, "workers=1", "hardware=gcp_n1_t4", seed=1, wall=100.0)
+    other = estimate(one, run_folders.records(here)[0])
+    assert other.seconds == 100.0 and "longest of 1 earlier run of logreg with other settings" in other.basis
+    for seed, wall in ((2, 10.0), (3, 30.0), (4, 80.0)):
+        measured(here, "hardware=gcp_n1_t4", seed=seed, wall=wall)
+    same = estimate(one, run_folders.records(here)[0])
+    assert same.seconds == 30.0 and same.basis == "the median of 3 earlier runs"
+    assert one.hardware.price is not None
+    assert same.usd == pytest.approx(30 / 3600 * 2 * one.hardware.price.usd_per_hour)
+
+
+def test_what_the_page_says_is_what_was_measured() -> None:
+    text = (ROOT / "docs" / "results.md").read_text()
+    tasks = re.findall(
+        r"^### (\w+), mini.*?^\| median \| \| [\d.]+ \| ([\d.]+) \| \| ([\d.]+) \|", text, re.M | re.S
+    )
+    assert {name for name, *_ in tasks} == set(config.choices("task")) - {"allreduce"}
+    for name, goal, startup in tasks:
+        expected = registry.expected(name)
+        assert expected is not None and expected["source"].startswith("docs/results.md: 2 workers")
+        assert 0.5 < expected["seconds"] / (float(goal) + float(startup)) < 2
+
+
+def test_a_dry_sweep_counts_what_is_reused_and_refuses_nothing_else(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in (1, 2):
+        measured(here / "runs", "workers=1", seed=seed, wall=12.0)
+    crowd = 16 * node.usable_cpus()
+    words = ("task=logreg", f"workers=1,2,{crowd}", "seed=1,2,3", "output_root=runs")
+    text = said(capsys, sweep, *words, "--dry-run")
+    assert re.search(r"every point: task=logreg point runs reused to measure one run about", text)
+    assert re.search(r"workers=1 3 2 1 12 s \[1\] workers=2 3 0 3 12 s \[2\]", text)
+    assert f"workers={crowd} is 16 workers per CPU" in text and "cluster.oversubscribe=force insists" in text
+    assert "about 48 s for 4 runs, one after the other; not priced (hardware=local has no price)" in text
+    assert not (here / "runs" / "studies").exists() and not (here / "data").exists()
+    forced = said(capsys, sweep, *words, "cluster.oversubscribe=force", "--dry-run")
+    assert "refused" not in forced and "for 7 runs" in forced
+
+
+def test_the_configurations_of_a_sweep_are_yaml_documents(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep.main(["task=logreg", "workers=1,2", "--cfg", "job"]) == 0
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [one["workers"] for one in documents] == [1, 2]
+    assert documents[0] == config.compose(["task=logreg", "workers=1", "study=logreg-workers"]).plain()
+
+
+def test_a_run_that_stands_for_another_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Run(here, "data_root=data", seed=5, name="2026-x")
+    made.validate(90.0)
+    made.end("goal_reached")
+    words = ("task=logreg", "seed=5", f"output_root={here}")
+    assert f"reused {made.folder.name} of 2023" in said(capsys, run, *words, "--dry-run")
+    assert "force=true measures again" in said(capsys, run, *words, "force=true", "--dry-run")
+
+
+def test_another_task_needs_a_word_to_join_a_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = read(["task=resnet20", "workers=1", "study=mine"])
+    from mlbench.studies.spec import compose_points
+
+    plan, _, _ = session.extended_plan(spec, session.load_results(spec).study, compose_points(spec))
+    study.save(plan, study.folder(Path("runs"), "mine"))
+    for words in (["task=gnmt", "workers=1"], ["workers=1", "task=gnmt,resnet20"]):
+        assert sweep.main([*words, "study=mine"]) == 2
+        assert "study=mine measures task=resnet20; this would add task=gnmt" in capsys.readouterr().err
+        assert "gnmt" in said(capsys, sweep, *words, "study=mine", "extend=true", "--dry-run")
+    assert sweep.main(["task=resnet20", "workers=2", "study=mine", "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "sentence"),
+    [
+        ("scaling run --study quick --dry-run", 0, "about 8 min 54 s for 12 runs"),
+        ("scaling run --study nosuch", 2, "there is no study 'nosuch'"),
+        ("suite run --baseline /nonexistent", 2, "baseline=/nonexistent has no finished run"),
+        ("suite run --limit 5", 2, "write 0.05 for 5 %"),
+        ("tuning run --cfg all", 2, "--cfg"),
+    ],
+)
+def test_a_flow_tells_its_plan_and_mistakes_before_anything_starts(
+    line: str, code: int, sentence: str, tmp_path: Path
+) -> None:
+    flow, *words = line.split()
+    ended = subprocess.run(
+        [sys.executable, ROOT / "pipelines" / f"{flow}.py", *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    said = " ".join((ended.stdout + ended.stderr).split())
+    assert ended.returncode == code and sentence in said and "Traceback" not in said, said
+    assert not list(tmp_path.glob("runs/[!.]*"))
