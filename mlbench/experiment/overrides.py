@@ -135,7 +135,7 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
     composed = json.loads(_compose(*words, folders=tuple(map(str, folders))))
     for group, path in files.items():
         _require_parts(group, composed.get(group), path)
-    composed["hardware"]["price"] = _price(composed["hardware"])
+    composed["hardware"] |= _price(composed["hardware"])
     task = composed["task"]
     defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
     for name, part in LAYERS.items():
@@ -151,12 +151,12 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
     return composed
 
 
-def _price(hardware: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the profile's price, or the one that the user's price file has for it."""
+def _price(hardware: dict[str, Any]) -> dict[str, Any]:
+    """Return the price that the user's price file has for the profile, as its field; {} without one."""
     from mlbench.experiment import price_file  # imported here: it needs the models, which need this module
 
     own = price_file.read().get(hardware["name"])
-    return own.model_dump() if own else hardware["price"]
+    return {"price": own.model_dump()} if own else {}
 
 
 def _require_parts(group: str, composed: Any, path: Path) -> None:
