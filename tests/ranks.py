@@ -1,5 +1,5 @@
 """The suite's own tests start ranks as the contract tests do."""
 
-from mlbench.contract.ranks import mini_worker, run_ranks
+from mlbench.contract.ranks import RankPool, mini_worker, run_ranks
 
-__all__ = ["mini_worker", "run_ranks"]
+__all__ = ["RankPool", "mini_worker", "run_ranks"]

@@ -75,7 +75,7 @@ def test_the_wheel_has_configuration_licence_and_one_command(place: Path) -> Non
 
 
 def test_another_package_s_task_strategy_and_cluster_run_with_one_command(place: Path) -> None:
-    words = ["task=blobs", "sync=local_sgd", "cluster=few_cpus", "division=open", "workers=2", "seed=1"]
+    words = ["task=blobs", "sync=model_average", "cluster=few_cpus", "division=open", "workers=2", "seed=1"]
     command(tool(place, "mlbench"), "run", *words, at=place)
     found = record(place, "blobs")
     assert found["status"] == "goal_reached" and found["official"] is False
@@ -84,7 +84,7 @@ def test_another_package_s_task_strategy_and_cluster_run_with_one_command(place:
 
 
 def test_another_package_passes_the_contract(place: Path) -> None:
-    words = ("--task=mlbench_example.blobs", "--sync=local_sgd", "--cluster=few_cpus")
+    words = ("--task=mlbench_example.blobs", "--sync=model_average", "--cluster=few_cpus")
     python = tool(place, "python")
     told = command(python, "-m", "pytest", "-q", "--pyargs", "mlbench.contract", *words, at=place)
     assert "passed" in told and "skipped" not in told

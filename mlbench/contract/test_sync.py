@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,14 +11,19 @@ import torch
 from torch import nn
 
 from mlbench.contract.options import names
-from mlbench.contract.ranks import run_ranks
+from mlbench.contract.ranks import RankPool
 from mlbench.experiment import plugins
 from mlbench.experiment.config import compose
 from mlbench.training.sync import strategy
-from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
 STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[RankPool]:
+    with RankPool(2) as pool:
+        yield pool
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -29,8 +36,8 @@ def trained(worker: Worker, name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
     config = compose([f"sync={name}", "division=open"]).sync
-    sync = strategy.synchronise(model, config, PhaseTimer())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sync = strategy.synchronise(model, optimizer, replace(worker, sync=config))
     data = torch.Generator().manual_seed(worker.rank)
     for step in range(STEPS):
         first, second = torch.randn(2, 16, 4, generator=data)
@@ -46,21 +53,22 @@ def trained(worker: Worker, name: str) -> dict[str, Any]:
 
 def test_one_worker_trains_the_bare_model(name: str) -> None:
     model = nn.Linear(2, 2)
-    sync = strategy.synchronise(model, compose([f"sync={name}", "division=open"]).sync, PhaseTimer())
-    assert sync.module is model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker = Worker(sync=compose([f"sync={name}", "division=open"]).sync)
+    assert strategy.synchronise(model, optimizer, worker).module is model
 
 
-def test_all_workers_validate_one_model(name: str) -> None:
-    first, second = run_ranks(trained, 2, name)
+def test_all_workers_validate_one_model(name: str, pair: RankPool) -> None:
+    first, second = pair.run(trained, name)
     assert first.keys() == second.keys()
     for key in first:
         torch.testing.assert_close(first[key], second[key], msg=lambda text, key=key: f"{key}: {text}")
         assert torch.isfinite(first[key]).all()
 
 
-def test_workers_learn_from_each_other(name: str) -> None:
-    (alone,) = run_ranks(trained, 1, name)
-    together, _ = run_ranks(trained, 2, name)
+def test_workers_learn_from_each_other(name: str, pair: RankPool) -> None:
+    alone = trained(Worker(), name)
+    together, _ = pair.run(trained, name)
     assert any(not torch.equal(alone[key], together[key]) for key in alone)
 
 

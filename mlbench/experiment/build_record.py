@@ -387,8 +387,17 @@ def _totals(per_rank: RankTimes, *, elapsed: float) -> dict[str, Any]:
         "step_s": percentiles(times.step_s for rank in per_rank for times in rank),
         "stamp_every": max(times.stamp_every for rank in per_rank for times in rank),
         "lateness": [merged([b for times in rank for b in times.lateness]) for rank in per_rank],
+        "bytes_sent_per_step": _bytes_sent(per_rank, steps=sum(times.steps for times in per_rank[0])),
         "clock_error_s": max(times.clock_error_s for rank in per_rank for times in rank),
     }
+
+
+def _bytes_sent(per_rank: RankTimes, *, steps: int = 1) -> RankStats | None:
+    """Return what a rank sent, over `steps`; None for a single worker, no step, and logs that do not say."""
+    sent = [[times.bytes_sent for times in rank if times.bytes_sent is not None] for rank in per_rank]
+    if len(per_rank) == 1 or not steps or not all(sent):
+        return None
+    return RankStats.of([sum(rank) / steps for rank in sent])
 
 
 def intervals(per_rank: RankTimes) -> list[Interval]:
@@ -399,6 +408,7 @@ def intervals(per_rank: RankTimes) -> list[Interval]:
             samples=sum(times.samples for times in ranks),
             phases={phase: RankStats.of([times.phases[phase] for times in ranks]) for phase in PHASES},
             overlapped_communication=RankStats.of([times.overlapped_communication for times in ranks]),
+            bytes_sent=_bytes_sent([[times] for times in ranks]),
         )
         for ranks in zip(*per_rank, strict=True)
     ]

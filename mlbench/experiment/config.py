@@ -170,6 +170,8 @@ class Cluster(Model):
 class Sync(Model):
     """How gradients are combined between workers; a strategy's own `Config` adds its fields."""
 
+    NEEDS_OPTIMIZER: ClassVar[bool] = False  # a task must step by optimizer.step(), not by its own arithmetic
+
     name: str
 
 

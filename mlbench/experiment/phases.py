@@ -40,6 +40,8 @@ class PhaseTimes:
     - stamp_every: one of so many steps was stamped, `stamped_steps` in all.
     - step_s: how many stamped steps, data_wait included, lasted from BIN**n to BIN**(n + 1) s, by n.
     - lateness: of this rank; empty without communication.
+    - bytes_sent: by this rank, to combine gradients or models; counted at the collectives, without headers;
+      None in older logs.
     - clock_error_s: bound of the error with which this rank's clock was compared with rank 0's.
     """
 
@@ -53,6 +55,7 @@ class PhaseTimes:
     stamped_steps: int = 0
     step_s: dict[int, int] = field(default_factory=dict)
     lateness: list[LatenessBlock] = field(default_factory=list)
+    bytes_sent: int | None = None
     clock_error_s: float = 0.0
 
     def plain(self) -> dict[str, Any]:

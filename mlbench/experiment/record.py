@@ -105,6 +105,7 @@ class Interval(Values):
     samples: int  # of all ranks, in the record's sample_unit
     phases: dict[str, RankStats]  # s
     overlapped_communication: RankStats  # s
+    bytes_sent: RankStats | None = None  # of a rank
 
 
 class Startup(Values):
@@ -324,6 +325,7 @@ class Record(Values):
     clock_error_s: float = 0.0  # bound of the error with which clocks of several hosts were compared
     flops_per_sample: float | None
     gradient_bytes: int | None = None  # of one worker and step; None: nothing was trained
+    bytes_sent_per_step: RankStats | None = None  # by a rank, on average, what validations average included
     model_flops_per_s: float | None  # of all ranks
     mfu: float | None  # model FLOP/s over the peak of the hardware profile
     cost: Cost | None  # USD; None: the hardware profile has no price

@@ -22,6 +22,7 @@ def lines(record: Record) -> list[tuple[str, str | None]]:
         ("batch", _batch(record)),
         ("phases", _phases(record)),
         ("communication", _communication(record)),
+        ("bytes sent", _bytes_sent(record)),
         ("straggler", _straggler(record)),
         ("arithmetic", _arithmetic(record)),
     ]
@@ -126,6 +127,19 @@ def _communication(record: Record) -> str | None:
     if record.overlapped_communication is None:
         return text
     return f"{text}, another {_share(record.overlapped_communication, whole)} hidden behind backward"
+
+
+def _bytes_sent(record: Record) -> str | None:
+    """Return what a worker sends a step, and how that compares with its gradients."""
+    sent = record.bytes_sent_per_step
+    if sent is None:
+        return None
+    text = f"{format.with_prefix(sent.mean, 'B')} a step and worker"
+    low, high = format.with_prefix(sent.min, "B"), format.with_prefix(sent.max, "B")
+    text += f" ({low} to {high})" if low != high else ""
+    if record.gradient_bytes:
+        text += f", {format.number(sent.mean / record.gradient_bytes)} x its gradients"
+    return f"{text}, by sync={record.experiment.sync.name}"
 
 
 def _straggler(record: Record) -> str | None:

@@ -3,8 +3,8 @@
 The names are chosen for MLflow's run table and its compare view. What identifies a run is a tag, short and
 without a prefix, so that it makes a column; the resolved configuration is params, named as on the command
 line; headline numbers have the record's own names. Series have a prefix, by which the charts are grouped:
-`validation/`, `training/` and `interval/` (seconds between two validations, mean over the ranks) grow while
-the run goes on; `phase/`, `share/`, `startup/`, `outside/`, `batch/`, `cost/` and
+`validation/`, `training/` and `interval/` (seconds and bytes sent between two validations, mean over the
+ranks) grow while the run goes on; `phase/`, `share/`, `startup/`, `outside/`, `batch/`, `cost/` and
 `energy/` are written at its end.
 """
 
@@ -153,6 +153,7 @@ def _validation(validation: dict[str, Any], metadata: dict[str, Any]) -> list[Me
         values["training/samples_per_s"] = interval.samples / busy
         values |= {f"interval/{phase}": stats.mean for phase, stats in interval.phases.items()}
         values["interval/overlapped_communication"] = interval.overlapped_communication.mean
+        values["interval/bytes_sent"] = interval.bytes_sent.mean if interval.bytes_sent else None
     return _at(values, wall=validation["wall"], step=validation["step"])
 
 
@@ -177,6 +178,8 @@ def end_metrics(record: Record, *, ended: float) -> list[Metric]:
         values |= {f"share/{phase}": spread.mean / total for phase, spread in record.phases.items()}
     if record.overlapped_communication is not None:
         values["phase/overlapped_communication"] = record.overlapped_communication.mean
+    if record.bytes_sent_per_step is not None:
+        values["bytes_sent_per_step"] = record.bytes_sent_per_step.mean
     values |= {f"outside/{name}": spread.mean for name, spread in record.outside.items()}
     values |= {f"batch/{name}": seconds for name, seconds in record.step_s.items()}
     values |= {

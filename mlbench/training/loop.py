@@ -53,7 +53,7 @@ class Run:
     def __init__(self, setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -> None:
         self.setup, self.worker, self.timer = setup, worker, worker.timer
         self.report_s = report_s
-        self.sync = strategy.synchronise(setup.model, worker.sync, worker.timer)
+        self.sync = strategy.synchronise(setup.model, setup.optimizer, worker)
         self.model = self.sync.module
         self.precision: Any = nullcontext()  # the recipe's autocast, or none; entered again in every batch
         if setup.autocast is not None:
@@ -72,6 +72,7 @@ class Run:
         self.validations: list[dict[str, Any]] = []
         self.phase_times: list[PhaseTimes] = []
         self.unreported: list[tuple[dict[str, Any], PhaseTimes, Arrivals]] = []
+        self.bytes_sent = 0  # of this rank, up to the last validation
         self.reported_at = 0.0  # on rank 0's clock, so that all ranks decide alike
         self.loss_sum = torch.zeros((), device=worker.device)
         self.losses: list[torch.Tensor] = []  # of micro-batches, not in the sum yet: adding each costs 2 us
@@ -82,6 +83,7 @@ class Run:
         """Train from the start or the last checkpoint; return the status."""
         worker, timer = self.worker, self.timer
         first_epoch = checkpoint.restore(self)
+        self.bytes_sent = self.sync.bytes_sent(self.step)
         self.clock_offset = ClockOffset(worker)
         worker.barrier()
         self.energy_before = worker.read_energy()
@@ -224,6 +226,7 @@ class Run:
             with torch.no_grad(), self.precision:
                 self.sync.before_validation()
                 metrics = setup.validate(setup.model, self.data)
+                self.sync.after_validation()
         validation = self.record_validation(position, metrics)
         with timer.outside_steps("report"):
             return self.evaluate(validation, metrics, last=last)
@@ -258,6 +261,8 @@ class Run:
         joules = self.worker.read_energy()
         self.energy_j = {part: joules[part] - j for part, j in self.energy_before.items() if part in joules}
         times, own = self.timer.pop()
+        before, self.bytes_sent = self.bytes_sent, self.sync.bytes_sent(self.step)
+        times.bytes_sent = self.bytes_sent - before
         self.phase_times.append(times)
         self.validations.append(validation)
         self.unreported.append((validation, times, own))

@@ -8,6 +8,9 @@ from typing import Any
 
 from mlbench.experiment.phases import PHASES, PhaseTimes, duration_bin
 
+# Phases that end with communication, and what went on before its launch.
+ENDS_COMMUNICATION = {"backward": "backward", "transfer": "optimizer"}
+
 
 @dataclass
 class Arrivals:
@@ -63,15 +66,16 @@ class StepTotals:
 
     def _end_phase(self, phase: str, at: float) -> None:
         stratum = self._stratum
-        if phase == "backward" and self._launch is not None and self._launch >= self._previous:
-            stratum.phases["backward"] += self._launch - self._previous
+        computed = ENDS_COMMUNICATION.get(phase)
+        if computed and self._launch is not None and self._launch >= self._previous:
+            stratum.phases[computed] += self._launch - self._previous
             stratum.phases["transfer"] += at - self._launch
             stratum.overlapped += _busy(sorted(self._buckets), until=self._launch)
             stratum.launched.append(self._launch)
             stratum.exposed.append(at - self._launch)
         else:
             stratum.phases[phase] += at - self._previous
-        if phase == "backward":
+        if computed:
             self._buckets.clear()
             self._launch = None
         if phase == "metrics":

@@ -104,7 +104,8 @@ def test_ranks_agree_that_one_diverged_in_its_last_step() -> None:
 
 def is_bare(worker: Worker) -> bool:
     model = Scale()
-    return strategy.synchronise(model, worker.sync, worker.timer).module is model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    return strategy.synchronise(model, optimizer, worker).module is model
 
 
 def test_a_single_worker_trains_the_bare_model_also_in_a_process_group() -> None:

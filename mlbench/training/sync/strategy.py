@@ -1,17 +1,20 @@
 """What the loop asks of a sync strategy."""
 
-from contextlib import AbstractContextManager
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import nn
 
 from mlbench.experiment import plugins
-from mlbench.experiment.config import Sync as Config
-from mlbench.training.timer import PhaseTimer
+from mlbench.training.sync.wire import Wire, float_buffers
+
+if TYPE_CHECKING:
+    from mlbench.training.worker import Worker
 
 
 class Sync(Protocol):
-    """A model under a strategy. With one worker `module` is the bare model and the rest does nothing."""
+    """A model under a strategy."""
 
     @property
     def module(self) -> nn.Module:
@@ -27,10 +30,51 @@ class Sync(Protocol):
         ...
 
     def before_validation(self) -> None:
-        """Make the workers' models one; on the clock."""
+        """Give all workers one model and whole weights to validate; on the clock."""
+        ...
+
+    def after_validation(self) -> None:
+        """Go back to what training goes on with, where that is something else; on the clock."""
+        ...
+
+    def bytes_sent(self, steps: int) -> int:
+        """Return the bytes that this rank has sent to combine gradients or models in `steps` steps."""
         ...
 
 
-def synchronise(model: nn.Module, config: Config, timer: PhaseTimer) -> Sync:
-    """Return `model` under the strategy that `config` names."""
-    return plugins.implementation("sync", config.name).synchronise(model, config, timer)
+class BareModel:
+    """A model without a wrapper: what the strategies have in common that act between the steps.
+
+    As it is, it does nothing. With one worker that is all there is (wire None), so that the base of every
+    speed-up carries no cost of distribution.
+    """
+
+    def __init__(self, module: nn.Module, wire: Wire | None = None) -> None:
+        self.module, self.wire = module, wire
+
+    def accumulating(self) -> AbstractContextManager:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+    def after_step(self, step: int) -> None:
+        """Do nothing."""
+
+    def before_validation(self) -> None:
+        """Make the buffers one."""
+        if self.wire is not None:
+            self.wire.average(float_buffers(self.module))
+
+    def after_validation(self) -> None:
+        """Do nothing."""
+
+    def bytes_sent(self, steps: int) -> int:
+        """Return the bytes that this rank has sent."""
+        return 0 if self.wire is None else self.wire.sent
+
+
+def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, worker: "Worker") -> Sync:
+    """Return `model` under the strategy that the worker's configuration names."""
+    if worker.world_size == 1:
+        return BareModel(model)
+    strategy = plugins.implementation("sync", worker.sync.name)
+    return strategy.synchronise(model, optimizer, worker.sync, worker)

@@ -1,61 +1,58 @@
 """Gradients averaged by an all-reduce that overlaps with backward: torch's DistributedDataParallel."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from mlbench.training.sync import wire
 from mlbench.training.sync.ddp import Config
 from mlbench.training.timer import PhaseTimer
 
+if TYPE_CHECKING:
+    from mlbench.training.worker import Worker
 
-def synchronise(model: nn.Module, config: Config, timer: PhaseTimer) -> "Local | Ddp":
+
+def synchronise(
+    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
+) -> "Ddp":
     """Return what averages gradients over the workers while `model` trains.
 
-    One worker trains the bare model: the base of every speed-up carries no cost of distribution. Buffers
-    (running statistics) stay local while training and are averaged before a validation.
+    Buffers (running statistics) stay local while training and are averaged before a validation.
     """
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return Local(model)
+    wrapped = wrap(model, config.bucket_cap_mb)
+    if worker.timer.enabled:
+        wrapped.register_comm_hook(worker.timer, _timed_all_reduce)
+    size = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
+    return Ddp(wrapped, wire.Wire(worker), wire.all_reduce_bytes(size, worker.world_size))
+
+
+def wrap(model: nn.Module, bucket_cap_mb: float) -> DistributedDataParallel:
+    """Return the model under DDP with buckets of so many MiB."""
     cuda = next(model.parameters()).is_cuda
-    wrapped = DistributedDataParallel(
+    return DistributedDataParallel(
         model,
         device_ids=[torch.cuda.current_device()] if cuda else None,
-        bucket_cap_mb=cast(Any, config.bucket_cap_mb),  # a float works; torch's annotation says int
+        bucket_cap_mb=cast(Any, bucket_cap_mb),  # a float works; torch's annotation says int
         gradient_as_bucket_view=True,  # the reduced bucket is the gradient: no copy back
         forward_sync_buffers=False,
     )
-    if timer.enabled:
-        wrapped.register_comm_hook(timer, _timed_all_reduce)
-    return Ddp(wrapped)
-
-
-@dataclass(frozen=True)
-class Local:
-    """A single worker: nothing to combine."""
-
-    module: nn.Module
-
-    def accumulating(self) -> AbstractContextManager:
-        """Return a context that changes nothing."""
-        return nullcontext()
-
-    def after_step(self, step: int) -> None:
-        """Do nothing."""
-
-    def before_validation(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Ddp:
-    """Several workers: every gradient is the mean over them when backward ends."""
+    """Every gradient is the mean over the workers when backward ends.
+
+    - step_bytes: what this rank sends in a step beside what goes through `wire`.
+    """
 
     module: DistributedDataParallel
+    wire: wire.Wire
+    step_bytes: int
 
     def accumulating(self) -> AbstractContextManager:
         """Return a context in which backward only accumulates; for all but a step's last micro-batch."""
@@ -66,19 +63,14 @@ class Ddp:
 
     def before_validation(self) -> None:
         """Make the buffers one."""
-        average_buffers(self.module.module)
+        self.wire.average(wire.float_buffers(self.module.module))
 
+    def after_validation(self) -> None:
+        """Do nothing."""
 
-def average_buffers(model: nn.Module) -> None:
-    """Replace every floating-point buffer by its mean over the workers, in one collective."""
-    buffers = [b for b in model.buffers() if b.is_floating_point()]
-    if not buffers or not dist.is_initialized() or dist.get_world_size() == 1:
-        return
-    flat = torch.cat([buffer.flatten() for buffer in buffers])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for buffer, part in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
-        buffer.copy_(part.view_as(buffer))
+    def bytes_sent(self, steps: int) -> int:
+        """Return the bytes that this rank has sent: DDP reduces the same gradients in every step."""
+        return self.wire.sent + steps * self.step_bytes
 
 
 def _timed_all_reduce(

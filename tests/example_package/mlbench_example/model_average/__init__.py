@@ -4,6 +4,6 @@ from mlbench.experiment.config import PositiveInt, Sync
 
 
 class Config(Sync):
-    """What conf/sync/local_sgd.yaml holds."""
+    """What conf/sync/model_average.yaml holds."""
 
     every: PositiveInt  # steps between two averages

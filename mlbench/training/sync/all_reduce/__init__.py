@@ -1,0 +1,12 @@
+"""Gradients or weights averaged after backward, with nothing hidden: what one writes by hand."""
+
+from typing import Literal
+
+from mlbench.experiment.config import Sync
+
+
+class Config(Sync):
+    """What conf/sync/all_reduce.yaml holds."""
+
+    quantity: Literal["gradients", "weights"]
+    message: Literal["flat", "layer"]

@@ -1,0 +1,196 @@
+"""Lossy forms of a vector for the wire.
+
+All but QSGD's are deterministic or draw alike on every rank. Each is positively homogeneous, C(a v) = a C(v),
+so it does not matter whether a sum or a mean is compressed.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from mlbench.training.worker import Worker
+
+
+class Message(NamedTuple):
+    """What is sent, and how a payload of that kind, of any rank, is added to a vector in its place."""
+
+    payload: torch.Tensor
+    add: Callable[[torch.Tensor, torch.Tensor], object]
+
+    def subtracted(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return the vector less what this message says of it."""
+        sent = torch.zeros_like(vector)
+        self.add(self.payload, sent)
+        return vector - sent
+
+
+class Codec(Protocol):
+    """Encodes vectors.
+
+    - summable: whether payloads of several ranks may be added before they are decoded.
+    """
+
+    @property
+    def summable(self) -> bool: ...
+
+    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+        """Return a vector as a message; `place` (step, bucket) fixes what is drawn at random."""
+        ...
+
+
+class Settings(Protocol):
+    """The fields of a strategy's configuration that codecs read."""
+
+    @property
+    def density(self) -> float: ...
+    @property
+    def levels(self) -> int: ...
+    @property
+    def block(self) -> int: ...
+
+
+def of(method: str, settings: Settings, worker: "Worker", *, memory: bool) -> Codec:
+    """Return the codec of a method; with a memory, random coordinates are sent as they are, not scaled."""
+    if method == "topk":
+        return TopK(settings.density)
+    if method == "randomk":
+        return RandomK(settings.density, not memory, worker)
+    if method == "sign":
+        return Sign()
+    if method == "qsgd":
+        return Qsgd(settings.levels, settings.block, worker)
+    return Cast(torch.float16 if method == "fp16" else torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Half precision: fp16 keeps 10 bits of the mantissa and overflows at 65504, bf16 keeps 7."""
+
+    dtype: torch.dtype
+    summable: bool = True
+
+    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+        """Return the vector in half precision."""
+        return Message(vector.to(self.dtype), lambda payload, total: total.add_(payload))
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The coordinates of largest magnitude with their numbers (Stich et al. 2018, arXiv 1809.07599)."""
+
+    density: float  # share of the coordinates
+    summable: bool = False
+
+    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+        """Return values and int32 numbers of the largest coordinates."""
+        count = kept(len(vector), self.density)
+        chosen = vector.abs().topk(count, sorted=False).indices
+        numbers = chosen.to(torch.int32)
+        size = count * vector.element_size()
+
+        def add(payload: torch.Tensor, total: torch.Tensor) -> None:
+            total.index_add_(0, payload[size:].view(torch.int32), payload[:size].view(vector.dtype))
+
+        return Message(torch.cat([vector[chosen].view(torch.uint8), numbers.view(torch.uint8)]), add)
+
+
+@dataclass(frozen=True)
+class RandomK:
+    """Coordinates drawn at random, the same on all ranks, so that only values travel.
+
+    - scaled: divided by the density, which makes the vector right on average (Wangni et al. 2018,
+      arXiv 1710.09854); without, it is a contraction, for error feedback.
+    """
+
+    density: float
+    scaled: bool
+    worker: "Worker"
+    summable: bool = True
+
+    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+        """Return the values of the coordinates that `place` and the run's seed choose."""
+        generator = self.worker.generator(*place)
+        count = kept(len(vector), self.density)
+        chosen = torch.randperm(len(vector), generator=generator, device=vector.device)[:count]
+        factor = len(vector) / count if self.scaled else 1.0
+
+        return Message(vector[chosen] * factor, lambda payload, total: total.index_add_(0, chosen, payload))
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One bit a coordinate and the mean magnitude (Karimireddy et al. 2019, arXiv 1901.09847)."""
+
+    summable: bool = False
+
+    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+        """Return packed signs and ||v||_1 / d; a zero counts as positive."""
+        bits = pack(vector >= 0)
+
+        def add(payload: torch.Tensor, total: torch.Tensor) -> None:
+            scale = payload[len(bits) :].clone().view(vector.dtype)  # cloned, so that it is aligned
+            signs = 2 * unpack(payload[: len(bits)], len(vector)).to(vector.dtype) - 1
+            total.add_(signs.mul_(scale))
+
+        return Message(torch.cat([bits, vector.abs().mean().view(1).view(torch.uint8)]), add)
+
+
+@dataclass(frozen=True)
+class Qsgd:
+    """Magnitudes rounded at random to whole parts of a block's norm (Alistarh et al. 2017, arXiv 1610.02132).
+
+    Right on average. Levels travel in 4 bits up to 7 of them, else in 8: without the paper's entropy code.
+
+    - levels: parts of the norm.
+    - block: coordinates that share a norm.
+    """
+
+    levels: int
+    block: int
+    worker: "Worker"
+    summable: bool = False
+
+    def encode(self, vector: torch.Tensor, *place: int) -> Message:
+        """Return signed levels and the blocks' norms; every rank draws its own roundings."""
+        generator = self.worker.generator(self.worker.rank, *place)
+        blocks = F.pad(vector, (0, -len(vector) % self.block)).view(-1, self.block)
+        norms = blocks.norm(dim=1, keepdim=True)
+        exact = torch.where(norms > 0, blocks.abs() / norms, 0.0) * self.levels
+        drawn = torch.rand(blocks.shape, generator=generator, device=vector.device, dtype=vector.dtype)
+        levels = (torch.floor(exact + drawn).clamp_(max=self.levels) * blocks.sign()).to(torch.int8)
+        flat = levels.flatten()
+        nibbles = self.levels <= 7 and len(flat) % 2 == 0
+        if nibbles:
+            flat = (flat[::2] & 15) | (flat[1::2] << 4)
+
+        def add(payload: torch.Tensor, total: torch.Tensor) -> None:
+            codes = payload[: len(flat)].view(torch.int8)
+            if nibbles:
+                codes = torch.stack([(codes << 4) >> 4, codes >> 4], dim=1)
+            scale = payload[len(flat) :].clone().view(vector.dtype).view(-1, 1) / self.levels
+            total.add_((codes.view(-1, self.block).to(vector.dtype) * scale).flatten()[: len(vector)])
+
+        return Message(torch.cat([flat.view(torch.uint8), norms.flatten().view(torch.uint8)]), add)
+
+
+def kept(size: int, density: float) -> int:
+    """Return how many of `size` coordinates are sent, at least one."""
+    return max(1, math.ceil(density * size))
+
+
+def pack(bits: torch.Tensor) -> torch.Tensor:
+    """Return bools [n] as bytes [ceil(n / 8)], the first in the lowest bit."""
+    weights = 1 << torch.arange(8, dtype=torch.uint8, device=bits.device)
+    padded = F.pad(bits.to(torch.uint8), (0, -len(bits) % 8)).view(-1, 8)
+    return (padded * weights).sum(dim=1, dtype=torch.uint8)
+
+
+def unpack(packed: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the first `size` bits of `pack`'s bytes as uint8 of 0 and 1; [..., bytes] -> [..., size]."""
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    return ((packed.unsqueeze(-1) >> places) & 1).flatten(-2)[..., :size]

@@ -1,0 +1,31 @@
+"""What a compressor remembers of every weight, as one vector a bucket."""
+
+import torch
+import torch.distributed as dist
+
+Bucket = dist.GradBucket  # pyright: ignore[reportPrivateImportUsage]
+
+
+class Memories:
+    """A vector beside each bucket, 0 at first.
+
+    DDP forms its buckets anew after the first step; what is remembered belongs to the weights, so it moves
+    with them.
+    """
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, tuple[list[int], torch.Tensor]] = {}
+        self._parts: dict[int, torch.Tensor] = {}  # views of the vectors, by the weight's id
+
+    def of(self, bucket: Bucket) -> torch.Tensor:
+        """Return the bucket's vector; change it in place."""
+        weights = bucket.parameters()
+        layout = [id(weight) for weight in weights]
+        known, vector = self._layouts.get(bucket.index(), ([], torch.empty(0)))
+        if known != layout:
+            parts = [self._parts.get(id(w), torch.zeros_like(w).flatten()) for w in weights]
+            vector = torch.cat(parts)
+            pieces = vector.split([len(part) for part in parts])
+            self._parts.update(zip(layout, pieces, strict=True))
+            self._layouts[bucket.index()] = layout, vector
+        return vector

@@ -1,0 +1,26 @@
+"""Models averaged with the neighbours in a graph instead of with all workers."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from mlbench.experiment.config import PositiveInt, Sync
+
+
+class Config(Sync):
+    """What conf/sync/decentralised.yaml holds."""
+
+    graph: Literal["ring", "torus", "exponential", "one_peer_exponential", "complete"]
+    compression: Literal["none", "topk", "randomk", "sign", "qsgd"]
+    consensus_lr: Annotated[float, Field(gt=0, le=1)]
+    density: Annotated[float, Field(gt=0, le=1)]
+    levels: Annotated[int, Field(ge=1, le=127)]
+    block: PositiveInt
+
+    @model_validator(mode="after")
+    def _compression_needs_one_graph(self) -> "Config":
+        if self.compression != "none" and self.graph == "one_peer_exponential":
+            raise ValueError(
+                "compression needs neighbours that stay the same, and graph=one_peer_exponential changes them"
+            )
+        return self

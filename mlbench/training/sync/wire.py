@@ -1,0 +1,92 @@
+"""The collectives of a sync strategy: the one place where the bytes on the wire are counted."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from mlbench.training.worker import Worker
+
+
+def all_reduce_bytes(size: int, workers: int) -> int:
+    """Return the bytes that each worker sends for a ring all-reduce of `size` bytes.
+
+    2 (k - 1) / k of them (Patarasuk and Yuan 2009), which no all-reduce can undercut. gloo and NCCL send that
+    much; MPI's libraries may choose another algorithm for short messages.
+    """
+    return 2 * (workers - 1) * size // workers
+
+
+class Wire:
+    """Collectives over all workers that count what this rank sends, without the headers of packets.
+
+    - sent: bytes so far.
+    """
+
+    def __init__(self, worker: "Worker") -> None:
+        self.rank, self.workers, self.timer = worker.rank, worker.world_size, worker.timer
+        self.sent = 0
+
+    @contextmanager
+    def stamped(self) -> Iterator[None]:
+        """Stamp what is in the context as communication that nothing hides."""
+        stamping = self.timer.stamping
+        launch = self.timer.bucket_launched() if stamping else None
+        yield
+        if stamping:
+            self.timer.bucket_reduced(launch)
+
+    def all_reduce(self, tensor: torch.Tensor) -> Any:
+        """Sum a tensor over the workers, in its place; return the work, which has begun."""
+        self.sent += all_reduce_bytes(tensor.nbytes, self.workers)
+        return dist.all_reduce(tensor, async_op=True)
+
+    def all_gather(self, tensor: torch.Tensor) -> tuple[list[torch.Tensor], Any]:
+        """Return the tensors of all ranks, in their order, and the work that fills them, which has begun."""
+        self.sent += (self.workers - 1) * tensor.nbytes
+        parts = [torch.empty_like(tensor) for _ in range(self.workers)]
+        return parts, dist.all_gather(parts, tensor, async_op=True)
+
+    def all_to_all(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Send row r of a tensor [workers, ...] to rank r; return what the ranks sent, in their order."""
+        self.sent += (self.workers - 1) * tensor.nbytes // self.workers
+        received = torch.empty_like(tensor)
+        dist.all_to_all_single(received, tensor)
+        return received
+
+    def exchange(self, tensor: torch.Tensor, to: Sequence[int], sources: Sequence[int]) -> list[torch.Tensor]:
+        """Send a tensor to the ranks `to`; return those of `sources`, in their order."""
+        self.sent += len(to) * tensor.nbytes
+        received = [torch.empty_like(tensor) for _ in sources]
+        operations = [dist.P2POp(dist.isend, tensor, rank) for rank in to]
+        operations += [
+            dist.P2POp(dist.irecv, into, rank) for into, rank in zip(received, sources, strict=True)
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        return received
+
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Replace every tensor by its mean over the workers, in one message."""
+        if not tensors:
+            return
+        flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
+        self.all_reduce(flat).wait()
+        flat /= self.workers
+        unflatten(flat, tensors)
+
+
+def unflatten(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copy the parts of a vector to the tensors that it is made of."""
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    with torch.no_grad():
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+def float_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the buffers that can be averaged: running statistics, no counts."""
+    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]

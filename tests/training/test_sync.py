@@ -1,0 +1,383 @@
+"""Every sync strategy beside a restatement in NumPy, over several steps, with real gloo processes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import restatements as numpy_of
+import torch
+from ranks import RankPool
+from torch import nn
+
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
+from mlbench.training.sync import codecs, strategy
+from mlbench.training.sync.decentralised import graphs
+from mlbench.training.worker import Worker
+
+STEPS = 7
+SEED = 11
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def pool(request: pytest.FixtureRequest) -> Iterator[RankPool]:
+    with RankPool(request.param) as ranks:
+        yield ranks
+
+
+class Pull(nn.Module):
+    """Weights whose gradient is themselves less a target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = torch.from_numpy(numpy_of.start())
+        parts = first.split([int(np.prod(shape)) for shape in numpy_of.SHAPES])
+        self.weights = nn.ParameterList(
+            [part.clone().view(shape) for part, shape in zip(parts, numpy_of.SHAPES, strict=True)]
+        )
+
+    def forward(self, target: torch.Tensor) -> torch.Tensor:
+        return (self.flat() - target).square().sum() / 2
+
+    def flat(self) -> torch.Tensor:
+        return torch.cat([weight.flatten() for weight in self.weights])
+
+
+def configured(worker: Worker, words: tuple[str, ...]) -> Worker:
+    return replace(worker, sync=compose([*words, "division=open"]).sync, seed=SEED)
+
+
+def train(worker: Worker, words: tuple[str, ...], *, steps: int = STEPS) -> tuple[Pull, strategy.Sync]:
+    model = Pull()
+    optimizer = torch.optim.SGD(model.parameters(), lr=numpy_of.LR, momentum=numpy_of.MOMENTUM)
+    sync = strategy.synchronise(model, optimizer, configured(worker, words))
+    pulls = torch.from_numpy(numpy_of.targets(worker.world_size, steps)[worker.rank])
+    for step, target in enumerate(pulls):
+        with sync.accumulating():  # two micro-batches, of which the first weighs 0.3
+            (0.3 * sync.module(target)).backward()
+        (0.7 * sync.module(target)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        sync.after_step(step)
+    return model, sync
+
+
+def weights(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[np.ndarray, int]]:
+    """Return this rank's weights after the steps and the bytes it sent, of every strategy."""
+    results = []
+    for words in commands:
+        model, sync = train(worker, words)
+        results.append((model.flat().detach().numpy(), sync.bytes_sent(STEPS)))
+    return results
+
+
+def drawn(shape: Any, *numbers: int, of: Callable[..., torch.Tensor]) -> np.ndarray:
+    """Return what a strategy draws at a place."""
+    return of(shape, generator=Worker(seed=SEED).generator(*numbers)).numpy()
+
+
+def uniform(shape: Any, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def in_bucket(vector: np.ndarray, step: int, *, back: bool = False) -> np.ndarray:
+    """Return the coordinates as DDP's bucket has them, the last weight first but in the first step."""
+    place = 5 if back else numpy_of.SIZE - 5
+    return vector if step == 0 else np.concatenate([vector[place:], vector[:place]])
+
+
+def qsgd(vector: np.ndarray, step: int, rank: int) -> np.ndarray:
+    blocks = drawn((-(-numpy_of.SIZE // 16), 16), rank, step, 0, of=uniform)
+    result = numpy_of.qsgd(in_bucket(vector, step), blocks.ravel(), levels=7, block=16)
+    return in_bucket(result, step, back=True)
+
+
+def random_coordinates(factor: float) -> Callable[[np.ndarray, int, int], np.ndarray]:
+    count = codecs.kept(numpy_of.SIZE, 0.2)
+
+    def compress(vector: np.ndarray, step: int, _: int) -> np.ndarray:
+        numbers = drawn(numpy_of.SIZE, step, 0, of=torch.randperm)[:count]
+        result = numpy_of.chosen(in_bucket(vector, step), numbers, factor)
+        return in_bucket(result, step, back=True)
+
+    return compress
+
+
+def top(vector: np.ndarray, *_: int) -> np.ndarray:
+    return numpy_of.top(vector, codecs.kept(numpy_of.SIZE, 0.1))
+
+
+def sign(vector: np.ndarray, *_: int) -> np.ndarray:
+    return numpy_of.sign(vector)
+
+
+def half(vector: np.ndarray, *_: int) -> np.ndarray:
+    return vector.astype(np.float16).astype(np.float64)
+
+
+def first_right(rank: int) -> np.ndarray:
+    generator = Worker(seed=SEED).generator(0)
+    return torch.randn(numpy_of.SHAPES[0][1], rank, generator=generator, dtype=torch.float64).numpy()
+
+
+COUNT = codecs.kept(numpy_of.SIZE, 0.2)
+FULL = numpy_of.SIZE * 8  # bytes of all gradients, float64
+
+
+def ring(size: int, k: int) -> int:
+    return 2 * (k - 1) * size // k
+
+
+# Words, what NumPy does, and what a rank sends a step with k workers.
+Case = tuple[tuple[str, ...], Callable[[int], np.ndarray], Callable[[int], int]]
+CASES: list[Case] = []
+
+
+def case(
+    *words: str,
+    sent: Callable[[int], int],
+    combine: Callable[[], Callable] | None = None,
+    after: Callable[[int], Callable] | None = None,
+) -> None:
+    def expected(workers: int) -> np.ndarray:
+        changes: dict[str, Any] = {"combine": combine()} if combine else {}
+        changes |= {"after": after(workers)} if after else {}
+        return numpy_of.train(workers, STEPS, **changes)
+
+    CASES.append((words, expected, sent))
+
+
+def averaged() -> Callable:
+    return numpy_of.mean
+
+
+case("sync=ddp", combine=averaged, sent=lambda k: ring(FULL, k))
+case("sync=all_reduce", combine=averaged, sent=lambda k: ring(FULL, k))
+layers = ("sync=all_reduce", "sync.message=layer")
+case(*layers, combine=averaged, sent=lambda k: ring(96 * 8, k) + ring(5 * 8, k))
+case(
+    "sync=all_reduce",
+    "sync.quantity=weights",
+    after=lambda _: numpy_of.mean,
+    sent=lambda k: ring(FULL, k),
+)
+for memory in ("none", "error_feedback", "ef21"):
+    words = ("sync=compression", f"sync.memory={memory}")
+    case(
+        *words,
+        "sync.method=topk",
+        "sync.density=0.1",
+        combine=lambda memory=memory: numpy_of.compressed(top, memory),
+        sent=lambda k: (k - 1) * (8 + 4) * codecs.kept(numpy_of.SIZE, 0.1),
+    )
+    factor = numpy_of.SIZE / COUNT if memory == "none" else 1.0
+    case(
+        *words,
+        "sync.method=randomk",
+        "sync.density=0.2",
+        combine=lambda memory=memory, factor=factor: numpy_of.compressed(random_coordinates(factor), memory),
+        sent=lambda k: ring(8 * COUNT, k),
+    )
+    case(
+        *words,
+        "sync.method=sign",
+        combine=lambda memory=memory: numpy_of.compressed(sign, memory),
+        sent=lambda k: (k - 1) * (-(-numpy_of.SIZE // 8) + 8),
+    )
+case(
+    "sync=compression",
+    "sync.method=qsgd",
+    "sync.levels=7",
+    "sync.block=16",
+    combine=lambda: numpy_of.compressed(qsgd, "none"),
+    sent=lambda k: (k - 1) * (-(-numpy_of.SIZE // 16) * (8 + 8)),  # 16 coordinates of 4 bits, and a norm
+)
+for feedback in ("error_feedback", "none"):
+    case(
+        "sync=compression",
+        "sync.method=powersgd",
+        "sync.rank=2",
+        f"sync.memory={feedback}",
+        combine=lambda feedback=feedback: numpy_of.powersgd(
+            first_right(2), 2, feedback=feedback == "error_feedback"
+        ),
+        sent=lambda k: ring(8 * (12 * 2 + 5), k) + ring(8 * 8 * 2, k),
+    )
+
+
+def local(*words: str, sent: Callable[[int], int], **settings: Any) -> None:
+    def expected(workers: int) -> np.ndarray:
+        values = {"start_step": 0, "lr": 1.0, "momentum": 0.0, "nesterov": False} | settings
+        combine, after = numpy_of.outer(**values)
+        return numpy_of.train(workers, STEPS, combine=combine, after=after)
+
+    CASES.append((("sync=local_sgd", *words), expected, sent))
+
+
+local("sync.every=1", every=1, sent=lambda k: ring(FULL, k))
+local("sync.every=3", every=3, sent=lambda k: 2 * ring(FULL, k) / STEPS)
+words = ("sync.every=2", "sync.start_step=2")  # averages in steps 0 and 1, and after 3 and 5
+local(*words, every=2, start_step=2, sent=lambda k: 4 * ring(FULL, k) / STEPS)
+for nesterov in (False, True):
+    words = ("sync.outer_lr=0.7", "sync.outer_momentum=0.9", f"sync.nesterov={nesterov}", "sync.every=2")
+    changes = {"every": 2, "lr": 0.7, "momentum": 0.9, "nesterov": nesterov}
+    local(*words, sent=lambda k: 3 * ring(FULL, k) / STEPS, **changes)
+local(
+    *words,
+    "sync.start_step=3",
+    start_step=3,
+    sent=lambda k: 5 * ring(FULL, k) / STEPS,
+    **changes,
+)
+for graph in numpy_of.SENDERS:
+    for lr in (1.0, 0.5):
+        CASES.append(
+            (
+                ("sync=decentralised", f"sync.graph={graph}", f"sync.consensus_lr={lr}"),
+                lambda k, graph=graph, lr=lr: numpy_of.train(k, STEPS, after=numpy_of.gossip(graph, k, lr)),
+                lambda k, graph=graph: FULL * len(numpy_of.SENDERS[graph][k][0][0]),
+            )
+        )
+    if graph != "one_peer_exponential":
+        words = ("sync=decentralised", f"sync.graph={graph}", "sync.consensus_lr=0.3", "sync.density=0.1")
+        CASES.append(
+            (
+                (*words, "sync.compression=topk"),
+                lambda k, graph=graph: numpy_of.train(k, STEPS, after=numpy_of.choco(graph, k, 0.3, top)),
+                lambda k, graph=graph: (
+                    len(numpy_of.SENDERS[graph][k][0][0]) * (8 + 4) * codecs.kept(numpy_of.SIZE, 0.1)
+                ),
+            )
+        )
+
+
+def test_strategies_do_what_numpy_does(pool: RankPool) -> None:
+    """Weights of every rank after seven steps, in float64, and what it sent."""
+    cases = [case for case in CASES if pool.workers == 4 or "sync.graph=torus" not in case[0]]
+    ranks = pool.run(weights, [words for words, _, _ in cases])
+    for number, (words, expected, sent) in enumerate(cases):
+        found = np.stack([rank[number][0] for rank in ranks])
+        np.testing.assert_allclose(found, expected(pool.workers), rtol=1e-10, atol=1e-10, err_msg=str(words))
+        assert {rank[number][1] for rank in ranks} == {round(STEPS * sent(pool.workers))}, words
+
+
+@pytest.mark.parametrize(("method", "bits"), [("fp16", 10), ("bf16", 7)])
+def test_half_precision_is_the_mean_to_its_mantissa_at_half_the_bytes(
+    pool: RankPool, method: str, bits: int
+) -> None:
+    ranks = pool.run(weights, [("sync=compression", f"sync.method={method}")])
+    expected = numpy_of.train(pool.workers, STEPS, combine=numpy_of.mean)
+    for ((found, sent),) in ranks:
+        # Sums of a few numbers of magnitude 4, rounded each time; momentum adds up to ten steps of them.
+        np.testing.assert_allclose(found, expected[0], atol=4 * 2.0**-bits)
+        assert np.abs(found - expected[0]).max() > 2.0 ** -(bits + 8)  # it was rounded
+        assert sent == STEPS * ring(numpy_of.SIZE * 2, pool.workers)
+
+
+def majority(worker: Worker, votes: np.ndarray) -> np.ndarray:
+    """Return the gradient after a majority vote on this rank's signs."""
+    weight = nn.Parameter(torch.zeros(votes.shape[1]))
+
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, direction: torch.Tensor) -> torch.Tensor:
+            return self.weight @ direction
+
+    model = Flat()
+    words = ("sync=compression", "sync.method=sign_majority")
+    sync = strategy.synchronise(model, torch.optim.SGD([weight], lr=0.1), configured(worker, words))
+    sync.module(torch.from_numpy(votes[worker.rank])).backward()
+    assert weight.grad is not None
+    part = -(-votes.shape[1] // (8 * worker.world_size))  # bytes of the bits that a rank counts
+    assert sync.bytes_sent(1) == 2 * (worker.world_size - 1) * part
+    return weight.grad.numpy()
+
+
+def test_the_majority_decides_and_coins_decide_ties(pool: RankPool) -> None:
+    size = 1001
+    votes = np.random.default_rng(1).normal(size=(pool.workers, size)).astype(np.float32)
+    found = pool.run(majority, votes)
+    total = np.sign(votes).sum(axis=0)
+    for each in found:
+        np.testing.assert_array_equal(each, found[0])
+        np.testing.assert_array_equal(each[total != 0], np.sign(total[total != 0]))
+    ties = found[0][total == 0]
+    assert set(ties) == {-1.0, 1.0} and abs(ties.mean()) < 5 / np.sqrt(len(ties))
+
+
+def validated(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[np.ndarray, ...]]:
+    """Return weights before, while and after a validation, of every strategy."""
+    results = []
+    for words in commands:
+        model, sync = train(worker, words, steps=5)
+        seen = [model.flat().detach().numpy().copy()]
+        with torch.no_grad():
+            for change in (sync.before_validation, sync.after_validation):
+                change()
+                seen.append(model.flat().numpy().copy())
+        results.append(tuple(seen))
+    return results
+
+
+def test_a_validation_sees_the_mean_of_models_that_differ_and_changes_none(pool: RankPool) -> None:
+    commands = [("sync=local_sgd", "sync.every=3"), ("sync=decentralised", "sync.consensus_lr=0.5")]
+    for ranks in zip(*pool.run(validated, commands), strict=True):
+        before, during, after = (np.stack(each) for each in zip(*ranks, strict=True))
+        assert np.ptp(before, axis=0).max() > 0.01
+        np.testing.assert_allclose(during, numpy_of.mean(before), rtol=1e-12)
+        np.testing.assert_array_equal(after, before)
+
+
+def test_the_one_peer_graph_gives_the_exact_mean_after_two_exchanges_of_four() -> None:
+    product = numpy_of.mixing("one_peer_exponential", 4, 1) @ numpy_of.mixing("one_peer_exponential", 4, 0)
+    np.testing.assert_allclose(product, np.full((4, 4), 0.25), rtol=1e-15)
+
+
+@pytest.mark.parametrize("graph", ["ring", "torus", "exponential", "one_peer_exponential", "complete"])
+@pytest.mark.parametrize("workers", [2, 3, 4, 6, 7, 8, 12, 16])
+def test_every_graph_averages_without_a_drift(graph: str, workers: int) -> None:
+    """Rows and columns sum to 1 as all have as many senders as receivers; all hear of all in the end."""
+    if graph == "torus" and workers in (2, 3, 7):
+        with pytest.raises(UserError, match=f"{workers} workers make no torus"):
+            graphs.receivers(graph, 0, workers, 0)
+        return
+    reached = np.eye(workers, dtype=int)
+    for step in range(2 * workers):
+        sides = [
+            (graphs.receivers(graph, r, workers, step), graphs.senders(graph, r, workers, step))
+            for r in range(workers)
+        ]
+        assert len({len(side) for pair in sides for side in pair}) == 1
+        heard = np.eye(workers, dtype=int)
+        for rank, (_, senders) in enumerate(sides):
+            assert rank not in senders and len(set(senders)) == len(senders)
+            heard[rank, senders] = 1
+        reached = np.minimum(heard @ reached, 1)
+    assert reached.all()
+
+
+def test_a_memory_that_a_method_lacks_is_refused() -> None:
+    with pytest.raises(UserError, match="method=qsgd has memory=none, not ef21"):
+        compose(["sync=compression", "sync.method=qsgd", "sync.memory=ef21", "division=open"])
+
+
+@pytest.mark.parametrize("levels", [7, 8, 127])
+def test_qsgd_is_right_on_average_and_never_off_by_a_level(levels: int) -> None:
+    vector = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    codec = codecs.Qsgd(levels, 100, Worker(seed=1))
+    total = torch.zeros(1000)
+    for draw in range(400):
+        message = codec.encode(vector, draw)
+        once = torch.zeros(1000)
+        message.add(message.payload, once)
+        norms = vector.view(-1, 100).norm(dim=1).repeat_interleave(100)
+        assert ((once - vector).abs() <= norms / levels * 1.0001).all()
+        total += once
+    assert len(message.payload) == (500 if levels <= 7 else 1000) + 4 * 10
+    spread = vector.view(-1, 100).norm(dim=1).max() / levels / 2 / 20  # half a level over sqrt(400)
+    assert (total / 400 - vector).abs().max() < 5 * spread
