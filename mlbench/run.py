@@ -8,7 +8,7 @@ import yaml
 from mlbench.experiment import clock, config
 from mlbench.experiment.errors import UserError
 from mlbench.launch import execute, signals
-from mlbench.terminal import help
+from mlbench.terminal import help, streams
 from mlbench.terminal.args import (
     BEFORE,
     CONFIG_DIR,
@@ -31,7 +31,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(args: Args) -> int:
     command_started = clock.process_start()
-    signals.open_standard_streams()
     signals.exit_with_parent()
     check_overrides(args.arguments)
     experiment = config.compose(args.arguments)
@@ -48,7 +47,7 @@ def _run(args: Args) -> int:
         return OK
     record = execute.execute(experiment, begun=command_started, overrides=args.arguments)
     code = {"interrupted": INTERRUPTED, "failed": FAILED, "diverged": FAILED}.get(record.status, OK)
-    return FAILED if signals.discarded and code == OK else code
+    return FAILED if streams.discarded and code == OK else code
 
 
 def _manifest(experiment: config.Experiment, words: Sequence[str]) -> str:

@@ -67,6 +67,9 @@ def test_a_flow_that_was_killed_resumes_without_repeating_a_run(
         "MLBENCH_OUTPUT_ROOT": str(tmp_path),
         "MLBENCH_DATA_ROOT": str(data_root),
     }
+    data = manifest_hash(registry.load("logreg").prepare(config.compose(TINY).task, data_root))
+    done: dict[str, Any] = {"status": "completed", "goal": None, "time_to_accuracy": None, "data_hash": data}
+    measured(tmp_path, *TINY, seed=1, **done)
     plan(tmp_path, *TINY, seeds=(1, 2))
     log = study.folder(tmp_path, "tiny") / study.LOG
 
@@ -74,8 +77,8 @@ def test_a_flow_that_was_killed_resumes_without_repeating_a_run(
         return sum(event["key"] == kind for event in events.read(log)) if log.exists() else 0
 
     killed = flow("scaling", "run", "--study", "tiny", environment=environment)
-    until(lambda: count(study.STARTED) == 2 or killed.poll() is not None)
-    assert count(study.ENDED) == 1
+    until(lambda: count(study.STARTED) == 1 or killed.poll() is not None)
+    assert count(study.ENDED) == 0
     run = next(e["value"]["pid"] for e in reversed(events.read(log)) if e["key"] == study.STARTED)
     os.kill(killed.pid, signal.SIGKILL)
     until(lambda: not psutil.pid_exists(run) or psutil.Process(run).status() == psutil.STATUS_ZOMBIE)

@@ -12,6 +12,9 @@ from typing import Any
 from mlbench.training.worker import Worker, control_group
 
 TIMEOUT_S = 300  # s, for ranks that wait for one another; a slow machine is no failure
+# Imported once, by a server that every rank is forked from: each rank of its own took seconds for it.
+IMPORTED = ["torch.distributed", "torch._dynamo", "mlbench.tasks.registry", "mlbench.training.loop"]
+IMPORTED += ["mlbench.training.sync.ddp.torch", "mlbench.experiment.config", "mlbench.datasets.arrow"]
 
 
 class RankPool:
@@ -59,7 +62,8 @@ class RankPool:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(IMPORTED)
         self._answers = context.Queue()
         for rank in range(self.workers):
             calls = context.Queue()

@@ -29,7 +29,7 @@ from mlbench.launch.failures import WorkersFailed
 from mlbench.launch.watch import Watch
 from mlbench.launch.worker_process import WorkerSpec
 from mlbench.tasks import registry
-from mlbench.terminal import live_view, show
+from mlbench.terminal import live_view, show, streams
 from mlbench.tracking import cache, uploader
 
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
@@ -142,7 +142,7 @@ def _show(record: Record, folder: Path, where: str | None, tracking_uri: str) ->
     except BrokenPipeError:
         raise  # its reader has seen enough
     except Exception as error:
-        signals.discard(sys.stdout)
+        streams.discard(sys.stdout)
         with suppress(OSError, ValueError):
             print(f"mlbench: cannot show the result card ({error}); the run is in {folder}", file=sys.stderr)
 

@@ -2,14 +2,12 @@
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from contextlib import contextmanager
+from typing import Any
 
 PARENT_PID = "MLBENCH_PARENT"  # environment variable: the process without which a command must not go on
-discarded: list[TextIO] = []  # what was written to these is lost
 PARENT_POLL_S = 0.5  # s between two looks whether it lives
 
 
@@ -29,26 +27,6 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def open_standard_streams() -> None:
-    """Give a command that was started with a closed stdin, stdout or stderr an empty one in its place.
-
-    The next file that is opened would get its number, and whatever prints would write into it.
-    """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
-            setattr(sys, name, os.fdopen(number, mode))
-
-
-def discard(stream: TextIO) -> None:
-    """Send what is still written to a stream that is full or broken nowhere, so that no exit fails on it."""
-    discarded.append(stream)
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def exit_with_parent() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import mlbench
 from mlbench.experiment import config, overrides
 from mlbench.experiment.errors import UserError, suggest
+from mlbench.terminal import streams
 
 OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as shells expect
 WIDTH = 79  # columns of the help; fits a terminal of 80
@@ -131,6 +132,7 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
 
     0: done. 1: it ran, and the answer is no. 2: a mistake, in one sentence. 130: interrupted.
     """
+    streams.open_standard_streams()
     try:
         with ignore_broken_pipe():
             if not argv and not command.empty:
@@ -147,9 +149,7 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
         return USER_ERROR
     except OSError as error:
         if error.errno == errno.ENOSPC and error.filename is None:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # or Python's exit fails on it, too
+            streams.discard(sys.stdout)
             print("mlbench: the output cannot be written: no space left on device", file=sys.stderr)
             return FAILED
         if error.filename is None:
@@ -172,7 +172,7 @@ def ignore_broken_pipe() -> Iterator[None]:
         stdout.register(sys.stdout.fileno(), 0)
         if not any(event & select.POLLERR for _, event in stdout.poll(0)):
             raise  # another pipe or socket broke
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.discard(sys.stdout)
 
 
 def _path_error(error: OSError, argv: Sequence[str]) -> str:

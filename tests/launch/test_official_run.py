@@ -69,16 +69,14 @@ def test_an_untampered_run_is_official_and_its_forgeries_are_not(tmp_path: Path)
     assert found is not None and found.data_hash == arrow.manifest_hash(folder)
     other = tmp_path / "other"
     published(other, rows=512)
+    task = copy / "conf/task/logreg.yaml"
+    task.write_text(task.read_text().replace("official: 89", "official: 60"))
     found, shown = run(copy, other, tmp_path / "runs-other", ONEDNN_DEFAULT_FPMATH_MODE="BF16")
     told = " ".join(reasons(found))
     assert "official yes" not in shown
     assert "the rows of the data set" in told and "the prepared files of the data set" in told
-    assert "ONEDNN_DEFAULT_FPMATH_MODE=BF16 lowers the precision" in told
-    task = copy / "conf/task/logreg.yaml"
-    task.write_text(task.read_text().replace("official: 89", "official: 60"))
-    found, _ = run(copy, data, tmp_path / "runs-recipe")
-    told = " ".join(reasons(found))
     assert "the recipe or a goal of logreg" in told and "the sources are not those" in told
+    assert "ONEDNN_DEFAULT_FPMATH_MODE=BF16 lowers the precision" in told
     path = folder / "train.arrow"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1

@@ -93,15 +93,16 @@ def test_the_same_seed_is_not_measured_again(
     assert len(list(run.output.glob("*/record.json"))) == before
 
 
-def test_more_workers_than_cpus_run_and_are_marked(
+def test_more_workers_than_cpus_are_marked_and_a_loss_that_is_not_finite_ends_as_diverged(
     kept_ray: dict[str, str], tmp_path: Path, data_root: Path
 ) -> None:
     workers = usable_cpus() + 1
-    run = Run(kept_ray, tmp_path, data_root, "task=logreg", f"workers={workers}")
+    words = ("task=logreg", f"workers={workers}", "division=open", "task.lr=1e38", "task.l2=1.0")
+    run = Run(kept_ray, tmp_path, data_root, *words)
     code, output = run.finish()
-    assert code == 0, output
+    assert code == 1, output
     record = run.record()
-    assert record.oversubscribed and record.workers == workers and record.status == "goal_reached"
+    assert record.oversubscribed and record.workers == workers and record.status == "diverged"
     assert "oversubscribed" in output and "no speed-up" in " ".join(output.split())
 
 

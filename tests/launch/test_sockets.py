@@ -44,7 +44,8 @@ def test_a_local_run_listens_on_loopback_alone(
         found = set(listening(kept_ray))
     finally:
         run.process.terminate()
-        run.finish()
+        code, output = run.finish()
+    assert code == 130 and run.record().status == "interrupted", output
     assert {address for _, address in found} <= {"127.0.0.1", "::1"}, sorted(found)
     names = " ".join(name for name, _ in found)
     assert all(name in names for name in ("gcs_server", "raylet", "python", "ray::RayTrainW")), names

@@ -14,18 +14,22 @@ from mlbench.experiment import record
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-def test_nothing_relies_on_assert(tmp_path: Path, data_root: Path) -> None:
-    """A whole run with a Ray of its own, whose workers have no asserts either."""
+def test_a_run_whose_output_is_full_and_that_has_no_asserts_stays_what_it_is(
+    tmp_path: Path, data_root: Path
+) -> None:
+    """On a Ray of its own, so that its workers have no asserts either."""
     environment = {**os.environ, "PYTHONOPTIMIZE": "1", CACHE: str(tmp_path / "cache")}
     words = ["task=logreg", "workers=2", f"output_root={tmp_path / 'runs'}", f"data_root={data_root}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mlbench.run", *words],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mlbench.run", *words],
+            cwd=ROOT, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240,
+        )  # fmt: skip
     (path,) = (tmp_path / "runs").glob("*/record.json")
     found = record.load(path)
-    assert found.status == "goal_reached" and found.time_to_accuracy and "Traceback" not in done.stderr
+    assert (found.status, found.error) == ("goal_reached", None) and found.time_to_accuracy
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "cannot show the result card" in done.stderr and path.parent.name in done.stderr
 
 
 def test_every_mistake_is_told_without_asserts_too() -> None:
@@ -48,17 +52,9 @@ def test_a_full_standard_output_is_a_sentence(words: tuple[str, ...]) -> None:
     assert done.stderr == "mlbench: the output cannot be written: no space left on device\n"
 
 
-def test_a_run_whose_output_is_full_stays_what_it_is_and_says_so(
-    kept_ray: dict[str, str], tmp_path: Path, data_root: Path
-) -> None:
-    words = ["task=logreg", "workers=1", f"output_root={tmp_path}", f"data_root={data_root}"]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "mlbench.run", *words],
-            cwd=ROOT, env=kept_ray, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240,
-        )  # fmt: skip
-    (path,) = tmp_path.glob("*/record.json")
-    found = record.load(path)
-    assert (found.status, found.error) == ("goal_reached", None)
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert "cannot show the result card" in done.stderr and path.parent.name in done.stderr
+@pytest.mark.parametrize("words", [("mlbench.data", "list"), ("mlbench.run", "--cfg", "job")])
+def test_a_command_without_standard_streams_is_no_traceback(words: tuple[str, ...]) -> None:
+    command = f"{sys.executable} -m {' '.join(words)}"
+    for closed in ("<&- >&-", "<&- >&- 2>&-"):
+        done = subprocess.run(f"{command} {closed}", shell=True, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), closed
