@@ -7,7 +7,7 @@ import yaml
 
 from mlbench.experiment import clock, config
 from mlbench.experiment.errors import UserError
-from mlbench.launch import execute, signals
+from mlbench.launch import execute, signals, submitted
 from mlbench.terminal import help, streams
 from mlbench.terminal.args import (
     BEFORE,
@@ -45,8 +45,21 @@ def _run(args: Args) -> int:
 
         print("\n".join(preview.run(experiment, args.arguments)))
         return OK
-    record = execute.execute(experiment, begun=command_started, overrides=args.arguments)
-    code = {"interrupted": INTERRUPTED, "failed": FAILED, "diverged": FAILED}.get(record.status, OK)
+    name = experiment.cluster.name
+    if submitted.takes(name):
+        settings = submitted.Settings.parse(args.settings)
+        record = submitted.execute(
+            experiment, begun=command_started, overrides=args.arguments, settings=settings
+        )
+        if record is None:
+            return OK  # detached
+    elif changed := [word for word, (default, _) in SETTINGS.items() if args.settings[word] != default]:
+        hint = "cluster=kuberay does"
+        raise UserError(f"cluster={name} does not take {', '.join(changed)}", hint=hint)
+    else:
+        record = execute.execute(experiment, begun=command_started, overrides=args.arguments)
+    failed = dict.fromkeys(("failed", "preempted", "diverged"), FAILED)
+    code = ({"interrupted": INTERRUPTED} | failed).get(record.status, OK)
     return FAILED if streams.discarded and code == OK else code
 
 
@@ -78,9 +91,9 @@ CLOSING = (
     ),
     (
         "exit codes",
-        "0: measured, whether or not the goal was reached. 1: the run failed or diverged, or its result "
-        "could not be shown. 2: a mistake in the command, or a cluster too small for it, reported before any "
-        "worker trains. 130: interrupted.",
+        "0: measured, whether or not the goal was reached. 1: the run failed, diverged or was preempted, or "
+        "its result could not be shown. 2: a mistake in the command, or a cluster too small for it, reported "
+        "before any worker trains. 130: interrupted.",
     ),
     (
         "see also",
@@ -89,6 +102,11 @@ CLOSING = (
         "mlbench.data --help (data sets), python -m mlbench.cluster --help (a persistent Ray).",
     ),
 )
+SETTINGS = {
+    "detach": ("false", "true: return once the run is submitted to its cluster (kuberay)"),
+    "attach": ("", "follow the run of this name, which was submitted before; its own words are not repeated"),
+    "retries": ("0", "start a run that lost a spot node anew, as another run, so many times (kuberay)"),
+}
 COMMAND = Command(
     "run",
     "Train one task on several workers with Ray Train until it reaches its goal, measure where the time "
@@ -98,6 +116,7 @@ COMMAND = Command(
             _run,
             "one run",
             arguments="[name=value ...]",
+            settings=SETTINGS,
             overrides=True,
             options={
                 **BEFORE,

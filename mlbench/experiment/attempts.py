@@ -8,7 +8,8 @@ was run, and no attempt is hidden:
 - Of several finished attempts the middle one by time counts (missed goals last; of an even number the slower
   of the two in the middle), so that repeating a seed makes a point neither larger nor faster.
 - A run with profile=N is no attempt: torch.profiler slowed it.
-- An interrupted attempt is no result. A trial that was only interrupted is not in n; it stands beside it.
+- An interrupted or preempted attempt is no result. A trial that has no other is not in n; it stands beside
+  it.
 """
 
 import math
@@ -65,8 +66,8 @@ def _time(run: Record) -> tuple[float, float, str]:
 def beside(records: Sequence[Record]) -> str:
     """Return what stands beside n, e.g. "1 failed, 2 interrupted, 1 repeated"; "" where all counted.
 
-    Failed are all attempts that failed, interrupted those of no result, repeated the finished runs of a seed
-    beyond its first.
+    Failed are all attempts that failed, interrupted and preempted those of no result, repeated the finished
+    runs of a seed beyond its first.
     """
     trials = by_seed(records)
     runs = [run for trial in trials for run in trial.runs]
@@ -74,6 +75,7 @@ def beside(records: Sequence[Record]) -> str:
     numbers = {
         "failed": sum(run.status == "failed" for run in runs),
         "interrupted": sum(run.status == "interrupted" for run in runs),
+        "preempted": sum(run.status == "preempted" for run in runs),
         "repeated": repeated,
     }
     parts = [f"{number} {word}" for word, number in numbers.items() if number]

@@ -22,6 +22,7 @@ from mlbench.experiment.record import (
     RunEnd,
     RunStart,
     Startup,
+    Submission,
     Validation,
     WorkerResult,
 )
@@ -47,6 +48,9 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
     validations = [validation for validation, _ in measured]
     per_rank = [list(rank) for rank in zip(*(ranks for _, ranks in measured), strict=True)]
     status, error = _status(end, result, validations, experiment.target)
+    submission = _submission(log)
+    if submission and submission.preempted and status not in FINISHED:
+        status, error = "preempted", submission.preempted
     reached = validations[-1].elapsed if status == "goal_reached" else None
     wall = end.ended - start.begun
     restarts = _restarts(log, status)
@@ -74,7 +78,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         imported=start.imported is not None,
         run_id=start.run_id,
         key=start.key,
-        command=start.command,
+        command=submission.command if submission else start.command,
         mlbench=start.mlbench,
         experiment=experiment,
         deviations=start.deviations,
@@ -128,6 +132,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         table=result.table,
         profile=result.profile,
         ray=end.ray,
+        submission=submission,
         **totals,
     )
 
@@ -183,6 +188,11 @@ def worker_result(log: Log) -> WorkerResult | None:
     """Return what the workers reported at their end; None where they did not get there."""
     values = [event["value"] for event in log if event["key"] == "worker_result"]
     return WorkerResult.model_validate(values[0]) if values else None
+
+
+def _submission(log: Log) -> Submission | None:
+    values = [event["value"] for event in log if event["key"] == "submission"]
+    return Submission.model_validate(values[-1]) if values else None
 
 
 def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:

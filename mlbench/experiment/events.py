@@ -30,6 +30,11 @@ def append(path: Path, key: str, value: Any, *, kind: Kind = "POINT_IN_TIME", **
         "value": value,
         "metadata": metadata,
     }
+    copy(path, event)
+
+
+def copy(path: Path, event: dict[str, Any]) -> None:
+    """Write an event that another log has, as it is; raises as `append` does."""
     line = (json.dumps(event, allow_nan=False, default=str) + "\n").encode()
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)

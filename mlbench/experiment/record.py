@@ -28,6 +28,7 @@ STATUSES = (
     "diverged",
     "failed",
     "interrupted",
+    "preempted",  # its cluster took a node from it, so it says nothing about the experiment
 )
 FINISHED = ("goal_reached", "goal_not_reached", "completed", "diverged")
 Status = Annotated[str, Field(pattern=f"^({'|'.join(STATUSES)})$")]
@@ -221,6 +222,20 @@ class RayIds(Values):
     node_ids: list[str] = []
 
 
+class Submission(Values):
+    """How a cluster carried out a run that was submitted to it: the value of the log's `submission`."""
+
+    name: str  # of the RayJob
+    namespace: str
+    command: str  # that submitted it, without credentials
+    image: str | None = None
+    ray_cluster: str | None = None
+    created: str | None = None  # ISO 8601, by the cluster's clock
+    started: str | None = None  # ISO 8601, when the command began in the cluster
+    pods: list[dict[str, str]] = []  # of Ray: node, zone, machine type, topology domain
+    preempted: str | None = None  # why the run was, one sentence
+
+
 class RunStart(Values):
     """What is known when a run begins: the value of the log's `run_configuration`."""
 
@@ -338,6 +353,7 @@ class Record(Values):
     data_hash: str | None  # of the prepared data set's manifest and content
     data_rows: dict[str, int] = {}  # by split
     ray: RayIds
+    submission: Submission | None = None  # None: the command ran on the cluster itself
     table: list[Row]  # of tasks that measure without training
     profile: Profile | None = None  # None: no profile=N, or too few steps for its warm-up
 

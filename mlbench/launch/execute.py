@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import mlbench
 from mlbench.clusters import connection as clusters
@@ -16,7 +17,7 @@ from mlbench.clusters import node, persistent, placement
 from mlbench.clusters.connection import Connection
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
-from mlbench.experiment import clock, events, identity, provenance
+from mlbench.experiment import clock, events, identity, provenance, stream
 from mlbench.experiment.build_record import build_record, worker_result
 from mlbench.experiment.config import Experiment, TrainingConfig
 from mlbench.experiment.credentials import without_credentials
@@ -25,6 +26,7 @@ from mlbench.experiment.noise import Interference
 from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart
 from mlbench.launch import signals
 from mlbench.launch.driver import run_workers
+from mlbench.launch.event_stream import EventStream
 from mlbench.launch.failures import WorkersFailed
 from mlbench.launch.watch import Watch
 from mlbench.launch.worker_process import WorkerSpec
@@ -49,11 +51,26 @@ def execute(
     that another run on this machine was waited for.
     """
     begun = begun or clock.wall()
-    if experiment.seed is not None and not experiment.force:
-        cached = find_cached(experiment)
-        if cached is not None:
-            show.reused(cached, experiment)
-            return cached
+    cached = reused(experiment)
+    if cached is not None:
+        return cached
+    experiment, seed = resolved(experiment)
+    with _machine(experiment) as lock, signals.interruptible():
+        return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock)
+
+
+def reused(experiment: Experiment) -> Record | None:
+    """Show the finished run that stands for the experiment, and return its record; None without one."""
+    if experiment.seed is None or experiment.force:
+        return None
+    cached = find_cached(experiment)
+    if cached is not None:
+        show.reused(cached, experiment)
+    return cached
+
+
+def resolved(experiment: Experiment) -> tuple[Experiment, int]:
+    """Return the experiment with absolute paths, and its seed; UserError where it cannot be measured."""
     seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
     experiment = experiment.model_copy(
         update={
@@ -69,8 +86,7 @@ def execute(
     if clusters.shares_files(experiment):
         placement.require_room(experiment)
     check_data(experiment)
-    with _machine(experiment) as lock, signals.interruptible():
-        return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock)
+    return experiment, seed
 
 
 @contextmanager
@@ -104,12 +120,44 @@ def _recorded(
 ) -> Record:
     """Measure, and leave a folder with the event log and the record, however it ends."""
     begun += lock.waited_s if lock else 0.0
-    folder = _folder(experiment, seed, begun)
+    folder = new_folder(experiment, seed, begun)
     log = folder / events.NAME
-    start = RunStart(
+    start = run_start(experiment, folder, seed=seed, begun=begun, overrides=overrides)
+    submitted = bool(os.environ.get(stream.VARIABLE))
+    display = EventStream(log) if submitted else live_view.RunView(experiment, seed, command_started=begun)
+    # It takes the run before anybody can find it in its log.
+    mlflow = uploader.MlflowUploader(folder, experiment.store)
+    events.append(log, "run_configuration", start.model_dump(mode="json"))
+    mlflow.start()
+    end, exception = _measure(experiment, seed=seed, display=display, folder=folder, lock=lock)
+    events.append(log, "run_result", end.model_dump(mode="json"))
+    record = build_record(events.read(log))
+    record.save(folder)
+    events.append(log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
+    aborting = exception is not None or record.status == "interrupted"
+    where = mlflow.finish(wait=ABORT_STORE_WAIT_S if aborting else STORE_WAIT_S)
+    if isinstance(display, EventStream):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            display.end()
+    if exception is not None:
+        raise exception
+    show_card(record, folder, where, experiment.store)
+    return record
+
+
+def command(overrides: Sequence[str]) -> str:
+    """Return the command line that a record names, without credentials."""
+    return without_credentials(shlex.join(["python", "-m", "mlbench.run", *overrides]))
+
+
+def run_start(
+    experiment: Experiment, folder: Path, *, seed: int, begun: float, overrides: Sequence[str]
+) -> RunStart:
+    """Return what is known when a run begins in this process."""
+    return RunStart(
         run_id=folder.name,
         key=identity.key(experiment),
-        command=without_credentials(shlex.join(["python", "-m", "mlbench.run", *overrides])),
+        command=command(overrides),
         mlbench=mlbench.__version__,
         experiment=experiment,
         seed=seed,
@@ -118,24 +166,9 @@ def _recorded(
         warnings=node.warnings(before_run=True),
         software=provenance.software(),
     )
-    # It takes the run before anybody can find it in its log.
-    mlflow = uploader.MlflowUploader(folder, experiment.store)
-    events.append(log, "run_configuration", start.model_dump(mode="json"))
-    mlflow.start()
-    end, exception = _measure(experiment, seed=seed, begun=begun, folder=folder, lock=lock)
-    events.append(log, "run_result", end.model_dump(mode="json"))
-    record = build_record(events.read(log))
-    record.save(folder)
-    events.append(log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
-    aborting = exception is not None or record.status == "interrupted"
-    where = mlflow.finish(wait=ABORT_STORE_WAIT_S if aborting else STORE_WAIT_S)
-    if exception is not None:
-        raise exception
-    _show(record, folder, where, experiment.store)
-    return record
 
 
-def _show(record: Record, folder: Path, where: str | None, tracking_uri: str) -> None:
+def show_card(record: Record, folder: Path, where: str | None, tracking_uri: str) -> None:
     """Print the result card; where that fails, say so, for the run has ended all the same."""
     try:
         show.card(record, folder=folder, where=where, tracking_uri=tracking_uri)
@@ -183,7 +216,7 @@ def check_data(experiment: Experiment) -> str | None:
     return verify.content(folder).data_hash
 
 
-def _folder(experiment: Experiment, seed: int, begun: float) -> Path:
+def new_folder(experiment: Experiment, seed: int, begun: float) -> Path:
     """Make the run's own folder; its name is the run's id, sorts by time and ends in the seed.
 
     A second run of the same millisecond and seed gets a number.
@@ -205,7 +238,7 @@ def _folder(experiment: Experiment, seed: int, begun: float) -> Path:
 
 
 def _measure(
-    experiment: Experiment, *, seed: int, begun: float, folder: Path, lock: MachineLock | None
+    experiment: Experiment, *, seed: int, display: Any, folder: Path, lock: MachineLock | None
 ) -> tuple[RunEnd, BaseException | None]:
     """Train on the cluster while showing progress; return how it ended, and what the caller has to raise.
 
@@ -219,7 +252,7 @@ def _measure(
     joined: Connection | None = None
     interference: Interference | None = None
     log = folder / events.NAME
-    watch = Watch(log, live_view.RunView(experiment, seed, command_started=begun))
+    watch = Watch(log, display)
     before = CpuUse(own=lambda: own_processes(persistent.servers()))
     try:
         with watch:

@@ -91,7 +91,7 @@ def _best_in_budget(record: Record) -> str | None:
 def _cost(record: Record) -> str | None:
     name, cost = record.experiment.hardware.name, record.cost
     if cost is None:
-        if record.status in ("failed", "interrupted"):
+        if record.status in ("failed", "interrupted", "preempted"):
             return None
         why = "this machine has no list price" if name == "local" else "its profile states none"
         return (

@@ -16,12 +16,13 @@ WIDTH = 79  # columns where stdout is no terminal
 WIDEST = 100  # columns; longer lines are hard to read
 LABEL = 18  # columns of the first column
 ERROR_CHARACTERS = 400  # of a failure's reason; all of it is in record.json
-NO_RESULT = ("failed", "interrupted", "diverged")
+NO_RESULT = ("failed", "interrupted", "preempted", "diverged")
 STYLES = {
     "goal_reached": "green",
     "completed": "green",
     "goal_not_reached": "yellow",
     "interrupted": "yellow",
+    "preempted": "yellow",
 }
 BAR = 14  # columns of a phase's bar
 MOST_LINES = 12  # of the short card: half a terminal
@@ -68,6 +69,7 @@ def advice(record: Record) -> str | None:
         "diverged": "Another seed or fewer workers may do; a lower task.lr needs division=open.",
         "failed": "Run it with verbose=true to see what Ray and the workers say. max_failures=N allows N "
         "restarts from the last checkpoint.",
+        "preempted": "Spot nodes can be taken at any time. retries=N starts the run anew, as another run.",
         "interrupted": "What was measured until then is kept. The command below measures it again.",
     }.get(record.status)
 
@@ -175,7 +177,7 @@ def _time(record: Record, width: int) -> str:
 def _short_cost(record: Record) -> str | None:
     if record.cost is None:
         name = record.experiment.hardware.name
-        unfinished = record.status in ("failed", "interrupted")
+        unfinished = record.status in ("failed", "interrupted", "preempted")
         return None if unfinished else f"not priced (hardware={name} has no price)"
     text = f"{format.usd(record.cost.wall_usd)} for the whole command"
     if record.cost.goal_usd is not None:

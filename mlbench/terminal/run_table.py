@@ -16,6 +16,7 @@ STATUS = {  # as short as a narrow table needs it
     "goal_reached": "reached",
     "goal_not_reached": "missed",
     "interrupted": "stopped",
+    "preempted": "preempted",
 }
 
 

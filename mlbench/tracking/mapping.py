@@ -22,7 +22,12 @@ from mlbench.experiment.record import Record, RunStart
 RUN_ID = "mlbench.run_id"  # tag: the run folder's name, by which a run is found again
 COMPLETE = "mlbench.complete"  # tag: "true" once everything has been written
 IMPORTED = "mlbench.imported"  # tag: "true" for a run that was read from a zip, and is never reused
-MLFLOW_STATUS = {"diverged": "FAILED", "failed": "FAILED", "interrupted": "KILLED"}  # else FINISHED
+MLFLOW_STATUS = {  # else FINISHED
+    "diverged": "FAILED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+    "preempted": "KILLED",
+}
 
 HEADLINES = (
     "time_to_accuracy",

@@ -2,6 +2,7 @@
 
 from mlbench.clusters.kuberay.config import Config as Config
 from mlbench.clusters.kuberay.rayjob import manifest as manifest
+from mlbench.clusters.kuberay.submission import attach as attach
 from mlbench.clusters.kuberay.submission import submit as submit
 
 shares_files = False

@@ -30,6 +30,7 @@ class Config(Cluster):
     results_claim: Name | None
     mlflow: bool
     environment_secret: Name | None
+    ray_cluster: Name | None
     queue: Name | None
     topology: Label | None
     provision_s: PositiveInt

@@ -1,0 +1,48 @@
+"""What a cluster offers that takes whole runs: `submit` and `attach` in place of `connect`.
+
+- `submit(experiment, overrides, *, seed)` starts a run there and returns a Submission; UserError for what the
+  cluster would refuse, before anything is created.
+- `attach(config, name)` returns the Submission of a run that was submitted before.
+- `manifest(experiment, overrides)` returns what a run would create, for `--cfg manifest`.
+
+The run in the cluster prints its event log (mlbench/experiment/stream.py), which the Submission hands on.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from mlbench.experiment.config import Experiment
+
+
+class SubmissionLost(Exception):
+    """Why a run cannot be followed to its end, in one sentence.
+
+    - preempted: its nodes were taken, so it says nothing about the experiment.
+    - goes_on: only this command has lost it; it must not be deleted.
+    """
+
+    def __init__(self, sentence: str, *, preempted: bool = False, goes_on: bool = False) -> None:
+        super().__init__(sentence)
+        self.preempted = preempted
+        self.goes_on = goes_on
+
+
+class Submission(Protocol):
+    """A run in a cluster."""
+
+    name: str
+    experiment: Experiment
+    seed: int
+    words: list[str]  # of the command
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yield the messages of its event stream, every event once, until it has ended; or SubmissionLost."""
+        ...
+
+    def description(self) -> dict[str, Any]:
+        """Return the fields of record.Submission that the cluster knows."""
+        ...
+
+    def delete(self) -> None:
+        """End the run and delete all that was created for it; return when it is gone."""
+        ...

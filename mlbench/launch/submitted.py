@@ -1,0 +1,223 @@
+"""One run on a cluster that takes whole runs: submit it, show it, collect its event log, and clean up.
+
+The command that measures runs in the cluster. Here its events are copied, as they come, into a folder like
+that of a local run, so that record, card, MLflow and later commands find what they find after a local run.
+"""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from mlbench.clusters import connection
+from mlbench.clusters.submission import Submission, SubmissionLost
+from mlbench.experiment import clock, events
+from mlbench.experiment.build_record import build_record, worker_result
+from mlbench.experiment.config import Experiment
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record, RunEnd
+from mlbench.launch import execute as local
+from mlbench.launch import signals
+from mlbench.terminal import live_view
+from mlbench.tracking import uploader
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is submitted: `detach`, `attach` to a name, and `retries` of a preempted run."""
+
+    detach: bool = False
+    attach: str = ""
+    retries: int = 0
+
+    @classmethod
+    def parse(cls, words: Mapping[str, str]) -> "Settings":
+        """Read the settings of the command line; UserError for what they cannot be."""
+        if words["detach"] not in ("true", "false"):
+            raise UserError(f"detach={words['detach']} is neither true nor false")
+        if not words["retries"].isdigit():
+            raise UserError(f"retries={words['retries']} is not a whole number from 0")
+        return cls(words["detach"] == "true", words["attach"], int(words["retries"]))
+
+
+def takes(cluster: str) -> bool:
+    """Return whether a cluster takes whole runs."""
+    return hasattr(connection.load(cluster), "submit")
+
+
+def execute(
+    experiment: Experiment, *, begun: float, overrides: Sequence[str], settings: Settings
+) -> Record | None:
+    """Submit the run and follow it to its record; None for one that was detached."""
+    module = connection.load(experiment.cluster.name)
+    if settings.attach:
+        submission: Submission = module.attach(experiment.cluster, settings.attach)
+        place = {name: getattr(experiment, name) for name in ("output_root", "tracking_uri")}
+        place["output_root"] = place["output_root"].absolute()
+        experiment = submission.experiment.model_copy(update=place)
+        return _followed(submission, experiment, begun=begun, overrides=submission.words)
+    cached = local.reused(experiment)
+    if cached is not None:
+        return cached
+    experiment, seed = local.resolved(experiment)
+    for attempt in range(settings.retries + 1):
+        submission = module.submit(experiment, overrides, seed=seed)
+        if settings.detach:
+            print(submission.name)
+            where = f"cluster={experiment.cluster.name} attach={submission.name}"
+            print(f"mlbench: it runs on; python -m mlbench.run {where} follows it", file=sys.stderr)
+            return None
+        record = _followed(submission, experiment, begun=begun, overrides=overrides)
+        if record.status != "preempted" or attempt == settings.retries:
+            break
+        print(f"mlbench: retry {attempt + 1} of {settings.retries}", file=sys.stderr)
+        begun = clock.wall()
+    return record
+
+
+class Copy:
+    """The folder into which a run's event log is copied, and from there to MLflow."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.folder: Path | None = None
+        self.stop: dict[str, Any] | None = None  # the last event; it waits for the record
+        self._experiment = experiment
+        self._mlflow: uploader.MlflowUploader | None = None
+
+    @property
+    def log(self) -> Path:
+        assert self.folder is not None
+        return self.folder / events.NAME
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Copy an event; the first one names the folder."""
+        if self.folder is None:
+            if event["key"] != "run_configuration":
+                raise SubmissionLost("the event log does not begin with the run's configuration")
+            self._open(self._experiment.output_root / Path(event["value"]["run_id"]).name)
+            events.copy(self.log, event)
+            self._start()
+        elif event["key"] == "run_stop":
+            self.stop = event
+        else:
+            events.copy(self.log, event)
+
+    def begin(self, folder: Path, start: dict[str, Any]) -> None:
+        """Take the folder of a run that began nowhere else."""
+        self._open(folder)
+        events.append(self.log, "run_configuration", start)
+        self._start()
+
+    def finish(self, *, wait: float) -> str | None:
+        """Wait for MLflow; return its id of the run, None where it was not reached."""
+        assert self._mlflow is not None
+        return self._mlflow.finish(wait=wait)
+
+    def _open(self, folder: Path) -> None:
+        if folder.exists():  # of a command that followed this run before
+            try:
+                os.close(uploader.lock(folder))
+            except BlockingIOError as error:
+                raise UserError(f"another command follows this run into {folder}") from error
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+
+    def _start(self) -> None:
+        assert self.folder is not None
+        self._mlflow = uploader.MlflowUploader(self.folder, self._experiment.store)
+        self._mlflow.start()
+
+
+def _followed(
+    submission: Submission, experiment: Experiment, *, begun: float, overrides: Sequence[str]
+) -> Record:
+    """Show a run and copy its log until it has ended; delete it; return its record."""
+    copy = Copy(experiment)
+    view = live_view.RunView(experiment, submission.seed, command_started=begun)
+    end: tuple[str, str] | None = None  # status and why, where the log has none
+    preempted: str | None = None
+    try:
+        with signals.interruptible(), view:
+            view.say(f"submitted as {submission.name}")
+            for message in submission.messages():
+                _show(message, view)
+                if "event" in message:
+                    copy.add(message["event"])
+    except KeyboardInterrupt:
+        end = "interrupted", local.STOPPED
+    except SubmissionLost as lost:
+        end = "preempted" if lost.preempted else "failed", str(lost)
+        preempted = str(lost) if lost.preempted else None
+        if lost.goes_on:
+            hint = f"python -m mlbench.run cluster={experiment.cluster.name} attach={submission.name}"
+            raise UserError(str(lost), hint=hint) from lost
+    except BaseException:
+        with suppress(SubmissionLost):
+            submission.delete()
+        raise
+    described = submission.description()
+    _delete(submission)
+    if copy.folder is None:
+        folder = local.new_folder(experiment, submission.seed, begun)
+        start = local.run_start(experiment, folder, seed=submission.seed, begun=begun, overrides=overrides)
+        copy.begin(folder, start.model_dump(mode="json"))
+    value = described | {"command": local.command(overrides), "preempted": preempted}
+    return _concluded(copy, value, end, experiment)
+
+
+def _show(message: dict[str, Any], view: live_view.RunView) -> None:
+    if "activity" in message:
+        view.say(message["activity"])
+    elif "connected" in message:
+        view.connected(SimpleNamespace(**message["connected"]))
+    elif "heartbeat" in message:
+        view.heartbeat(message["heartbeat"])
+    elif "event" in message:
+        view.event(message["event"])
+
+
+def _delete(submission: Submission) -> None:
+    """Delete the run; a deletion that fails is told, and changes no result."""
+    try:
+        with signals.interruptible():
+            submission.delete()
+    except (SubmissionLost, KeyboardInterrupt) as error:
+        print(f"mlbench: {submission.name} may still be there: {error}", file=sys.stderr)
+
+
+def _concluded(
+    copy: Copy, value: dict[str, Any], end: tuple[str, str] | None, experiment: Experiment
+) -> Record:
+    """Complete the log and the folder of a run that has ended; return its record."""
+    assert copy.folder is not None
+    events.append(copy.log, "submission", value)
+    log = events.read(copy.log)
+    if not any(event["key"] == "run_result" for event in log):
+        status, error = end or ("failed", "its event log has no end")
+        result = worker_result(log)
+        ended = max(event["time_ms"] for event in log[:-1]) / 1000 if len(log) > 2 else clock.wall()
+        last = RunEnd(
+            status=None if result else status,
+            error=error,
+            ended=ended,
+            hostname=platform.node(),
+            result=result,
+        )
+        events.append(copy.log, "run_result", last.model_dump(mode="json"))
+    record = build_record(events.read(copy.log))
+    record.save(copy.folder)
+    if copy.stop is not None and copy.stop["value"]["status"] == record.status:
+        events.copy(copy.log, copy.stop)
+    else:
+        events.append(copy.log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
+    aborting = record.status == "interrupted"
+    where = copy.finish(wait=local.ABORT_STORE_WAIT_S if aborting else local.STORE_WAIT_S)
+    local.show_card(record, copy.folder, where, experiment.store)
+    return record

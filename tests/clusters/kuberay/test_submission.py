@@ -1,0 +1,370 @@
+"""A run from submission to record against an API server over HTTP, whose operator follows a script."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driven import Run
+from fake_cluster import FakeCluster
+
+from mlbench.clusters.kuberay import api, follow, submission
+from mlbench.experiment import clock, events
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record, load
+from mlbench.launch import submitted
+from mlbench.launch.submitted import Settings
+from mlbench.tracking.sync import uploaded_runs
+
+IMAGE = "cluster.image=ghcr.io/example/mlbench@sha256:" + 64 * "0"
+WORDS = ("task=logreg", "workers=2", "hardware=gcp_n1_standard_4")
+NODES = {"head-0": "system", "worker-0": "worker", "worker-1": "worker"}
+Log = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait shorter than a real cluster needs."""
+    monkeypatch.setattr(follow, "GRACE_S", 0.5)
+    monkeypatch.setattr(follow, "LATE_S", 1.0)
+    monkeypatch.setattr(follow, "POLL_S", 0.05)
+    monkeypatch.setattr(api, "PAUSE_S", (0.05, 0.2))
+    monkeypatch.setattr(submission, "POLL_S", 0.05)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """The event log of a run in a pod: it reaches its goal at its third validation."""
+    root = tmp_path_factory.mktemp("pod")
+    run = Run(root, *WORDS[2:], "cluster=attached", name="2026-11-22T070000-000-logreg-w2", seed=7)
+    for value in (50.0, 80.0, 99.5):
+        run.validate(value)
+    record = run.end("goal_reached")
+    assert record.status == "goal_reached"
+    return events.read(run.log)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    with FakeCluster() as fake:
+        for name, role in NODES.items():
+            fake.node(name, role)
+        monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig(tmp_path)))
+        yield fake
+
+
+@pytest.fixture
+def run(tmp_path: Path, empty_store: Path) -> Callable[..., Record]:
+    """Submit a run and follow it to its record."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+
+    def start(*words: str, settings: Settings = Settings()) -> Any:  # noqa: B008  (frozen)
+        store = f"tracking_uri=sqlite:///{tmp_path / 'mlflow.db'}"
+        workers = () if any(word.startswith("workers=") for word in words) else WORDS[1:2]
+        every = [
+            *WORDS[::2],
+            "seed=7",
+            "cluster=kuberay",
+            IMAGE,
+            f"output_root={tmp_path}",
+            store,
+            *workers,
+            *words,
+        ]
+        experiment = compose(every)
+        return submitted.execute(experiment, begun=clock.wall(), overrides=every, settings=settings)
+
+    return start
+
+
+def starts(cluster: FakeCluster, job: Any) -> str:
+    """Do what happens until the command runs; return the submitter's pod."""
+    cluster.status(job, "Initializing")
+    cluster.pod(job, "head")
+    for number in range(2):
+        cluster.pod(job, "worker", number)
+    submitter = cluster.pod(job, "submitter")
+    cluster.status(job, "Running", jobStatus="RUNNING")
+    return submitter
+
+
+def messages(log: Log) -> Log:
+    return [{"event": event, "number": number} for number, event in enumerate(log)]
+
+
+def finishes(log: Log) -> Any:
+    """Return a script in which all goes well."""
+
+    def script(cluster: FakeCluster, job: Any) -> None:
+        submitter = starts(cluster, job)
+        cluster.print(submitter, "Waiting for Ray Dashboard GCS to become healthy", "SUCC: submitted")
+        cluster.say(submitter, {"connected": {"threads": 3, "oversubscribed": False}})
+        cluster.say(submitter, *messages(log), {"end": len(log)})
+        cluster.print(submitter, "GOAL REACHED: what people read in a pod's log")
+        cluster.close_log(submitter)
+        cluster.status(
+            job, "Complete", jobStatus="SUCCEEDED", rayJobInfo={"startTime": "2026-11-22T07:00:00Z"}
+        )
+
+    return script
+
+
+def nothing_is_left(cluster: FakeCluster) -> None:
+    assert [cluster.names(plural) for plural in ("rayjobs", "pods", "networkpolicies")] == [[], [], []]
+
+
+def test_a_run_is_submitted_shown_collected_and_deleted(
+    cluster: FakeCluster, run: Any, log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.script = finishes(log)
+    record = run()
+    folder = tmp_path / record.run_id
+    assert record.status == "goal_reached" and record.time_to_accuracy == 12.0 and record.seed == 7
+    copied = events.read(folder / events.NAME)
+    assert [one for one in copied if one["key"] != "submission"] == log
+    assert load(folder / "record.json") == record
+    place = record.submission
+    assert place is not None and place.started == "2026-11-22T07:00:00Z" and place.preempted is None
+    assert "cluster=kuberay" in record.command and record.experiment.cluster.name == "attached"
+    assert [(pod["role"], pod["node"], pod["zone"]) for pod in place.pods] == [
+        ("head", "head-0", "zone-a"),
+        *[("worker", f"worker-{number}", "zone-a") for number in range(2)],
+    ]
+    nothing_is_left(cluster)
+    assert cluster.names("serviceaccounts") == ["mlbench-runner"] and "mlbench" in cluster.names("namespaces")
+    assert record.run_id in uploaded_runs(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    shown = capsys.readouterr()
+    assert "GOAL REACHED" in shown.out and "submitted as mlb-logreg-2-" in shown.err
+    before = len(cluster.requests)
+    assert run() == record and len(cluster.requests) == before  # shown again, not measured again
+
+
+def test_an_api_server_that_fails_in_the_middle_changes_nothing(
+    cluster: FakeCluster, run: Any, log: Log
+) -> None:
+    cluster.fail("GET", "namespaces/mlbench$", 503)
+    cluster.fail("POST", "networkpolicies", 500, 0)
+
+    def script(cluster: FakeCluster, job: Any) -> None:
+        submitter = starts(cluster, job)
+        every = messages(log)
+        cluster.say(submitter, *every[:2])
+        cluster.fail("STREAM", "/log", 1)
+        cluster.fail("GET", "/(rayjobs|pods)\\?", 500, 0, 429, 401)
+        cluster.forget()
+        cluster.fail("GET", "/log", 502)
+        until(lambda: sum("/log" in request for request in cluster.requests) >= 3)
+        cluster.say(submitter, *every[2:], {"end": len(log)})
+        cluster.status(job, "Complete", jobStatus="SUCCEEDED")
+
+    cluster.script = script
+    record = run()
+    assert record.status == "goal_reached" and len(record.validations) == 3
+    assert any("watch=true" in request for request in cluster.requests)
+    nothing_is_left(cluster)
+
+
+def waits(reason: str, message: str) -> Any:
+    return {
+        "containerStatuses": [{"image": "i", "state": {"waiting": {"reason": reason, "message": message}}}]
+    }
+
+
+UNSCHEDULABLE: Any = {
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/3 nodes are available: 3 Insufficient cpu.",
+        }
+    ]
+}
+KILLED: Any = {"containerStatuses": [{"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}]}
+DISRUPTED: Any = {
+    "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]
+}
+
+
+def pull(cluster: FakeCluster, job: Any) -> None:
+    cluster.pod(job, "worker", phase="Pending", **waits("ImagePullBackOff", "Back-off pulling image"))
+
+
+def unschedulable(cluster: FakeCluster, job: Any) -> None:
+    cluster.pod(job, "head")
+    for number in range(2):
+        cluster.pod(job, "worker", number, phase="Pending", **UNSCHEDULABLE)
+    cluster.status(job, "Failed", reason="PreRunningDeadlineExceeded", message="too late")
+
+
+def memory(cluster: FakeCluster, job: Any) -> None:
+    starts(cluster, job)
+    cluster.pod(job, "worker", 1, **KILLED)
+
+
+def refused(cluster: FakeCluster, job: Any) -> None:
+    cluster.status(job, "ValidationFailed", reason="ValidationFailed", message="the spec is invalid")
+
+
+def too_long(cluster: FakeCluster, job: Any) -> None:
+    starts(cluster, job)
+    cluster.status(job, "Failed", reason="DeadlineExceeded", message="deadline")
+
+
+def mistaken(cluster: FakeCluster, job: Any) -> None:
+    submitter = starts(cluster, job)
+    cluster.print(submitter, "mlbench: workers=2 needs 2 CPUs, the cluster has room for 1 on 1 node(s)")
+    cluster.status(job, "Failed", jobStatus="FAILED", reason="AppFailed", message="exit code 2")
+
+
+def deleted(cluster: FakeCluster, job: Any) -> None:
+    starts(cluster, job)
+    cluster.remove("rayjobs", job["metadata"]["name"])
+
+
+def taken(cluster: FakeCluster, job: Any) -> None:
+    starts(cluster, job)
+    cluster.pod(job, "worker", 1, **DISRUPTED)
+
+
+def gone(cluster: FakeCluster, job: Any) -> None:
+    starts(cluster, job)
+    time.sleep(0.5)  # it has to have been seen
+    cluster.remove("pods", f"{job['metadata']['name']}-worker-1")
+
+
+def shut_down(cluster: FakeCluster, job: Any) -> None:
+    starts(cluster, job)
+    cluster.pod(job, "worker", 0, phase="Failed", reason="Terminated", message="imminent node shutdown")
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "sentence"),
+    [
+        (pull, "failed", "cannot run: its image cannot be pulled: i (Back-off pulling image)"),
+        (unschedulable, "failed", "2 pods wait for a node: 0/3 nodes are available: 3 Insufficient cpu"),
+        (memory, "failed", "was killed: it needed more than its 11Gi memory"),
+        (refused, "failed", "KubeRay refuses the RayJob: the spec is invalid"),
+        (too_long, "failed", "it took longer than cluster.limit_s"),
+        (mistaken, "failed", "workers=2 needs 2 CPUs, the cluster has room for 1 on 1 node(s)"),
+        (deleted, "failed", "somebody deleted the RayJob"),
+        (taken, "preempted", "on the node worker-1 is lost: its node does not answer any more"),
+        (gone, "preempted", "is gone from the node worker-1"),
+        (shut_down, "preempted", "is lost: imminent node shutdown"),
+    ],
+)
+def test_what_ends_a_run_is_told_in_plain_words_and_leaves_nothing(
+    cluster: FakeCluster, run: Any, script: Any, status: str, sentence: str
+) -> None:
+    cluster.script = script
+    record = run()
+    assert (record.status, record.time_to_accuracy) == (status, None)
+    assert sentence in record.error
+    nothing_is_left(cluster)
+
+
+def test_a_preempted_run_keeps_what_it_measured_and_is_started_anew_as_another(
+    cluster: FakeCluster, run: Any, log: Log, tmp_path: Path
+) -> None:
+    def script(cluster: FakeCluster, job: Any) -> None:
+        if len(list(tmp_path.glob("*/record.json"))) == 0:
+            submitter = starts(cluster, job)
+            renamed = [log[0] | {"value": log[0]["value"] | {"run_id": "2026-11-22T065900-000-logreg-w2-7"}}]
+            failed = log[-2] | {
+                "value": log[-2]["value"] | {"status": "failed", "error": "died", "result": None}
+            }
+            cluster.say(submitter, *messages([*renamed, *log[1:3], failed]))
+            cluster.pod(job, "worker", 1, **DISRUPTED)
+        else:
+            finishes(log)(cluster, job)
+
+    cluster.script = script
+    record = run(settings=Settings(retries=1))
+    assert record.status == "goal_reached"
+    first = load(tmp_path / "2026-11-22T065900-000-logreg-w2-7" / "record.json")
+    assert first.status == "preempted" and len(first.validations) == 2 and first.time_to_accuracy is None
+    assert first.submission is not None and record.submission is not None
+    assert first.submission.name != record.submission.name
+
+
+def test_a_run_that_ended_before_its_node_went_is_what_it_measured(
+    cluster: FakeCluster, run: Any, log: Log
+) -> None:
+    def script(cluster: FakeCluster, job: Any) -> None:
+        submitter = starts(cluster, job)
+        cluster.pod(job, "worker", 1, **DISRUPTED)
+        cluster.say(submitter, *messages(log), {"end": len(log)})
+
+    cluster.script = script
+    assert run().status == "goal_reached"
+
+
+def test_a_log_that_kubernetes_has_cut_makes_no_result(cluster: FakeCluster, run: Any, log: Log) -> None:
+    def script(cluster: FakeCluster, job: Any) -> None:
+        submitter = starts(cluster, job)
+        every = messages(log)
+        cluster.say(submitter, *every[:2], *every[3:], {"end": len(log)})
+
+    cluster.script = script
+    record = run()
+    assert record.status == "failed" and "1 events are missing" in record.error
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence", "hint"),
+    [
+        ("none", "needs 9 node(s) with cpu=3, memory=11Gi; 2 of them are there", "say workers=2"),
+        ("labels", "none of the 1 node(s) has the labels mlbench/role=worker", "kubectl label"),
+        ("small", "the largest of the 2 labelled node(s) allocates 2 cpu, 15Gi memory", "the hardware"),
+        ("quota", "the quota team leaves 10 requests.cpu, workers=9 needs 29", "say workers=2"),
+        ("head", "no node can carry the head", "cluster.head_cpus"),
+        ("kuberay", "KubeRay is not installed", "helm install"),
+        ("rights", "cannot be submitted: a fault of the tests", "mlbench-submitter"),
+    ],
+)
+def test_an_ask_that_can_never_be_scheduled_is_refused_before_anything_is_created(
+    cluster: FakeCluster, run: Any, change: str, sentence: str, hint: str
+) -> None:
+    workers = "workers=9"
+    if change == "labels":
+        cluster.remove("nodes", "worker-0")
+        cluster.remove("nodes", "worker-1")
+    elif change == "small":
+        for number in range(2):
+            cluster.node(f"worker-{number}", "worker", cpu="2000m")
+    elif change == "quota":
+        status = {"hard": {"requests.cpu": "12", "pods": "20"}, "used": {"requests.cpu": "2"}}
+        cluster.put("resourcequotas", {"metadata": {"name": "team"}, "status": status})
+    elif change == "kuberay":
+        cluster.installed = False
+    elif change in ("head", "rights"):
+        workers = "workers=2"
+        if change == "head":
+            cluster.remove("nodes", "head-0")
+        cluster.fail("POST", "rayjobs", *[403] * (change == "rights"))
+    with pytest.raises(UserError) as refused:
+        run(*([workers] if workers == "workers=9" else []))
+    assert sentence in refused.value.message and hint in refused.value.hint
+    assert not any(request.startswith("POST") and "dryRun" not in request and "rayjobs" in request
+                   for request in cluster.requests)  # fmt: skip
+
+
+def test_nodes_that_something_adds_are_waited_for(cluster: FakeCluster, run: Any, log: Log) -> None:
+    cluster.remove("nodes", "worker-1")
+    cluster.script = finishes(log)
+    assert run("cluster.autoscaling=true").status == "goal_reached"
+
+
+def test_no_cluster_and_no_extra_are_told() -> None:
+    with pytest.raises(UserError, match="no Kubernetes cluster can be reached with the context nowhere"):
+        api.Kubernetes("nowhere")
+
+
+def until(condition: Any) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
