@@ -10,7 +10,9 @@ import secrets
 import select
 import socket
 from contextlib import suppress
-from typing import Any
+from typing import cast
+
+from mlbench.experiment.messages import Heartbeat
 
 MAX_BYTES = 8192  # bytes; a heartbeat has a few hundred
 
@@ -24,9 +26,9 @@ class HeartbeatServer:
         self._socket.bind((host, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
 
-    def poll(self, *, wait: float) -> list[dict[str, Any]]:
+    def poll(self, *, wait: float) -> list[Heartbeat]:
         """Return the heartbeats that have arrived, after waiting at most `wait` seconds for the first."""
-        heartbeats = []
+        heartbeats: list[Heartbeat] = []
         while select.select([self._socket], [], [], wait)[0]:
             wait = 0.0
             try:
@@ -34,7 +36,7 @@ class HeartbeatServer:
             except ValueError:
                 continue
             if isinstance(heartbeat, dict) and heartbeat.pop("token", None) == self.token:
-                heartbeats.append(heartbeat)
+                heartbeats.append(cast(Heartbeat, heartbeat))
         return heartbeats
 
     def close(self) -> None:
@@ -49,7 +51,7 @@ class HeartbeatClient:
         self._address = address
         self._stamp = {"token": token, "rank": rank}
 
-    def __call__(self, heartbeat: dict[str, Any]) -> None:
+    def __call__(self, heartbeat: Heartbeat) -> None:
         """Send a heartbeat; a full or broken network loses it."""
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
             datagrams.setblocking(False)

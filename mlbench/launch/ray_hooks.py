@@ -15,6 +15,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
 from mlbench.experiment import clock, events
+from mlbench.experiment.messages import Report
 from mlbench.launch.process_group import Rendezvous, choose_interface, import_backend, join, listen
 from mlbench.launch.worker_process import TRACES
 
@@ -137,7 +138,7 @@ class EventLogCallback(UserCallback):
         self.restarts = 0
         self.started = False
 
-    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+    def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
         """Write each validation with every rank's times and the nodes' samples, or rank 0's result."""
         ranks = sorted(metrics, key=lambda m: m["rank"])
         path = Path(self.path)
@@ -145,13 +146,14 @@ class EventLogCallback(UserCallback):
             save_traces(ranks, path.parent)
             events.append(path, "worker_result", ranks[0]["result"])
             return
-        started_at = ranks[0]["started_at"]
-        system = [sample for message in ranks for sample in message["system"]]
+        reports: list[Report] = ranks
+        started_at = reports[0]["started_at"]
+        system = [sample for message in reports for sample in message["system"]]
         if not self.started:
             self.started = True
-            host = ranks[0].get("hostname")
+            host = reports[0].get("hostname")
             events.append(path, "run_start", started_at, kind="INTERVAL_START", hostname=host)
-        for parts in zip(*(message["parts"] for message in ranks), strict=True):
+        for parts in zip(*(message["parts"] for message in reports), strict=True):
             events.append(
                 path,
                 "validation",

@@ -12,6 +12,7 @@ from typing import Any
 
 from mlbench.clusters.connection import Connection
 from mlbench.experiment import clock, events
+from mlbench.experiment.messages import Heartbeat
 from mlbench.launch.heartbeat import HeartbeatServer
 
 POLL_S = 0.2  # s between two looks at the heartbeats and the event log
@@ -97,7 +98,7 @@ class Watch:
                 next_look = clock.monotonic() + SERVERS_POLL_S
         self._show_events()
 
-    def _poll(self) -> list[dict[str, Any]]:
+    def _poll(self) -> list[Heartbeat]:
         assert self._heartbeats is not None
         try:
             return self._heartbeats.poll(wait=POLL_S)

@@ -18,6 +18,7 @@ from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
 from mlbench.experiment import clock
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.messages import Report
 from mlbench.experiment.record import Node, Profile, WorkerResult
 from mlbench.launch import process_group
 from mlbench.launch.failures import name_missing_rank, source_line
@@ -27,6 +28,7 @@ from mlbench.training import timer
 
 if TYPE_CHECKING:
     from mlbench.datasets import verify
+    from mlbench.training.worker import State
 
 TRACES = "profile"  # what torch.profiler recorded: a folder in the run's own
 CALIBRATION_WAIT_S = 120.0  # s that a rank waits for its node's calibration, which takes 2 s when idle
@@ -234,21 +236,21 @@ def _node_name(world_size: int) -> str | None:
     return None if context.get_local_world_size() == world_size else f"node_{context.get_node_rank()}"
 
 
-def _report(rank: int, message: dict[str, Any], state: dict[str, Any] | None) -> None:
+def _report(rank: int, message: Report, state: "State | None") -> None:
     """Pass a validation to the controller, and rank 0's state as a checkpoint; waits for all ranks."""
     import ray.train
     import torch
 
-    message |= {"hostname": platform.node()}
+    metrics = {**message, "hostname": platform.node()}
     if state is None or rank != 0:
-        ray.train.report(message)
+        ray.train.report(metrics)
         return
     with tempfile.TemporaryDirectory() as folder:
         torch.save(state, Path(folder) / "state.pt")
-        ray.train.report(message, checkpoint=ray.train.Checkpoint.from_directory(folder))
+        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
 
-def _resume() -> dict[str, Any] | None:
+def _resume() -> "State | None":
     import ray.train
     import torch
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from mlbench.experiment import clock, format
 from mlbench.experiment.config import Experiment
+from mlbench.experiment.messages import Heartbeat
 from mlbench.terminal.run_state import TRAINING, Connected, RunState
 
 REDRAW_S = 1.0  # s between two frames; heartbeats come no faster
@@ -158,7 +159,7 @@ class RunView(View):
         self._changed()
 
     @never_raises
-    def heartbeat(self, heartbeat: dict[str, Any]) -> None:
+    def heartbeat(self, heartbeat: Heartbeat) -> None:
         """Show a worker's heartbeat."""
         self.state.heartbeat(heartbeat)
         self._changed()

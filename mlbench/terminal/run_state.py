@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from mlbench.experiment import clock, format
 from mlbench.experiment.config import Experiment, TrainingConfig
+from mlbench.experiment.messages import Heartbeat, ValidationMessage
 
 RATE_WINDOW_S = 10  # s over which the shown rates are averaged
 STARTING, WAITING, TRAINING = "starting", "waiting for workers", "training"
@@ -71,7 +72,7 @@ class RunState:
                 f"{format.counted(connection.threads, 'thread')} on fewer CPUs; excluded from speedups"
             )
 
-    def heartbeat(self, heartbeat: dict[str, Any]) -> None:
+    def heartbeat(self, heartbeat: Heartbeat) -> None:
         """Take in where a worker is in training, or what else it is `doing`."""
         if "doing" in heartbeat:
             self.activity = heartbeat["doing"]
@@ -104,7 +105,7 @@ class RunState:
         elif key == "worker_failure":
             self._failed(value, event["metadata"]["count"])
 
-    def _validated(self, value: dict[str, Any], started_at: float) -> None:
+    def _validated(self, value: ValidationMessage, started_at: float) -> None:
         self._clock_start = started_at
         if value["step"] >= self.step:  # else a later heartbeat was faster
             self._advance(value["epoch"], value["step"])

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mlbench.experiment.goal import better
+from mlbench.experiment.messages import Report, ValidationMessage
 from mlbench.experiment.phases import PhaseTimes
 from mlbench.training import arrivals, checkpoint
 from mlbench.training.clock_offset import ClockOffset
@@ -69,9 +70,9 @@ class Run:
         self.position = 0.0  # epochs trained
         self.samples = 0  # of this rank, for heartbeats
         self.best: float | None = None
-        self.validations: list[dict[str, Any]] = []
+        self.validations: list[ValidationMessage] = []
         self.phase_times: list[PhaseTimes] = []
-        self.unreported: list[tuple[dict[str, Any], PhaseTimes, Arrivals]] = []
+        self.unreported: list[tuple[ValidationMessage, PhaseTimes, Arrivals]] = []
         self.bytes_sent = 0  # of this rank, up to the last validation
         self.reported_at = 0.0  # on rank 0's clock, so that all ranks decide alike
         self.loss_sum = torch.zeros((), device=worker.device)
@@ -178,6 +179,7 @@ class Run:
         """Tell where training is."""
         self.worker.heartbeat(
             {
+                "rank": self.worker.rank,
                 "epoch": self.position,
                 "step": self.step,
                 "loss": self.mean_loss(),
@@ -231,7 +233,7 @@ class Run:
         with timer.outside_steps("report"):
             return self.evaluate(validation, metrics, last=last)
 
-    def evaluate(self, validation: dict[str, Any], metrics: dict[str, float], *, last: bool) -> bool:
+    def evaluate(self, validation: ValidationMessage, metrics: dict[str, float], *, last: bool) -> bool:
         """Compare with the goal, let the schedule see, and report; return whether the goal was reached."""
         setup, position = self.setup, validation["epoch"]
         self.complete(validation)
@@ -250,9 +252,9 @@ class Run:
             self.report(epoch=round(position) if last else None)
         return reached
 
-    def record_validation(self, position: float, metrics: dict[str, float]) -> dict[str, Any]:
+    def record_validation(self, position: float, metrics: dict[str, float]) -> ValidationMessage:
         """Keep a validation that ends now, and what was measured up to it; `complete` adds the rest."""
-        validation = {
+        validation: ValidationMessage = {
             "epoch": position,
             "step": self.step,
             "elapsed": self.timer.elapsed(),
@@ -268,7 +270,7 @@ class Run:
         self.unreported.append((validation, times, own))
         return validation
 
-    def complete(self, validation: dict[str, Any]) -> None:
+    def complete(self, validation: ValidationMessage) -> None:
         """Add to a validation what the ranks know together: rank 0's time and the mean loss."""
         first = validation["elapsed"] if self.worker.rank == 0 else 0.0
         counted = self.loss_count - self.skipped_steps.item()
@@ -292,7 +294,7 @@ class Run:
         )
         for _, times, _ in self.unreported:
             times.clock_error_s = self.clock_offset.error()
-        message = {
+        message: Report = {
             "started_at": self.timer.started_at,
             "rank": worker.rank,
             "parts": [{"validation": v, "phase_times": times.plain()} for v, times, _ in self.unreported],

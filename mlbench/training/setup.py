@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from mlbench.experiment.messages import ValidationMessage
 from mlbench.experiment.phases import PhaseTimes
 from mlbench.training.profiler import Profile
 
@@ -84,7 +85,7 @@ class TaskResult:
     """What a run of a task gives back, on every rank: plain values that travel as JSON."""
 
     status: str  # goal_reached, goal_not_reached, completed (no goal asked), diverged
-    validations: list[dict[str, Any]] = field(default_factory=list)
+    validations: list[ValidationMessage] = field(default_factory=list)
     phase_times: list[PhaseTimes] = field(default_factory=list)
     time_to_accuracy: float | None = None  # s
     steps: int = 0

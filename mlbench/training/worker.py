@@ -13,13 +13,14 @@ import torch.nn.functional as F
 
 from mlbench.experiment.config import Sync
 from mlbench.experiment.goal import Goal
+from mlbench.experiment.messages import Heartbeat, Report
 from mlbench.training.sync import ddp
 from mlbench.training.timer import PhaseTimer
 
-Report = Callable[[dict[str, Any], dict[str, Any] | None], None]
+State = dict[str, Any]  # of a checkpoint: tensors and plain values
 
 
-def _discard(_: dict[str, Any], __: dict[str, Any] | None = None) -> None:
+def _discard(_: Any, __: Any = None) -> None:
     """Report to nobody."""
 
 
@@ -46,10 +47,10 @@ class Worker:
     sync: Sync = field(default_factory=lambda: ddp.Config(name="ddp", bucket_cap_mb=25))
     timer: PhaseTimer = field(default_factory=PhaseTimer)
     goal: Goal | None = None
-    report_validation: Report = _discard
-    heartbeat: Callable[[dict[str, Any]], None] = _discard
+    report_validation: Callable[[Report, State | None], None] = _discard
+    heartbeat: Callable[[Heartbeat], None] = _discard
     keep_checkpoints: bool = False
-    resume: dict[str, Any] | None = None
+    resume: State | None = None
     profile_steps: int = 0
     read_energy: Callable[[], dict[str, float]] = dict
     control: dist.ProcessGroup | None = None

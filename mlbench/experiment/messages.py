@@ -1,0 +1,59 @@
+"""What the processes of a run tell each other while it lasts: JSON, so the types are those of plain dicts.
+
+Whoever reads a log gets the same values typed and checked (`record.Validation`, `phases.PhaseTimes`).
+"""
+
+from typing import Any, NotRequired, TypedDict, final
+
+
+class ValidationMessage(TypedDict):
+    """One validation, as `record.Validation` explains it; the last three are known a little later."""
+
+    epoch: float
+    step: int
+    elapsed: float  # s
+    metrics: dict[str, float | None]
+    wall: NotRequired[float]  # s since 1970
+    train_loss: NotRequired[float | None]
+    goal_reached: NotRequired[bool]
+
+
+class Part(TypedDict):
+    """A validation with this rank's times up to it (`PhaseTimes.plain`)."""
+
+    validation: ValidationMessage
+    phase_times: dict[str, Any]
+
+
+class Report(TypedDict):
+    """What a rank reports to the controller: the validations since its last report."""
+
+    started_at: float  # s since 1970, the first touch of training data
+    rank: int
+    parts: list[Part]
+    system: list[dict[str, Any]]  # samples of its node, on a node's first rank
+    hostname: NotRequired[str]
+
+
+@final
+class Progress(TypedDict):
+    """Where a worker's training is."""
+
+    rank: int
+    epoch: float
+    step: int
+    loss: float | None  # mean of this rank since the last validation
+    samples: int  # of this rank
+    unit: NotRequired[str]  # of samples
+    started_at: NotRequired[float]  # s since 1970
+
+
+@final
+class Activity(TypedDict):
+    """What a worker does that is no training."""
+
+    rank: NotRequired[int]
+    doing: str
+
+
+Heartbeat = Progress | Activity  # may get lost
