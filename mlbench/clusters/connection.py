@@ -10,14 +10,14 @@ A cluster is a module of this folder, found by its name:
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import ModuleType
 
 import psutil
 
-from mlbench.clusters import persistent, ray_env
+from mlbench.clusters import processes, ray_env
 from mlbench.experiment import plugins
 from mlbench.experiment.config import Experiment
 
@@ -58,10 +58,10 @@ class Connection(WorkerResources):
         Ray itself notices after a minute, and then ends this process.
         """
         for name, server in self.servers:
-            if not persistent.lives(server):
+            if not processes.lives(server):
                 return f"Ray's {WHAT[name]} has died: killed, out of memory, or stopped by somebody"
         if self.gcs is not None and not any(_answers(self.gcs) for _ in range(2)):
-            return f"Ray's {WHAT[persistent.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
+            return f"Ray's {WHAT[processes.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
         return None
 
 
@@ -115,11 +115,11 @@ def _servers() -> tuple[tuple[tuple[str, psutil.Process], ...], tuple[str, int] 
 
     session = worker._global_node.get_session_dir_path() if worker._global_node else ""
     local = []
-    for process in psutil.process_iter(["name", "cmdline"]):
-        words = process.info["cmdline"] or ()
-        if session and process.info["name"] in WHAT and any(session in word for word in words):
-            local.append((process.info["name"], process))
-    if any(name == persistent.SERVERS[0] for name, _ in local):
+    for process in processes.of_session(session) if session else ():
+        with suppress(psutil.Error):
+            if process.name() in WHAT:
+                local.append((process.name(), process))
+    if any(name == processes.SERVERS[0] for name, _ in local):
         return tuple(local), None
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
     return tuple(local), (host.strip("[]"), int(port))

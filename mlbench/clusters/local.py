@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import psutil
-
 from mlbench.clusters import connection, node, persistent, ray_env
+from mlbench.clusters.processes import of_session
 from mlbench.experiment.config import Cluster, Experiment
 from mlbench.experiment.errors import UserError
 
@@ -51,7 +50,7 @@ def connect(experiment: Experiment) -> Iterator[str]:
     try:
         yield LOOPBACK
     finally:
-        started = set() if address else _servers(context.address_info["session_dir"])
+        started = set() if address else of_session(context.address_info["session_dir"])
         ray.shutdown()
         # Ray's workers end when they miss their server, but now and then one of them hangs for ever (2.60).
         persistent.end(started)
@@ -81,16 +80,6 @@ def _init(address: str | None, *, verbose: bool) -> Any:
             hint = "`python -m mlbench.cluster stop` ends it; a run then starts its own"
             raise UserError(f"the Ray at {address} does not answer: {reason}", hint=hint) from error
         raise UserError(f"Ray did not start: {reason}", hint="verbose=true shows what it prints") from error
-
-
-def _servers(session: str) -> set[psutil.Process]:
-    """Return Ray's processes below this one: its servers, which name the session's folder, and their own."""
-    ours: set[psutil.Process] = set()
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):
-            if any(session in word for word in child.cmdline()):
-                ours |= {child, *persistent.children(child)}
-    return ours
 
 
 def require_machine() -> None:

@@ -10,7 +10,7 @@ import psutil
 
 from mlbench.clusters import node as machine
 from mlbench.clusters.energy import EnergyMeter
-from mlbench.clusters.persistent import SESSION
+from mlbench.clusters.processes import below, of_session, session_of
 from mlbench.experiment import clock
 from mlbench.experiment.noise import Interference
 
@@ -116,28 +116,10 @@ class CpuUse:
 
 def own_processes(roots: Iterable[int] = ()) -> set[psutil.Process]:
     """Return this process, those with a pid of `roots`, Ray's processes that it is part of, and all below."""
-    names = []
-    for parent in psutil.Process().parents():
-        with suppress(psutil.Error):
-            session = SESSION.search(" ".join(parent.cmdline()))
-            if parent.name() == "raylet" and session:
-                names.append(session[0])
-    return processes_of(*names, roots={os.getpid(), *roots})
-
-
-def processes_of(*names: str, roots: Iterable[int] = ()) -> set[psutil.Process]:
-    """Return the processes whose command line has one of these names, those with a pid of `roots`, and all
-    below either of them.
-    """
-    found: set[psutil.Process] = set()
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        words = process.info["cmdline"] or ()
-        if process.info["pid"] in roots or any(name in word for name in names for word in words):
-            found.add(process)
-    for process in tuple(found):
-        with suppress(psutil.Error):
-            found.update(process.children(recursive=True))
-    return found
+    with suppress(psutil.Error):
+        sessions = {session_of(parent) for parent in psutil.Process().parents() if parent.name() == "raylet"}
+        return below({os.getpid(), *roots}).union(*(of_session(one) for one in sessions if one))
+    return below({os.getpid(), *roots})
 
 
 def _cpu_seconds() -> tuple[float, float]:

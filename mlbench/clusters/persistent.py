@@ -2,13 +2,11 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Collection
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,13 @@ import psutil
 from filelock import FileLock
 
 from mlbench.clusters import node, ray_env
+from mlbench.clusters.processes import SERVERS, lives, of_session, session_of
 from mlbench.experiment.errors import UserError
 
 # What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
 DRIVER_RESOURCE = {"mlbench_driver": 1.0}
 ADDRESS = "MLBENCH_RAY_ADDRESS"  # environment variable by which a sweep tells its runs
 STOP_S = 2  # s that Ray's processes have to end; the two servers do not end by themselves within 10 s (2.60)
-SERVERS = ("gcs_server", "raylet")  # Ray's two servers, by the names of their processes
-SESSION = re.compile(r"/[^ =]*/session_[^/]+/")  # the folder that every process of one Ray names
 # `ray start` prints its address for people, and not at all on loopback; so the servers are asked for.
 START = """
 import psutil
@@ -98,14 +95,8 @@ def stop() -> bool:
     _path().unlink(missing_ok=True)
     if not alive:
         return False
-    session = next(filter(None, map(SESSION.search, alive[0].cmdline())))[0]
-    package = str(Path(find_spec("ray").origin).parent)  # type: ignore[union-attr]  (ray is installed)
-    ours = set(alive)
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or ()
-        if package in " ".join(words[:3]) and any(session in word for word in words):
-            ours.add(process)
-    ours |= {child for process in ours for child in children(process)}  # workers take other names
+    sessions = filter(None, map(session_of, alive))
+    ours = set(alive).union(*map(of_session, sessions))
     for process in ours:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -125,13 +116,6 @@ def end(processes: Collection[psutil.Process]) -> None:
             process.kill()
 
 
-def children(process: psutil.Process) -> list[psutil.Process]:
-    """Return the processes below this one; none where it has ended."""
-    with suppress(psutil.NoSuchProcess):
-        return process.children(recursive=True)
-    return []
-
-
 def _note() -> dict[str, Any] | None:
     """Return what `start` wrote down: an address and, by pid and time of creation, its servers."""
     try:
@@ -147,14 +131,6 @@ def _is_alive(server: dict[str, Any]) -> bool:
         process = psutil.Process(server["pid"])
         return process.create_time() == server["created"] and lives(process)
     except (KeyError, TypeError, ValueError, psutil.Error):
-        return False
-
-
-def lives(process: psutil.Process) -> bool:
-    """Return whether the process runs; one that has ended and was not waited for does not."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
         return False
 
 

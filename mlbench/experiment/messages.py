@@ -7,15 +7,15 @@ from typing import Any, NotRequired, TypedDict, final
 
 
 class ValidationMessage(TypedDict):
-    """One validation, as `record.Validation` explains it; the last three are known a little later."""
+    """One validation, as `record.Validation` explains it. A number that was not finite is None."""
 
     epoch: float
     step: int
     elapsed: float  # s
-    metrics: dict[str, float | None]
-    wall: NotRequired[float]  # s since 1970
-    train_loss: NotRequired[float | None]
-    goal_reached: NotRequired[bool]
+    wall: float  # s since 1970
+    train_loss: Any
+    metrics: dict[str, Any]
+    goal_reached: bool
 
 
 class Part(TypedDict):

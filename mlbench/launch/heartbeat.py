@@ -9,10 +9,9 @@ import json
 import secrets
 import select
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import cast
-
-from mlbench.experiment.messages import Heartbeat
+from typing import Any
 
 MAX_BYTES = 8192  # bytes; a heartbeat has a few hundred
 
@@ -26,9 +25,9 @@ class HeartbeatServer:
         self._socket.bind((host, 0))
         self.address: tuple[str, int] = self._socket.getsockname()
 
-    def poll(self, *, wait: float) -> list[Heartbeat]:
+    def poll(self, *, wait: float) -> list[dict[str, Any]]:
         """Return the heartbeats that have arrived, after waiting at most `wait` seconds for the first."""
-        heartbeats: list[Heartbeat] = []
+        heartbeats = []
         while select.select([self._socket], [], [], wait)[0]:
             wait = 0.0
             try:
@@ -36,7 +35,7 @@ class HeartbeatServer:
             except ValueError:
                 continue
             if isinstance(heartbeat, dict) and heartbeat.pop("token", None) == self.token:
-                heartbeats.append(cast(Heartbeat, heartbeat))
+                heartbeats.append(heartbeat)
         return heartbeats
 
     def close(self) -> None:
@@ -51,7 +50,7 @@ class HeartbeatClient:
         self._address = address
         self._stamp = {"token": token, "rank": rank}
 
-    def __call__(self, heartbeat: Heartbeat) -> None:
+    def __call__(self, heartbeat: Mapping[str, Any]) -> None:
         """Send a heartbeat; a full or broken network loses it."""
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
             datagrams.setblocking(False)

@@ -12,7 +12,6 @@ from typing import Any
 
 from mlbench.clusters.connection import Connection
 from mlbench.experiment import clock, events
-from mlbench.experiment.messages import Heartbeat
 from mlbench.launch.heartbeat import HeartbeatServer
 
 POLL_S = 0.2  # s between two looks at the heartbeats and the event log
@@ -98,7 +97,7 @@ class Watch:
                 next_look = clock.monotonic() + SERVERS_POLL_S
         self._show_events()
 
-    def _poll(self) -> list[Heartbeat]:
+    def _poll(self) -> list[dict[str, Any]]:
         assert self._heartbeats is not None
         try:
             return self._heartbeats.poll(wait=POLL_S)

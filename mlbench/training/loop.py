@@ -253,11 +253,14 @@ class Run:
         return reached
 
     def record_validation(self, position: float, metrics: dict[str, float]) -> ValidationMessage:
-        """Keep a validation that ends now, and what was measured up to it; `complete` adds the rest."""
+        """Keep a validation that ends now, and what was measured up to it; `complete` fills in the rest."""
         validation: ValidationMessage = {
             "epoch": position,
             "step": self.step,
             "elapsed": self.timer.elapsed(),
+            "wall": 0.0,
+            "train_loss": None,
+            "goal_reached": False,
             "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
         }
         joules = self.worker.read_energy()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from mlbench.clusters import local, ray_env
@@ -72,17 +71,3 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "5")
     ray_env.disable_background_work()
     assert os.environ[name] == "5"
-
-
-def test_only_ray_s_own_children_are_ended_after_a_run(tmp_path: Path) -> None:
-    """A notebook's loader, or a thread's subprocess, is not ours to kill."""
-    session = str(tmp_path / "session_2026")
-    sleep = "import time; time.sleep(600)"
-    server = subprocess.Popen([sys.executable, "-c", sleep, f"--session_dir={session}"])
-    bystander = subprocess.Popen([sys.executable, "-c", sleep])
-    try:
-        assert local._servers(session) == {psutil.Process(server.pid)}
-    finally:
-        for process in (server, bystander):
-            process.kill()
-            process.wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mlbench.clusters import persistent
+from mlbench.clusters import persistent, processes
 from mlbench.experiment.errors import UserError
 
 
@@ -36,7 +36,7 @@ def sleeper() -> subprocess.Popen[bytes]:
 def test_a_process_that_does_not_end_by_itself_is_killed() -> None:
     quick = subprocess.Popen([sys.executable, "-c", "pass"])
     stuck = sleeper()
-    both = persistent.children(psutil.Process())
+    both = processes.children(psutil.Process())
     assert {quick.pid, stuck.pid} <= {process.pid for process in both}
     persistent.end([process for process in both if process.pid in (quick.pid, stuck.pid)])
     assert quick.wait(timeout=30) == 0

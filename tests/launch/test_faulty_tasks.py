@@ -13,7 +13,7 @@ import pytest
 from commands import CACHE, Run, until
 from conftest import ROOT
 
-from mlbench.clusters import persistent
+from mlbench.clusters import processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -174,7 +174,7 @@ def test_sigterm_leaves_a_record_and_no_process(environment: dict[str, str]) -> 
     assert code == 130, output
     assert record.status == "interrupted" and len(record.validations) >= 1
     assert "Traceback" not in output
-    until(lambda: not any(map(persistent.lives, ours)))
+    until(lambda: not any(map(processes.lives, ours)))
 
 
 def children_of(pid: int) -> list[psutil.Process]:

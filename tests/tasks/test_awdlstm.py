@@ -315,7 +315,7 @@ def trained(worker: Worker, files: Path, words: list[str], seed: int = 1) -> dic
     """Train a small model on `files`; return what came out, and every epoch's checkpoint."""
     states: list[dict[str, Any]] = []
 
-    def keep(_: dict[str, Any], state: dict[str, Any] | None) -> None:
+    def keep(_: Any, state: dict[str, Any] | None) -> None:
         if state:
             states.append(copy.deepcopy(state))
 

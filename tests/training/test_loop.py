@@ -72,7 +72,7 @@ class Problem:
         return torch.cat([p.detach().flatten() for p in self.model.parameters()]).tolist()
 
 
-def trained_weights(worker: Worker, batch: int) -> tuple[list[float], list[dict[str, Any]]]:
+def trained_weights(worker: Worker, batch: int) -> tuple[list[float], Any]:
     problem = Problem(mini_worker(worker, Path()), batch=batch)
     outcome = train(problem.parts(), worker)
     return problem.weights(), outcome.validations
@@ -336,7 +336,7 @@ def test_accumulated_micro_batches_are_one_update() -> None:
 
 def test_a_checkpoint_continues_to_the_same_weights() -> None:
     def run(epochs: int, resume: dict[str, Any] | None, states: list[dict[str, Any]]) -> Any:
-        def keep(message: dict[str, Any], state: dict[str, Any] | None) -> None:
+        def keep(message: Any, state: dict[str, Any] | None) -> None:
             if state:
                 states.append({**state, "states": {k: copied(v) for k, v in state["states"].items()}})
 

@@ -119,7 +119,7 @@ def test_where_no_host_is_left_the_wall_clock_tells_what_a_restart_took(wall: fl
     """But never less than the checkpoint had seen: somebody may have set the clock back."""
     states: list[dict[str, Any]] = []
 
-    def keep(_: dict[str, Any], state: dict[str, Any] | None) -> None:
+    def keep(_: Any, state: dict[str, Any] | None) -> None:
         states.extend([state] if state else [])
 
     run(Worker(keep_checkpoints=True, report_validation=keep))

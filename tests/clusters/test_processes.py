@@ -1,0 +1,60 @@
+"""The processes of one Ray are told from those that only look at its files."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+
+from mlbench.clusters import processes
+
+SLEEP = "import time; time.sleep(600)"
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEP!r}])"
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., psutil.Process]]:
+    """Start Python with these words; end it and what is below it after the test."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def run(*words: str) -> psutil.Process:
+        begun.append(subprocess.Popen([sys.executable, *words]))
+        return psutil.Process(begun[-1].pid)
+
+    yield run
+    for process in begun:
+        for one in processes.below([process.pid]):
+            one.kill()
+        process.wait()
+
+
+def with_child(process: psutil.Process) -> set[psutil.Process]:
+    """Return a process and its child, once it has one."""
+    while not process.children():
+        assert process.is_running()
+    return {process, *process.children()}
+
+
+def test_ray_s_processes_name_the_session_and_what_only_looks_at_it_is_none(
+    start: Callable[..., psutil.Process], tmp_path: Path
+) -> None:
+    """A notebook's loader, a thread's subprocess, or `tail -f` of a log is not ours to kill."""
+    session = str(tmp_path / "session_2026")
+    code = f"{PARENT}  # {Path(ray.__file__).parent}/raylet"
+    server = start("-c", code, f"--session_dir={session}")
+    other = start("-c", code, f"--session_dir={tmp_path / 'session_1999'}")
+    start("-c", SLEEP, f"{session}/logs/raylet.out")
+    ours = with_child(server)
+    assert processes.of_session(session) == ours
+    assert processes.session_of(server) == session != processes.session_of(other)
+    assert processes.session_of(psutil.Process()) is None
+
+
+def test_what_is_below_a_process_belongs_to_it(start: Callable[..., psutil.Process]) -> None:
+    parent = start("-c", PARENT)
+    family = with_child(parent)
+    assert processes.below([parent.pid]) == family
+    assert processes.below([2**22 + 1]) == set()
