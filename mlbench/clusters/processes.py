@@ -1,4 +1,4 @@
-"""Processes on this machine: those of one Ray, which name the folder, and their families."""
+"""Processes on this machine: those of one Ray, which name its session's folder, and their families."""
 
 import re
 from collections.abc import Iterable
