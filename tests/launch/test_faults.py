@@ -111,7 +111,7 @@ def test_a_killed_driver_s_command_repeats_cleanly_and_goes_on_after_the_death_o
 
 
 def test_ctrl_c_ends_all_processes_and_records_interrupted(start) -> None:
-    """SIGTERM does the same: test_sockets.py, and test_faulty_tasks.py with a Ray of the run's own."""
+    """SIGTERM does the same: test_sockets.py, and test_faulty_tasks.py while Ray starts."""
     run = start(*LONG)
     run.await_validation(1)
     run.process.send_signal(signal.SIGINT)
