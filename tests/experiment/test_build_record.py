@@ -340,6 +340,12 @@ def test_a_driver_that_is_killed_after_the_goal_takes_nothing_from_what_was_meas
     assert caveat.startswith("its workers had finished" if told else "it reached its goal")
 
 
+def test_a_driver_that_is_killed_after_the_workers_missed_their_goal_leaves_a_finished_run() -> None:
+    record = killed_driver(MEASURED[0], event("worker_result", RESULT | {"status": "goal_not_reached"}))
+    assert (record.status, record.error, record.time_to_accuracy) == ("goal_not_reached", None, None)
+    assert record.caveats[0].startswith("its workers had finished")
+
+
 @pytest.mark.parametrize("start", [None, {}, {"run_id": "r"}])
 def test_a_damaged_log_is_one_sentence(start: Any) -> None:
     with pytest.raises(UserError, match="the event log is damaged"):
