@@ -52,8 +52,8 @@ from mlbench.training.setup import TrainingSetup
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def die_after_the_result(root):
-    while not any("worker_result" in log.read_text() for log in root.glob("*/events.jsonl")):
+def die_once_the_log_has(text, root):
+    while not any(text in log.read_text() for log in root.glob("*/events.jsonl")):
         time.sleep(0.001)
     die()
 
@@ -70,12 +70,12 @@ def build(config, worker):
         return output.sum()
 
     def table(_):
+        root = worker.data_root.parent
         if fault == "killed_after_the_goal":
-            time.sleep(5)  # until the controller has written the last validation
-            die()
+            die_once_the_log_has('"goal_reached": true', root)
         if fault == "killed_after_the_result":
-            root = worker.data_root.parent
-            threading.Thread(target=die_after_the_result, args=(root,), daemon=True).start()
+            waits = threading.Thread(target=die_once_the_log_has, args=("worker_result", root), daemon=True)
+            waits.start()
         return []
 
     return TrainingSetup(
