@@ -63,7 +63,15 @@ def _predict(args: Args) -> int:
         unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
         chart = explain.chart(forecasts, fitted=fitted, held_out=unseen if target == Target() else None)
         render.save([chart], Path(settings["plot"]))
-    sentences = [*explain.basis(fit), *explain.target(fit, target), explain.left_out(left_out)]
+    doubt = explain.warning(fit)
+    most = inputs.wanted(fit, settings["max_workers"])
+    ends = explain.limit(fit, most=counts[-1], wanted=most)
+    sentences = [
+        *filter(None, [doubt, ends]),
+        *explain.basis(fit),
+        *explain.target(fit, target),
+        explain.left_out(left_out),
+    ]
     if held_out:
         sentences.append(explain.held_out(held_out))
     if args.json:
@@ -77,12 +85,12 @@ def _predict(args: Args) -> int:
         title = {"title": everything.title, "fitted_workers": fitted.counts}
         print(format.json_text(title | plain | {"sentences": sentences}))
         return OK
-    print(
-        f"{everything.title}\n\n{forecast_table.text(forecasts, everything, fitted=fitted, target=target)}\n"
-    )
     width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
-    for sentence in (*(one.sentence for one in answers), "", *sentences):
-        print(textwrap.fill(sentence, width, break_on_hyphens=False))
+    table = forecast_table.text(forecasts, everything, fitted=fitted, target=target, width=width)
+    first, rest = [everything.title, doubt], [one for one in sentences if one not in (doubt, ends)]
+    for part in (*first, "", table, ends, "", *(one.sentence for one in answers), "", *rest):
+        if part is not None:
+            print(part if part is table else textwrap.fill(part, width, break_on_hyphens=False))
     return OK
 
 

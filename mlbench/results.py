@@ -10,7 +10,7 @@ from typing import Any
 from mlbench.analysis import compare, select
 from mlbench.experiment import format, record, run_folders
 from mlbench.experiment.config import default_store
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.record import Record
 from mlbench.terminal import comparison, run_table, show
 from mlbench.terminal.args import (
@@ -197,30 +197,44 @@ def _sync(args: Args) -> int:
     """Upload every run to MLflow; the exit code is 1 if one could not be uploaded."""
     uri = args.settings["tracking_uri"] or None
     outcomes = []
-    for one in sync.sync_runs(args.output_root, uri):
+    for one in sync.sync_runs(_existing(args), uri):
         outcomes.append(vars(one))
         if not args.json and one.outcome != "present":
             print(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""), flush=True)
-    for name in sync.sync_studies(args.output_root, uri):
+    studies = list(sync.sync_studies(args.output_root, uri))
+    for name in studies:
         if not args.json:
             print(f"study {name}: written", flush=True)
     if outcomes or args.json:
         _total(args, outcomes, sync.OUTCOMES)
-    else:
+    elif not studies:
         print(_none(args), file=sys.stderr)
     return FAILED if any(one["outcome"] == "failed" for one in outcomes) else OK
 
 
 def _selected(args: Args, words: Sequence[str] | None = None) -> list[Record]:
     """Return the records that the words select; name those that cannot be read."""
-    records, complaints = run_folders.records(args.output_root)
+    words = args.arguments if words is None else words
+    names = [word.partition("=")[0] for word in words if "=" in word]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        values = ",".join(word.partition("=")[2] for word in words if word.startswith(f"{twice}="))
+        raise UserError(f"{twice} is given twice", hint=f"a comma means or: {twice}={values}")
+    records, complaints = run_folders.records(_existing(args))
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     return select.select(
         records,
-        args.arguments if words is None else words,
+        words,
         studies=lambda name: run_folders.study(args.output_root, name),
     )
+
+
+def _existing(args: Args) -> Path:
+    """Return output_root; UserError for another one than the default that is not there."""
+    root = args.output_root
+    if str(root) != OUTPUT_ROOT["output_root"][0] and not root.is_dir():
+        raise UserError(f"output_root={root}: there is no such folder")
+    return root
 
 
 def _some(args: Args) -> list[Record]:
@@ -236,8 +250,17 @@ def _some(args: Args) -> list[Record]:
 
 
 def _none(args: Args) -> str:
+    """Return that nothing was selected, with the nearest value that a run has."""
     where = f"no finished run in {args.output_root}"
-    return f"{where} matches {' '.join(args.arguments)}" if args.arguments else where
+    if not args.arguments:
+        return where
+    known = [select.fields(one) for one in run_folders.records(args.output_root)[0]]
+    for word in args.arguments:
+        name, equals, value = word.partition("=")
+        values = {str(one[name]) for one in known if one.get(name) is not None} if equals else set()
+        if values and value not in values and "," not in value:
+            return f"{where} matches {word}{suggest(value, sorted(values))}"
+    return f"{where} matches {' '.join(args.arguments)}"
 
 
 def _count(args: Args, name: str) -> int:

@@ -48,7 +48,8 @@ def _finish(outcome: StudyResult) -> int:
         print(sentence, file=sys.stderr)
     if groups:
         print(sweep_view.answer(groups))
-    print(outcome.folder / study.REPORT if outcome.records else outcome.folder)
+    page = outcome.folder.absolute() / study.REPORT / "report.html"
+    print(page.as_uri() if groups else outcome.folder)
     if outcome.interrupted:
         raise KeyboardInterrupt
     return FAILED if outcome.unmeasured else OK

@@ -99,7 +99,7 @@ def test_show_takes_any_part_of_a_name_that_no_other_has(root: Path, capsys: Any
         (["lists"], "'lists' is not a sub-command of results: did you mean list?"),
         (["compare", "workers=2"], "compare takes A and B"),
         (["compare", "a-1", "b-2", "c-3"], "got a third: c-3"),
-        (["compare", "a-1", "none"], "B selects no run"),
+        (["compare", "a-1", "none"], "B matches no finished run"),
         (["compare", "a-1", "b-2", "--fail-if-slower", "5"], "takes a percentage such as 5%, got: 5"),
         (["compare", "a-1", "b-2", "--fail-if-slower="], "takes a percentage such as 5%, got: nothing"),
         (["compare", "a-1", "study:none"], "there is no study 'none'"),
@@ -199,7 +199,9 @@ def test_one_run_on_each_side_passes_the_gate_and_says_why(root: Path, capsys: A
     timed(root, ["workers=3"], [9.0])
     words = ["compare", "workers=1", "workers=3", f"output_root={root}"]
     assert results.main([*words, "--fail-if-slower", "5%"]) == 0
-    assert "no verdict (one run each: no difference can be shown)" in capsys.readouterr().out
+    assert (
+        "no verdict (one run per side: no difference can be shown, run at least 3)" in capsys.readouterr().out
+    )
 
 
 def test_plot_makes_the_report_of_a_selection(root: Path, tmp_path: Path, capsys: Any) -> None:

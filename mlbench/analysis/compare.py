@@ -90,9 +90,7 @@ def compare(
     of_a, of_b = (points(side, with_disturbed=with_disturbed) for side in (a, b))
     for name, side in (("A", of_a), ("B", of_b)):
         if not side:
-            raise UserError(
-                f"{name} selects no run that ended by itself", hint="python -m mlbench.results list"
-            )
+            raise UserError(f"{name} matches no finished run", hint="python -m mlbench.results list")
     both = {run.run_id for run in a} & {run.run_id for run in b}
     if both:
         raise UserError(f"{min(both)} is on both sides", hint="narrow A and B until they exclude each other")
@@ -230,9 +228,12 @@ def _verdict(
     if not x or not y:
         return "no verdict", "a side measured neither a time to accuracy nor samples per second"
     if len(x) == len(y) == 1:
-        return "no verdict", "one run each: no difference can be shown"
+        return "no verdict", "one run per side: no difference can be shown, run at least 3"
     if len(x) == 1 or len(y) == 1:
-        return "no verdict", f"one run in {'A' if len(x) == 1 else 'B'}: no difference can be shown"
+        return (
+            "no verdict",
+            f"one run in {'A' if len(x) == 1 else 'B'}: no difference can be shown, run at least 3",
+        )
     if _significantly_above(x, y, 1.0, paired=paired):
         return "slower", "B needs more time than A"
     if _significantly_above(y, x, 1.0, paired=paired):
@@ -240,7 +241,10 @@ def _verdict(
     ratio = bootstrap.ratio(y, x, paired=paired)
     if ratio.low is not None and ratio.high is not None and (ratio.low > 1 or ratio.high < 1):
         few = format.counted(min(len(x), len(y)), "run")
-        return "inconclusive", f"too few runs: the interval excludes 1, but {few} a side do not suffice"
+        return (
+            "inconclusive",
+            f"too few runs: the interval excludes 1, but {few} per side are too few for the test",
+        )
     return "no difference shown", "the difference is within run-to-run noise"
 
 

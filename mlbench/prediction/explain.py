@@ -123,7 +123,7 @@ def error(one: HoldoutError) -> str:
     """Return e.g. 8 workers +1.6 % (seconds an epoch +4.8 %)."""
     return (
         f"{format.counted(one.workers, 'worker')} {one.time_error:+.1%} "
-        f"(seconds an epoch {one.epoch_error:+.1%})".replace("%", " %")
+        f"(seconds per epoch {one.epoch_error:+.1%})".replace("%", " %")
     )
 
 
@@ -133,13 +133,35 @@ def _noise(model: Model) -> list[str]:
         what = "epochs to the goal" if shown.dof else "seconds"
         return [f"No intervals: the runs do not show the noise of the {what}. Repeat them."]
     sigma, epochs = (math.sqrt(mean(one**2)) for one in (shown.seconds, shown.epochs))
-    sentences = [
-        f"Noise of a run, allowing for few runs: {format.percent(sigma)} of its seconds and "
-        f"{format.percent(epochs)} of its epochs ({shown.dof} and {shown.epochs_dof} degrees of freedom)."
+    return [
+        f"Residual noise: {format.percent(sigma)} of a run's seconds (df = {shown.dof}) and "
+        f"{format.percent(epochs)} of its epochs (df = {shown.epochs_dof})."
     ]
-    if sigma > LOUD:
-        sentences.append("The runs are so far from the model or from each other that little follows.")
-    return sentences
+
+
+def warning(model: Model) -> str | None:
+    """Return that a prediction is unreliable, and why; None where it is not."""
+    shown = noise(model)
+    if not shown.known:
+        return None
+    sigma = math.sqrt(mean(one**2 for one in shown.seconds))
+    if sigma <= LOUD:
+        return None
+    return (
+        f"Unreliable: the runs are {format.percent(sigma)} from the model or from each other, so intervals "
+        "span a factor of 3 and more. Repeat the runs on a quiet machine."
+    )
+
+
+def limit(model: Model, *, most: int, wanted: int) -> str | None:
+    """Return why a table ends at `most` workers although `wanted` were to be predicted; None if not."""
+    if most >= wanted:
+        return None
+    runs = model.measurements
+    if runs.grows:
+        epoch = f"{model.epoch_samples:,.0f} samples per epoch, {model.batch:,.0f} per worker and step"
+        return f"The table ends at {most:,} workers: an epoch then has one step ({epoch})."
+    return f"The table ends at {most:,} workers: a step then has one sample per worker."
 
 
 def _beyond(runs: Measurements) -> str:
@@ -149,7 +171,7 @@ def _beyond(runs: Measurements) -> str:
     if not drift:
         return f"{sentence}; from fewer than 3 worker counts nothing shows how far the model drifts there."
     return (
-        f"{sentence}; intervals are widened there by {format.percent(math.expm1(drift))} a doubling, "
+        f"{sentence}; intervals are widened there by {format.percent(math.expm1(drift))} per doubling, "
         f"by which the model was off at {most}, predicted from fewer."
     )
 

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from mlbench.experiment import format, plugins, record, run_folders, study
 from mlbench.experiment.config import Hardware, choices
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.record import Record
 from mlbench.prediction import model
 from mlbench.prediction.forecast import FURTHEST, Target
@@ -62,10 +61,14 @@ def target(hardware: str, network: str, output_root: Path) -> Target:
 
 def worker_counts(fit: model.Model, everything: Measurements, max_workers: str) -> list[int]:
     """Return powers of two and the measured counts, up to `max_workers` and to one sample a worker."""
-    most = _count("max_workers", max_workers) if max_workers else FURTHEST * fit.measurements.counts[-1]
-    most = int(min(most, fit.most_workers))
+    most = int(min(wanted(fit, max_workers), fit.most_workers))
     powers = {2**i for i in range(most.bit_length()) if 2**i <= most}
     return sorted(powers | {k for k in everything.counts if k <= most} | {most})
+
+
+def wanted(fit: model.Model, max_workers: str) -> int:
+    """Return up to how many workers are to be predicted."""
+    return _count("max_workers", max_workers) if max_workers else FURTHEST * fit.measurements.counts[-1]
 
 
 def _run(word: str, output_root: Path) -> Record:
@@ -75,11 +78,15 @@ def _run(word: str, output_root: Path) -> Record:
 def profile(name: str) -> Hardware:
     known = choices("hardware")
     if name not in known:
-        raise UserError(f"hardware={name} is unknown", hint=f"choose from {', '.join(known)}")
+        raise UserError(f"hardware={name} is unknown{suggest(name, known)}")
+    file = plugins.files("hardware")[name]
     try:
-        return Hardware.model_validate(yaml.safe_load(plugins.files("hardware")[name].read_text()))
-    except (yaml.YAMLError, ValidationError) as error:
-        raise UserError(f"conf/hardware/{name}.yaml is not a hardware profile") from error
+        return Hardware.model_validate(plugins.values(file))
+    except ValidationError as error:
+        fields = ", ".join(str(one["loc"][0]) for one in error.errors() if one["loc"])
+        raise UserError(
+            f"{file} is not a hardware profile: {fields}", hint="docs/adding-a-hardware.md"
+        ) from error
 
 
 def _count(name: str, word: str) -> int:

@@ -58,7 +58,7 @@ def published_runs(task: str, *, backend: str, profile: Hardware) -> Measurement
         gradient_bytes=shape.gradient_bytes if shape.epoch_samples else None,
         notes=(
             "times are MLBench's own: sums over batches, without validation and waits for data",
-            "one run a worker count was published",
+            "one run per worker count was published",
             *(() if shape.epoch_samples else ("an epoch stands for a step, whose number was not published",)),
         ),
     )

@@ -120,9 +120,13 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
     fitted = [run for run in records if not reasons[run.run_id]]
     differing = mixture(fitted)
     if differing:
+        tasks = dict.fromkeys(run.experiment.task.name for run in fitted)
+        if len(tasks) > 1:
+            sentence = f"{title} has runs of {len(tasks)} tasks: {', '.join(tasks)}"
+            raise UserError(sentence, hint=f"choose one, e.g. task={next(iter(tasks))}")
         raise UserError(
             f"{title} mixes experiments: {'; '.join(differing)}",
-            hint="choose one, e.g. task=logreg backend=gloo",
+            hint="choose one, e.g. backend=gloo, or name the runs",
         )
     first = (fitted or records)[0].experiment
     return Measurements(

@@ -219,6 +219,30 @@ def _last_line(output: Path, code: int) -> str:
     return f"the command ended with exit code {code}" + (f", after: {last}" if last else "")
 
 
+class RunProgress:
+    """Reads from its log how far the run of a seed is; a folder with a record is an earlier attempt's."""
+
+    def __init__(self, output_root: Path, seed: int) -> None:
+        self._logs = output_root, f"*-{seed:x}/{events.NAME}"
+        self._follower: events.Follower | None = None
+        self._epoch = self._epochs = 0.0
+
+    def update(self) -> tuple[float, float] | None:
+        """Return the epochs that were trained and the most that may be; None while nobody knows them."""
+        if self._follower is None:
+            root, pattern = self._logs
+            running = [log for log in root.glob(pattern) if not (log.parent / "record.json").exists()]
+            if not running:
+                return None
+            self._follower = events.Follower(max(running))
+        for event in self._follower.take():
+            if event["key"] == "run_configuration":
+                self._epochs = event["value"]["experiment"]["task"].get("epochs") or 0.0
+            elif event["key"] == "validation":
+                self._epoch = event["value"]["epoch"]
+        return (self._epoch, self._epochs) if self._epochs else None
+
+
 class StudyMonitor:
     """Reads what the log of a study gains, and shows it.
 
@@ -236,6 +260,7 @@ class StudyMonitor:
         self._budget, self._folder, self._progress = budget, folder, progress
         self._follower = events.Follower(folder / study.LOG)
         self._follower.take()
+        self._run: RunProgress | None = None  # of the run in progress
 
     def update(self) -> None:
         """Process the new events."""
@@ -246,11 +271,15 @@ class StudyMonitor:
                 continue
             if event["key"] == STARTED:
                 self._progress.started(shlex.join(trial.words))
+                self._run = RunProgress(self._folder.parent.parent, trial.seed)
             elif event["key"] == REFUSED:
                 self.refusal = value["reason"]
             elif event["key"] == ENDED:
                 del self.remaining[trial.id]
+                self._run = None
                 self._ended(trial, value)
+        if self._run is not None and (epochs := self._run.update()) is not None:
+            self._progress.advanced(*epochs)
         self._progress.redraw()
 
     def _ended(self, trial: Trial, value: dict[str, Any]) -> None:

@@ -24,7 +24,9 @@ def text(compared: Comparison, *, limit: float | None) -> str:
     fields = sorted({name for points in sides.values() for name in _varying(points)})
     parts = [_pair(pair, limit, fields) for pair in compared.pairs]
     if {"faster", "slower"} <= {pair.verdict for pair in compared.pairs}:
-        narrow = f"; narrow both with {' or '.join(f'{name}=' for name in fields)}" if fields else ""
+        several = len({pair.a.task for pair in compared.pairs}) > 1
+        names = ["task", *fields] if several else fields
+        narrow = f"; narrow both with {' or '.join(f'{name}=' for name in names)}" if names else ""
         parts.insert(0, f"{len(compared.pairs)} pairs with opposite verdicts{narrow}")
     for side, points in (("A", compared.only_a), ("B", compared.only_b)):
         if points:
@@ -42,10 +44,16 @@ def plain(compared: Comparison) -> dict[str, Any]:
 
 
 def _varying(points: Sequence[Point]) -> set[str]:
-    """Return the fields in which points of one side differ and that a label does not have anyway."""
-    every = [dict(point.series) for point in points]
-    names = {name for series in every for name in series}
-    return {name for name in names if len({series.get(name) for series in every}) > 1} - IN_LABEL
+    """Return the fields in which points of one side differ though their tasks and scales are the same."""
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for point in points:
+        groups.setdefault((point.task, point.scale), []).append(dict(point.series))
+    return {
+        name
+        for every in groups.values()
+        for name in {name for series in every for name in series}
+        if len({series.get(name) for series in every}) > 1
+    } - IN_LABEL
 
 
 def _label(point: Point, fields: Sequence[str]) -> str:

@@ -9,16 +9,46 @@ from mlbench.prediction.forecast import Forecast, Interval, Target
 from mlbench.prediction.runs import Measurements
 from mlbench.terminal import tables
 
+# The columns by importance: a narrow terminal gets the first ones.
+ORDER = (
+    "workers",
+    "predicted",
+    "95 % interval",
+    "measured",
+    "cost",
+    "speed-up",
+    "speed-up interval",
+    "communication",
+)
+GAP = 2  # blanks between two columns
+
 
 def text(
-    forecasts: Sequence[Forecast], everything: Measurements, *, fitted: Measurements, target: Target
+    forecasts: Sequence[Forecast],
+    everything: Measurements,
+    *,
+    fitted: Measurements,
+    target: Target,
+    width: int,
 ) -> str:
-    """Return one line per number of workers; measured medians stand beside it where the target has any."""
+    """Return one line per number of workers; measured medians stand beside it where the target has any.
+
+    Columns that `width` has no room for are left out, and named.
+    """
     measured = _medians(everything, fitted) if target == Target() else {}
     rows = [_row(one, measured.get(one.workers, "")) for one in forecasts]
-    headings = [name for name in rows[0] if any(row[name] for row in rows)]
+    known = [name for name in ORDER if any(row[name] for row in rows)]
+    room, shown = width + GAP, []
+    for name in known:
+        room -= GAP + max(len(name), *(len(row[name]) for row in rows))
+        if room < 0:
+            break
+        shown.append(name)
+    headings = [name for name in rows[0] if name in shown]
     cells = [[row[name] for name in headings] for row in rows]
     table = tables.table(headings, cells, right=[True] * len(headings))
+    if hidden := known[len(shown) :]:
+        table += f"\n{width} columns have no room for: {', '.join(hidden)} (--json has all)"
     return table + ("\n* measured, but not fitted" if any("*" in cell for cell in measured.values()) else "")
 
 
@@ -37,9 +67,9 @@ def _row(one: Forecast, measured: str) -> dict[str, str]:
         "workers": f"{one.workers:,}",
         "measured": measured,
         "predicted": format.duration(one.time_s.value),
-        "95 % of runs": _ends(one.time_s, format.duration),
+        "95 % interval": _ends(one.time_s, format.duration),
         "speed-up": f"{one.speedup.value:.2f}",
-        "95 %": _ends(one.speedup, lambda value: f"{value:.2f}"),
+        "speed-up interval": _ends(one.speedup, lambda value: f"{value:.2f}"),
         "cost": format.usd(one.cost_usd.value) if one.cost_usd else "",
         "communication": format.percent(one.communication_share),
     }

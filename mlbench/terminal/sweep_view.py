@@ -1,9 +1,11 @@
 """What a person sees of a sweep: a table of its points on a terminal, a line per run anywhere else."""
 
 import math
+import shlex
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mlbench.analysis import bootstrap
 from mlbench.experiment import clock, format
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.terminal import tables
@@ -38,16 +41,42 @@ class PointProgress:
     records: list[Record] = field(default_factory=list)
 
     @property
-    def median_time(self) -> str:
-        """The median time to the goal as text; a run that missed it counts as infinite."""
-        times = [
+    def times(self) -> list[float]:
+        """Seconds to the goal; a run that missed it counts as infinite."""
+        return [
             math.inf if one.time_to_accuracy is None else one.time_to_accuracy
             for one in self.records
             if one.goal is not None
         ]
-        if not times:
+
+    @property
+    def median_time(self) -> str:
+        """The median time to the goal as text."""
+        if not self.times:
             return "-"
-        return format.duration(median(times)) if math.isfinite(median(times)) else "missed"
+        return format.duration(median(self.times)) if math.isfinite(median(self.times)) else "missed"
+
+    def interval(self) -> str:
+        """Return the 95 % interval of the median as text; "" for fewer than two runs."""
+        ends = bootstrap.interval(self.times) if len(self.times) > 1 else None
+        if ends is None or math.isinf(ends.low):
+            return ""
+        high = "missed" if math.isinf(ends.high) else format.duration(ends.high)
+        return f"{format.duration(ends.low)} to {high}"
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        return tuple(shlex.split(self.label))
+
+    def speedup(self, points: "Sequence[PointProgress]") -> str:
+        """Return the median of the point that differs in having one worker over this one's; "" without it."""
+        others = {word for word in self.words if not word.startswith("workers=")}
+        for base in points:
+            alike = {word for word in base.words if not word.startswith("workers=")} == others
+            if alike and "workers=1" in base.words and base.times and self.times:
+                quotient = median(base.times) / median(self.times)
+                return f"{quotient:.2f}" if math.isfinite(quotient) and quotient else ""
+        return ""
 
 
 class SweepView(View):
@@ -74,6 +103,10 @@ class SweepView(View):
         self._begin = now()
         self._running = ""
         self._run_begin = now()
+        self._epoch: tuple[float, float] | None = None
+        self._rows: dict[str, tuple[int, list[str]]] = {}  # cells by label, with the count they are of
+        common = [word for word in self.points[0].words] if len(self.points) > 1 else []
+        self._common = [word for word in common if all(word in point.words for point in self.points)]
 
     def elapsed(self) -> float:
         return self._now() - self._begin
@@ -86,8 +119,13 @@ class SweepView(View):
     @never_raises
     def started(self, words: str) -> None:
         """Show which run is in progress; `words` are the point's overrides and the seed."""
-        self._running, self._run_begin = words, self._now()
+        self._running, self._run_begin, self._epoch = words, self._now(), None
         self.line(f"{self.done + self.failed + 1}/{self.total} {words}")
+
+    @never_raises
+    def advanced(self, epoch: float, epochs: float) -> None:
+        """Show how far the run in progress is."""
+        self._epoch = epoch, epochs
 
     @never_raises
     def ended(self, words: str, record: Record | None, error: str | None) -> None:
@@ -105,21 +143,49 @@ class SweepView(View):
 
     def screen(self) -> Group:
         grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for heading in ("point", "done", "", "median", "now"):
+        for heading in ("point", "done", "median", "95 % interval", "speed-up"):
             grid.add_column(heading, overflow="ellipsis", no_wrap=True)
         room = max(FEWEST, self.console.height - ROOM)
         running = _point(self._running)
         at = next((i for i, point in enumerate(self.points) if point.label == running), 0)
         first = max(0, min(at - room // 2, len(self.points) - room))
         for point in self.points[first : first + room]:
-            now = ""
-            if point.label == running:
-                now = f"running, {format.whole(self._now() - self._run_begin)}"
-            bar = ProgressBar(total=point.runs, completed=len(point.records), width=10)
-            grid.add_row(point.label, f"{len(point.records)}/{point.runs}", bar, point.median_time, now)
+            style = "bold" if point.label == running else ""
+            grid.add_row(
+                self._short(point), f"{len(point.records)}/{point.runs}", *self._cells(point), style=style
+            )
         hidden = len(self.points) - min(room, len(self.points))
+        lines = [Text(f"every point: {shlex.join(self._common)}", style="dim")] if self._common else []
         more = [Text(f"and {format.counted(hidden, 'more point')}", style="dim")] if hidden else []
-        return Group(grid, *more, Text(self.standing(), style="bold"))
+        return Group(*lines, grid, *more, *self._now_running(), Text(self.standing(), style="bold"))
+
+    def _short(self, point: PointProgress) -> str:
+        """Return the words of a point that not all points share."""
+        return shlex.join(word for word in point.words if word not in self._common) or point.label
+
+    def _cells(self, point: PointProgress) -> list[str]:
+        """Return median, interval and speed-up; computed again only where a run has ended."""
+        count = self.done
+        known = self._rows.get(point.label)
+        if known is None or known[0] != count:
+            known = count, [point.median_time, point.interval(), point.speedup(self.points)]
+            self._rows[point.label] = known
+        return known[1]
+
+    def _now_running(self) -> list[Table]:
+        """Return the line of the run in progress: its point and seed, a bar over its epochs, its time."""
+        if not self._running:
+            return []
+        words = shlex.join(word for word in shlex.split(self._running) if word not in self._common)
+        seconds = format.whole(self._now() - self._run_begin)
+        epoch, epochs = self._epoch or (0.0, 0.0)
+        text = f"epoch {epoch:.1f} of {epochs:g}, {seconds}" if epochs else f"running, {seconds}"
+        line = Table.grid(padding=(0, 1), expand=True)
+        line.add_column(overflow="ellipsis", no_wrap=True, max_width=self.console.width // 2)
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True)
+        line.add_row(words, ProgressBar(total=epochs or 1.0, completed=epoch), text)
+        return [line]
 
     def standing(self) -> str:
         """Return done of total, the time, the estimate and the money, as far as they are known."""

@@ -82,7 +82,7 @@ def test_chance_is_no_difference() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "told"),
     [
-        ([10.0], [20.0], "one run each: no difference can be shown"),
+        ([10.0], [20.0], "one run per side: no difference can be shown, run at least 3"),
         ([10.0], SLOW, "one run in A"),
         (FAST, [20.0], "one run in B"),
     ],
@@ -234,9 +234,9 @@ def test_oversubscribed_workers_are_not_compared_with_others() -> None:
 
 def test_other_mistakes_are_sentences() -> None:
     a = runs(FAST, "workers=1")
-    with pytest.raises(UserError, match="A selects no run"):
+    with pytest.raises(UserError, match="A matches no finished run"):
         compare([], a)
-    with pytest.raises(UserError, match="B selects no run"):
+    with pytest.raises(UserError, match="B matches no finished run"):
         compare(a, runs(FAST, "workers=2", status="interrupted"))
     with pytest.raises(UserError, match="is on both sides"):
         compare(a, a)
@@ -353,7 +353,7 @@ def test_an_interval_that_excludes_1_with_too_few_runs_is_inconclusive_and_not_n
     assert time and time.low and time.low > 1
     assert (pair.verdict, pair.why) == (
         "inconclusive",
-        "too few runs: the interval excludes 1, but 2 runs a side do not suffice",
+        "too few runs: the interval excludes 1, but 2 runs per side are too few for the test",
     )
 
 

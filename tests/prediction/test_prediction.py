@@ -141,9 +141,16 @@ def test_runs_that_tell_nothing_of_noise_get_no_interval() -> None:
 
 def test_runs_that_scatter_too_much_are_called_so() -> None:
     said = [
-        explain.basis(model.fit(World().measure(COUNTS, repeats=3, noise=n, luck=0.05))) for n in (0.05, 0.8)
+        explain.warning(model.fit(World().measure(COUNTS, repeats=3, noise=n, luck=0.05)))
+        for n in (0.05, 0.8)
     ]
-    assert [any("little follows" in sentence for sentence in one) for one in said] == [False, True]
+    assert said[0] is None and said[1] and said[1].startswith("Unreliable: the runs are ")
+
+
+def test_a_table_that_ends_early_says_why() -> None:
+    fit = model.fit(World().measure(COUNTS, repeats=3))
+    assert explain.limit(fit, most=16, wanted=16) is None
+    assert "ends at 16 workers" in (explain.limit(fit, most=16, wanted=1024) or "")
 
 
 # --- limits
@@ -381,9 +388,7 @@ def test_a_record_becomes_the_run_that_it_was_made_of() -> None:
 
 def test_two_experiments_are_not_one_study() -> None:
     runs = [as_record(World().run(1)), as_record(World().run(2), "task=logreg", seed=8)]
-    with pytest.raises(
-        UserError, match=r"study mixes experiments: .*task.name is \"logreg\" and \"resnet20\""
-    ):
+    with pytest.raises(UserError, match=r"study has runs of 2 tasks: .*\(choose one, e.g. task="):
         from_records(runs, title="study")
 
 

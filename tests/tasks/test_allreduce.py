@@ -1,5 +1,6 @@
 """Task 0 with real gloo processes, and the arithmetic that its table rests on."""
 
+import csv
 import math
 from dataclasses import replace
 from io import StringIO
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import run_ranks
@@ -252,7 +254,7 @@ def test_the_terminal_has_the_columns_of_nccl_tests_the_fit_and_why_something_is
 
 def test_the_charts_have_a_line_a_backend_and_the_line_rate() -> None:
     tables = {"": synthetic("gloo") + synthetic("nccl", busbw=1e10)}
-    times, rates = report.charts(tables, about="two workers", network_gbit_per_s=100.0)
+    times, rates, _ = report.charts(tables, about="two workers", network_gbit_per_s=100.0)
     assert [trace.label for trace in times.traces] == ["gloo x2, float32", "nccl x2, float32"]
     gloo, _, line_rate = rates.traces
     assert gloo.x[-1] == 4e8 and gloo.y[-1] == pytest.approx(1e9, rel=1e-3)
@@ -264,10 +266,31 @@ def test_there_are_charts_of_each_collective_with_the_median_of_repeated_runs() 
     other = [{**row, "collective": "broadcast"} for row in synthetic("gloo")]
     charts = report.charts({"2 workers": [row for run in [*runs, other] for row in run]}, about="")
     names = ["all_reduce_time", "all_reduce_bandwidth", "broadcast_time", "broadcast_bandwidth"]
+    names.append("all_reduce_published")
     assert [chart.name for chart in charts] == names
     (trace,) = charts[1].traces
     assert list(trace.x) == [4, 1000, 10**6, 4 * 10**8]
     assert trace.y[-1] == pytest.approx(2e9, rel=1e-3)
+
+
+def test_published_times_of_as_many_workers_are_drawn_beside_ours() -> None:
+    (chart,) = report.charts({"": synthetic("gloo")}, about="")[2:]
+    ours, *published = chart.traces
+    assert ours.label == "gloo x2, here, median" and ours.x == [4, 1000, 10**6, 4 * 10**8]
+    labels = [trace.label for trace in published]
+    assert "mlbench 2020-09, gloo cpu x2, mean" in labels and all(" x2, " in label for label in labels)
+    gloo = published[labels.index("mlbench 2020-09, gloo cpu x2, mean")]
+    with (ROOT / "mlbench/analysis/tables/mlbench-2020-allreduce.csv").open() as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if (row["backend"], row["device"], row["dtype"], row["workers"])
+            == ("gloo", "cpu", "float32", "2")
+        ]
+    assert gloo.x == [4 * int(row["elements"]) for row in rows]
+    assert gloo.y == pytest.approx([float(row["mean_time [ms]"]) / 1000 for row in rows])
+    fifteen = [{**row, "workers": 15} for row in synthetic("gloo")]
+    assert len(report.charts({"": fifteen}, about="")) == 2, "nobody has published times of 15 workers"
 
 
 def measure_cuda(worker: Worker, words: list[str]) -> Any:

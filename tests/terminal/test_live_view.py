@@ -208,13 +208,14 @@ def test_a_sweep_shows_its_points_with_their_medians_and_what_runs():
         view.started("workers=2 seed=5")
         clock.wait(12)
         view.spent, view.left = 1.5, 125.0
+        view.advanced(3.5, 20)
         view.redraw()
         view.ended("workers=2 seed=5", record(), None)
     lines = CONTROL.sub("", written(file)).replace("\r", "\n").splitlines()
     rows = {line.split()[0]: line for line in lines if line.startswith("workers=")}
     assert "3/3" in rows["workers=1"] and "30.0 s" in rows["workers=1"]
-    assert "2/3" in rows["workers=2"] and "missed" in rows["workers=2"]
-    assert "running, 12 s" in rows["workers=2"]
+    assert "20.0 s to missed" in rows["workers=1"] and rows["workers=1"].split()[-1] == "1.00"
+    assert any(line.startswith("workers=2 seed=5") and "epoch 3.5 of 20, 12 s" in line for line in lines)
     assert any("5/87 done, 12 s elapsed, about 2 min 05 s left, 1.50 USD spent" in line for line in lines)
     assert any("more points" in line for line in lines), "a terminal of 24 lines has no room for 29"
     assert view.done == 6 and len(view.points[1].records) == 3

@@ -1,9 +1,10 @@
 """The table of task 0 as charts, sentences and lines on a terminal."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mlbench.analysis import published as references
 from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.experiment import format
 
@@ -14,6 +15,8 @@ Row = dict[str, Any]
 Line = tuple[str, str, str, str, int]  # backend, device, collective, dtype, workers
 SHOWN_BYTES = (1_000, 1_000_000)  # sizes in the terminal's table, beside the smallest and the largest
 GIGABIT = 1e9 / 8  # bytes
+PUBLISHED_DTYPE, PUBLISHED_BYTES = "float32", 4  # what all published studies measured, and its size
+UNITS_S = {"ms": 1e-3, "us": 1e-6, "s": 1.0}  # seconds of the units in which times were published
 
 
 def _rate(value: float) -> str:
@@ -60,11 +63,57 @@ def charts(
     """
     by_label = {label: lines(table) for label, table in tables.items()}
     collectives = dict.fromkeys(line[2] for groups in by_label.values() for line in groups)
-    return [
+    drawn = [
         _over_size(by_label, one, quantity, about=about, network_gbit_per_s=network_gbit_per_s)
         for one in collectives
         for quantity in QUANTITIES
     ]
+    return [*drawn, *_beside_published(by_label, about=about)]
+
+
+def _beside_published(by_label: Mapping[str, dict[Line, list[Row]]], *, about: str) -> Iterator[Chart]:
+    """Yield our all-reduce times of PUBLISHED_DTYPE beside the published ones of as many workers, if any.
+
+    Ours are medians, the published ones what their study says; hardware and network are not the same.
+    """
+    ours = [
+        (label, line, rows)
+        for label, groups in by_label.items()
+        for line, rows in groups.items()
+        if (line[2], line[3]) == ("all_reduce", PUBLISHED_DTYPE)
+    ]
+    published: dict[str, list[tuple[int, float]]] = {}
+    for one in references.load("allreduce"):
+        statistic = one.metric.removesuffix("_time")
+        if one.dtype != PUBLISHED_DTYPE or one.workers not in {line[4] for _, line, _ in ours}:
+            continue
+        if one.elements is None or one.unit not in UNITS_S or statistic not in ("mean", "median"):
+            continue
+        where = f"{one.publisher} {one.date}, {one.backend} {one.device} x{one.workers}, {statistic}"
+        size = one.elements * PUBLISHED_BYTES
+        published.setdefault(where, []).append((size, one.value * UNITS_S[one.unit]))
+    if not published:
+        return
+    curves = [(name, *zip(*sorted(points), strict=True)) for name, points in published.items()]
+    curves[:0] = [
+        (f"{label or f'{line[0]} x{line[4]}'}, here, median", *_curve(rows, "p50_s"))
+        for label, line, rows in ours
+    ]
+    traces = [
+        Trace(
+            name, list(sizes), list(times), "line", number, secondary=number >= len(ours), small=True,
+            texts=[f"{_size(x)}: {format.duration(y)}" for x, y in zip(sizes, times, strict=True)],
+        )
+        for number, (name, sizes, times) in enumerate(curves)
+    ]  # fmt: skip
+    yield Chart.of(
+        "all_reduce_published",
+        f"All-reduce here and as published: {PUBLISHED_DTYPE}",
+        about=f"{about}; the published times are of other machines and networks",
+        x=Axis("message", "log", _powers_of_ten((x for trace in traces for x in trace.x), _size)),
+        y=Axis("time", "log", _powers_of_ten((y for trace in traces for y in trace.y), format.duration)),
+        traces=traces,
+    )
 
 
 def _over_size(
