@@ -45,6 +45,8 @@ def _predict(args: Args) -> int:
     if not args.arguments:
         raise UserError("predict takes a study", hint="python -m mlbench.predict --help")
     settings = args.settings
+    if settings["plot"] and Path(settings["plot"]).suffix != ".png":
+        raise UserError(f"plot={settings['plot']} is no PNG file", hint="write e.g. plot=prediction.png")
     everything = inputs.measurements(args.arguments, args.output_root, settings)
     fitted = check(inputs.to_fit(everything, settings["workers"]))
     fit = model.fit(fitted)

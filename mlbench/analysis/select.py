@@ -43,6 +43,8 @@ def _apply_filter(
     if word.startswith("study:"):
         members = {one.run_id for one in studies(word.removeprefix("study:"))}
         return [one for one in records if one.run_id in members]
+    if not word.strip():
+        raise UserError(f"{word!r} names no run", hint="give a part of a run's name, or name=value")
     names = set(run_folders.matching([one.run_id for one in records], word))
     return [one for one in records if one.run_id in names]
 

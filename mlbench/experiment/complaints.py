@@ -12,7 +12,8 @@ COMPLAINTS = {  # by the beginning of pydantic's name of an error
     "float": "not a number",
     "bool": "neither true nor false",
     "path": "not a path",
-    "string_pattern": "only letters, digits, _, . and - are allowed",
+    "string_pattern": "only letters, digits, _, . and - are allowed, and the first is a letter or digit",
+    "tuple": "not a list, e.g. [1,2]",
     "model": "a group of values; set its fields one by one",
 }
 WORDS = {"bool": ("true", "false")}  # what a member of a union allows, in the words of the command line

@@ -6,8 +6,10 @@ defaults: every value stands in conf/, so a missing key is an error and there is
 
 import math
 from collections.abc import Iterator, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -153,7 +155,7 @@ class Backend(Model):
     name: str
     device: Literal["cpu", "cuda"]
     module: str | None = None  # imported on every worker before the process group, to register the backend
-    interface: str | None = (
+    interface: Annotated[str, Field(min_length=1)] | None = (
         None  # network interface of all workers; None: the one by which each reaches the head
     )
     timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
@@ -192,6 +194,9 @@ class Division(Model):
 PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "sync": Sync, "cluster": Cluster}
 
 
+# MLflow's kinds of tracking URIs (mlflow.store.tracking, 3.17); a plain path is a folder.
+STORES = {"file", "http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks"}
+STORES |= {"databricks-uc", "uc"}
 UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
 METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf)}
 
@@ -215,7 +220,7 @@ class Experiment(Model):
     data_root: Path
     output_root: Path
     tracking_uri: str | None
-    study: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None
+    study: Annotated[str, Field(pattern=r"^\w[\w.-]*$")] | None
     verbose: bool
     force: bool
     # How the experiment differs from the closed reference; `compose` computes it, the record lists it.
@@ -225,6 +230,29 @@ class Experiment(Model):
     def hardware_overrides(self) -> tuple[Deviation, ...]:
         """The fields of the hardware profile that were overridden, price and threads aside."""
         return tuple(one for one in self.deviations if one.field.split(".")[0] == "hardware")
+
+    @field_validator("goal", mode="before")
+    @classmethod
+    def _goal_is_no_switch(cls, goal: Any) -> Any:
+        if isinstance(goal, bool):
+            raise ValueError("must be official, light, none or a number")
+        return goal
+
+    @field_validator("data_root", "output_root", "tracking_uri", mode="before")
+    @classmethod
+    def _place_is_named(cls, place: Any) -> Any:
+        if place == "":
+            raise ValueError("is empty; leave it out for the default")
+        return place
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _store_has_a_scheme_of_mlflow(cls, uri: str | None) -> str | None:
+        scheme = urlsplit(uri or "").scheme.partition("+")[0]
+        plugins_of_mlflow = {point.name for point in entry_points(group="mlflow.tracking_store")}
+        if scheme and scheme not in STORES | plugins_of_mlflow:
+            raise ValueError(f"MLflow has no store of the kind {scheme}: {', '.join(sorted(STORES))}")
+        return uri
 
     @field_validator("goal")
     @classmethod

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlbench
 
-FEW = 12  # names that an error lists in full
+FEW, MANY = 12, 24  # names that an error lists with a suggestion, and without one
 
 
 class UserError(Exception):
@@ -46,4 +46,7 @@ def suggest(name: str, allowed: Sequence[str]) -> str:
     if close:
         return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if len(allowed) < FEW else "")
     short = allowed if len(allowed) < FEW else [one for one in allowed if "." not in one]
+    if len(short) > MANY:
+        like = [one for one in short if one.startswith(name[:3])][:FEW] or short[:FEW]
+        return f"; choose one of {', '.join(like)}, ... (--help lists all {len(short)})"
     return f"; choose one of {', '.join(short)}" if short else ""

@@ -17,6 +17,8 @@ from mlbench.experiment.identity import flatten
 
 GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division")
 SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra's own that is read: more folders of YAML files
+# Names of 0.1 and what they are called now.
+RENAMED = {"instrument": "phase_timing", "rerun": "force", "unit": "task.metric_unit", "task.rate": "task.lr"}
 LAYERS = {"task.recipe": "recipes", "scale": "scales"}  # overrides that choose a part of the task's file
 
 
@@ -43,7 +45,7 @@ def parse(words: Sequence[str]) -> Overrides:
         try:
             parsed.append((word, parser.parse_override(word)))
         except HydraException:
-            result.errors.append(f"{word!r} is not of the form name=value")
+            result.errors.append(_unreadable(word))
     for _, override in parsed:
         if override.key_or_group == SEARCH_PATH and not override.is_delete():
             value = override.value()
@@ -69,6 +71,18 @@ def parse(words: Sequence[str]) -> Overrides:
         else:
             result.values[name] = override.value()
     return result
+
+
+def _unreadable(word: str) -> str:
+    """Return why Hydra's grammar does not take a word, and how it is written."""
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        return f"{word!r} is not of the form name=value"
+    if value.endswith(","):
+        return f"{word!r} ends in a comma"
+    if value.startswith("~/"):
+        return f"{word!r}: ~ stands for nothing here, write {name}=$HOME{value[1:]}"
+    return f"{word!r}: the value cannot be read; quote it twice: {name}=\"'{value}'\""
 
 
 def search_word(folder: str) -> str:
@@ -177,11 +191,17 @@ def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) 
     """Put one value at its dotted place; a place that does not exist is an error."""
     *parents, last = name.split(".")
     node: Any = composed
-    for parent in parents:
-        node = node.get(parent) if isinstance(node, dict) else None
+    for place, parent in enumerate(parents):
+        node = node.get(parent, "") if isinstance(node, dict) else ""
+        if node is None:
+            group = ".".join(parents[: place + 1])
+            errors.append(f"{name} cannot be set: {parents[0]}={composed[parents[0]]['name']} has no {group}")
+            return
     if not isinstance(node, dict) or last not in node:
         known = {*flatten(composed), *composed}
-        errors.append(f"{name} is unknown{suggest(name, sorted(known))}")
+        meant = RENAMED.get(name) or next((one for one in sorted(known) if one.endswith(f".{name}")), None)
+        near = f": did you mean {meant}?" if meant else suggest(name, sorted(known))
+        errors.append(f"{name} is unknown{near}")
     elif parents and last == "name":
         errors.append(f"{name} cannot be set: {parents[0]}=NAME chooses all values of that name")
     elif isinstance(node[last], dict):

@@ -59,6 +59,8 @@ def folder(output_root: Path, word: str) -> Path:
     matches = matching(names, word)
     if len(matches) == 1:
         return output_root / matches[0]
+    if not word.strip():
+        raise UserError(f"{word!r} names no run", hint="show last")
     if not names and word == "last":
         raise UserError(f"there is no finished run in {output_root}", hint="python -m mlbench.run makes one")
     if not matches:

@@ -54,7 +54,7 @@ def advise(forecasts: Sequence[Forecast], *, deadline: float | None, budget: flo
 def parse_deadline(text: str) -> float:
     """Return the seconds of a deadline such as 8h, 90min, 2d or 5400s."""
     match = DURATION.fullmatch(text)
-    if not match:
+    if not match or float(match[1]) == 0:
         raise UserError(f"deadline={text} is not a duration", hint="write e.g. 8h, 90min, 2d or 5400s")
     return float(match[1]) * UNITS_S[match[2]]
 

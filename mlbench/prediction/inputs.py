@@ -27,6 +27,9 @@ def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str,
         if len(names) > 1:
             raise UserError(f"{first} cannot be put together with {names[1]}", hint="give one of them")
         task, backend = first.removeprefix(PUBLISHED), settings["backend"] or "nccl"
+        for setting, only in (("task", task), ("on", PUBLISHED_ON)):
+            if settings[setting] not in ("", only):
+                raise UserError(f"{setting}={settings[setting]}: {first} has runs of {only} alone")
         return published_runs(task, backend=backend, profile=profile(PUBLISHED_ON))
     plan = study.load(study.folder(output_root, first)) if len(names) == 1 else None
     records = study.records(plan, output_root) if plan else [_run(name, output_root) for name in names]

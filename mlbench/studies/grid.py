@@ -7,6 +7,7 @@ from itertools import product
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.identity import role
 from mlbench.experiment.overrides import SEARCH_PATH
+from mlbench.experiment.study import SEEDS
 
 OUTPUT = ("study", "verbose", SEARCH_PATH)  # with locations and operation, the same for all runs of a sweep
 ONE_VALUE = (*OUTPUT, "cluster", "division")
@@ -55,7 +56,9 @@ def parse(words: Sequence[str]) -> Grid:
         except (HydraException, IndexError):
             faults.append(f"{word!r} is not of the form name=value or name=value,value")
             continue
-        if name == "seed":
+        if not values:
+            faults.append(f"{word!r} names no value")
+        elif name == "seed":
             seeds = values
         elif name in parameters or name in output_settings:
             faults.append(f"{name} is given twice: write {name}=value,value")
@@ -65,8 +68,8 @@ def parse(words: Sequence[str]) -> Grid:
             output_settings[name] = word
         else:
             parameters[name] = [f"{name}={value}" for value in dict.fromkeys(values)]
-    if seeds is not None and not all(seed.isdigit() for seed in seeds):
-        faults.append(f"seed={','.join(seeds)}: a seed is a whole number from 0")
+    if seeds is not None and not all(seed.isdecimal() and int(seed) < SEEDS for seed in seeds):
+        faults.append(f"seed={','.join(seeds)}: a seed is a whole number from 0 to {SEEDS - 1}")
         seeds = None
     if faults:
         raise UserError("; ".join(faults), hint="`python -m mlbench.sweep --help` shows how to write a grid")

@@ -19,6 +19,7 @@ from mlbench.studies import grid
 
 # name=value words of the sweep itself; study= it shares with run.
 OPTIONS = ("repeats", "max_usd", "question", "extend")
+MOST_REPEATS = 1000  # a mistyped number plans no study of a lifetime
 REPEATS = 5  # the fewest runs whose range holds the median in 94 % of studies (docs/statistics.md)
 
 
@@ -190,8 +191,8 @@ def _invocation(
 ) -> Invocation:
     """Return the command line as the study's plan records it."""
     text = options.get("repeats", str(REPEATS))
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"repeats={text} is not a whole number from 1")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_REPEATS:
+        raise UserError(f"repeats={text} is not a whole number from 1 to {MOST_REPEATS}")
     if seeds is not None and "repeats" in options and int(text) != len(seeds):
         raise UserError(f"repeats={text} and {len(seeds)} given seeds contradict each other")
     repeats = int(text) if seeds is None else len(seeds)

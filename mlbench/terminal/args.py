@@ -209,6 +209,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
             sentence, hint = _unknown_option(left, value, rest, verb, label)
             raise UserError(sentence, hint=hint)
         if equals and left in verb.settings:
+            if not value:
+                raise UserError(f"{word} has no value", hint="leave it out for the default")
             settings[left] = value
         elif equals and left not in config.Experiment.model_fields and (meant := _near(left, verb)):
             raise UserError(f"{left} is unknown: did you mean {meant}?")
