@@ -94,18 +94,24 @@ def _beside_published(by_label: Mapping[str, dict[Line, list[Row]]], *, about: s
         published.setdefault(where, []).append((size, one.value * UNITS_S[one.unit]))
     if not published:
         return
-    curves = [(name, *zip(*sorted(points), strict=True)) for name, points in published.items()]
-    curves[:0] = [
-        (f"{label or f'{line[0]} x{line[4]}'}, here, median", *_curve(rows, "p50_s"))
+    curves = [
+        (f"{label or f'{line[0]} x{line[4]}'}, here, median", list(zip(*_curve(rows, "p50_s"), strict=True)))
         for label, line, rows in ours
     ]
+    curves += [(name, sorted(points)) for name, points in published.items()]
     traces = [
         Trace(
-            name, list(sizes), list(times), "line", number, secondary=number >= len(ours), small=True,
-            texts=[f"{_size(x)}: {format.duration(y)}" for x, y in zip(sizes, times, strict=True)],
+            name,
+            [size for size, _ in points],
+            [seconds for _, seconds in points],
+            "line",
+            number,
+            secondary=number >= len(ours),
+            small=True,
+            texts=[f"{_size(size)}: {format.duration(seconds)}" for size, seconds in points],
         )
-        for number, (name, sizes, times) in enumerate(curves)
-    ]  # fmt: skip
+        for number, (name, points) in enumerate(curves)
+    ]
     yield Chart.of(
         "all_reduce_published",
         f"All-reduce here and as published: {PUBLISHED_DTYPE}",
