@@ -13,7 +13,7 @@ COMMANDS = {
     "data": "list, prepare and verify data sets",
     "results": "list, compare, plot, export and import finished runs",
     "predict": "time and cost on more workers than were measured",
-    "cluster": "a Ray that stays between runs",
+    "cluster": "a persistent Ray cluster",
 }
 USER_ERROR = 2
 

@@ -177,10 +177,8 @@ def compare_with_baseline(name: str, baseline: str, *, limit: float) -> tuple[li
     for pair in compared.pairs:
         sentence = f"{_point(pair.b)}: {pair.goal_regression or f'{pair.verdict}: {pair.why}'}"
         (regressions if pair.regression else notes).append(sentence)
-    regressions += [
-        f"{_point(one)}: in the baseline, but nothing here is its like" for one in compared.only_a
-    ]
-    notes += [f"{_point(one)}: new, the baseline has nothing like it" for one in compared.only_b]
+    regressions += [f"{_point(one)}: in the baseline, but missing from this run" for one in compared.only_a]
+    notes += [f"{_point(one)}: new, not in the baseline" for one in compared.only_b]
     return notes, regressions
 
 

@@ -11,7 +11,7 @@ from mlbench.experiment.phases import PHASES
 from mlbench.experiment.record import FINISHED, Record, RunEnd, RunStart, WorkerResult
 
 BEGUN = 1_700_000_000.0  # s since 1970, when the command started
-STARTED = BEGUN + 10.0  # the first touch of data
+STARTED = BEGUN + 10.0  # the first access to data
 EPOCH_S = 4.0  # s between two validations
 UPDATES = 20  # updates between two validations
 BATCH_S = {phase: 0.25 * (index + 1) / 8 for index, phase in enumerate(PHASES)}  # s an epoch, of rank 0

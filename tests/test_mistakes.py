@@ -108,7 +108,7 @@ sweep task=logreg output_root={tmp},{root}         | output_root
 sweep study=nosuch output_root={tmp}               | no study 'nosuch'
 sweep study=a/b task=logreg workers=1              | study
 sweep workers=1 force=true output_root={tmp}       | force=true
-sweep --cfg job                                    | nothing to measure is named
+sweep --cfg job                                    | nothing to sweep over
 sweep --dry workers=1,2                            | --dry is not an option of sweep
 sweep --repeats 3 workers=1,2                      | write repeats=3
 sweep task=logreg workers=1 output_root=/dev/null  | /dev/null

@@ -195,10 +195,10 @@ def test_a_point_that_has_left_the_suite_fails_and_a_new_one_is_told(
         measured(tmp_path, "task=logreg", "workers=2", seed=20 + seed)
         measured(tmp_path, "task=logreg", "workers=3", seed=30 + seed)
     said, found = stages.compare_with_baseline("tiny", str(tmp_path / "baseline"), limit=0.05)
-    assert found == ["logreg 1 worker: in the baseline, but nothing here is its like"]
+    assert found == ["logreg 1 worker: in the baseline, but missing from this run"]
     assert [line.split(":")[:2] for line in said] == [
         ["logreg 2 workers", " no difference shown"],
-        ["logreg 3 workers", " new, the baseline has nothing like it"],
+        ["logreg 3 workers", " new, not in the baseline"],
     ]
 
 

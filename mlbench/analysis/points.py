@@ -42,7 +42,7 @@ class Point:
     - series: what another point must share to be compared with this one, as (field, JSON value).
     - times, compute_times: one value a run with a goal, in the order of `records`; a missed goal is infinite.
       compute_times is empty where a run that reached the goal was not instrumented.
-    - time_to_accuracy, usd, usd_spot: to the goal from the first touch of data; None without a goal, USD also
+    - time_to_accuracy, usd, usd_spot: to the goal from the first access to data; None without one, USD also
       without a price. usd_with_startup: from the command to the goal.
     - epochs x seconds_per_epoch is time_to_accuracy in every single run (not for their medians): what lies
       outside the batches, validations above all, is inside seconds_per_epoch.
@@ -253,7 +253,7 @@ def _reached(run: Record, value: float | None) -> float:
 
 
 def _elapsed(run: Record) -> float:
-    """Return the seconds from the first touch of data to the end of the last validation."""
+    """Return the seconds from the first access to data to the end of the last validation."""
     if run.time_to_accuracy is not None:
         return run.time_to_accuracy
     return run.validations[-1].elapsed if run.validations else math.nan
@@ -269,7 +269,7 @@ def _mean(run: Record, phase: str) -> float:
 
 
 def _per_epoch(runs: list[Record], parts: Callable[[Record], dict[str, Any]]) -> dict[str, float]:
-    """Return the seconds an epoch by part, the mean over runs."""
+    """Return the seconds per epoch by part, the mean over runs."""
     measured = [run for run in runs if parts(run)]
     names = dict.fromkeys(name for run in measured for name in parts(run))
     return {

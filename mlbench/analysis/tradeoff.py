@@ -65,19 +65,19 @@ def _product(point: Point) -> float:
 def _words(
     best: Point, candidates: Sequence[Point], dominated: Sequence[Point], undecided: Sequence[Point]
 ) -> str:
-    sentence = f"{counted(best.workers, 'worker')} trade price for time best"
+    sentence = f"{counted(best.workers, 'worker')} have the best price-performance"
     one = next((point for point in candidates if point.workers == 1), None)
     if best.workers == 1:
-        sentence = "One worker trades price for time best"
+        sentence = "One worker has the best price-performance"
     elif one is not None:
         sentence += f" (price index {format_ratio(trade(best, one))}; one worker is 1)"
     if dominated:
-        sentence += f", shown against {_counts(dominated)}"
+        sentence += f", significantly better than {_counts(dominated)}"
     if undecided:
         fewest = min(point.n for point in (best, *undecided))
-        because = f": {counted(fewest, 'run')} a point cannot show one" if fewest < FEWEST_SHOWN else ""
+        because = f": {counted(fewest, 'run')} per point cannot show one" if fewest < FEWEST_SHOWN else ""
         joint = "; against" if dominated else ", but against"
-        sentence += f"{joint} {_counts(undecided)} no difference is shown{because}"
+        sentence += f"{joint} {_counts(undecided)} no significant difference{because}"
     return sentence + "."
 
 

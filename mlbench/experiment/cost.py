@@ -13,7 +13,7 @@ class Cost:
     nodes: int
     wall_usd: float  # the whole wall clock, start-up included, at the on-demand price
     wall_usd_spot: float | None
-    goal_usd: float | None  # from the first touch of training data to the goal
+    goal_usd: float | None  # from the first access to training data to the goal
     goal_usd_spot: float | None
     date: str  # ISO date of the price
     source: str

@@ -11,7 +11,7 @@ J_PER_KWH = 3.6e6
 
 @dataclass(frozen=True)
 class Energy:
-    """Energy of all nodes from the first touch of training data to the last validation's end, J.
+    """Energy of all nodes from the first access to training data to the last validation's end, J.
 
     `parts` are what every node could read, `gpus` and `cpu_packages`; the other numbers are of their sum. A
     part that is not there is unknown, not zero.

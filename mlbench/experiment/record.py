@@ -92,7 +92,7 @@ class Validation(Values):
 
     epoch: float  # epochs trained so far; a fraction within one
     step: int  # optimizer steps so far
-    elapsed: float  # s from the first touch of training data to the validation's end
+    elapsed: float  # s from the first access to training data to the validation's end
     wall: float  # s since 1970, on rank 0's clock
     train_loss: float | None  # mean since the validation before, over all ranks
     metrics: dict[str, float | None]  # in the task's units, over the whole validation set
@@ -119,7 +119,7 @@ class Startup(Values):
     process_group: float | None = None
     entering: float | None = None  # until the worker's own code runs; unknown on another host
     calibration: float | None = None  # measuring the nodes
-    data_opening: float | None = None  # until the first touch of training data
+    data_opening: float | None = None  # until the first access to training data
 
     def parts(self) -> dict[str, float]:
         """Return the parts that were reached, by name, in s."""
@@ -169,7 +169,7 @@ class Node(Values):
     interference: Interference | None = None  # what else used its CPUs while the run trained
     machine_shared: bool = False  # another run of mlbench measured there at the same time
     data_cached: float | None = None  # share of the data set in memory when the clock started
-    energy_j: dict[str, float] = {}  # J by part, first touch of data to last validation; none: unreadable
+    energy_j: dict[str, float] = {}  # J by part, first access to data to last validation; none: unreadable
 
 
 class Git(Values):
@@ -273,7 +273,7 @@ class WorkerResult(Values):
     table: list[Row] = []
     profile: Profile | None = None
     nodes: list[Node] = []
-    started_at: float | None = None  # s since 1970, the first touch of training data
+    started_at: float | None = None  # s since 1970, the first access to training data
     entered: float | None = None  # s since 1970, the first line of the worker's own code
     calibrated: float | None = None  # s since 1970, when every node had been measured
 
@@ -319,8 +319,8 @@ class Record(Values):
     ended_at: str  # ISO 8601
     wall: float  # s from the command's start to the run's end
     startup: Startup
-    startup_time: float | None  # s from the command's start to the first touch of training data
-    time_to_accuracy: float | None  # s from the first touch of training data; None: goal not reached
+    startup_time: float | None  # s from the command's start to the first access to training data
+    time_to_accuracy: float | None  # s from the first access to training data; None: goal not reached
     accuracy_after_time: float | None  # best validation within the task's time budget
     best: float | None  # best validation value of the goal's metric, in the task's unit
     train_time: float | None  # s in batches without data_wait (the clock of the original MLBench)

@@ -120,7 +120,7 @@ def held_out(errors: Sequence[HoldoutError]) -> str:
 
 
 def error(one: HoldoutError) -> str:
-    """Return e.g. 8 workers +1.6 % (seconds an epoch +4.8 %)."""
+    """Return e.g. 8 workers +1.6 % (seconds per epoch +4.8 %)."""
     return (
         f"{format.counted(one.workers, 'worker')} {one.time_error:+.1%} "
         f"(seconds per epoch {one.epoch_error:+.1%})".replace("%", " %")

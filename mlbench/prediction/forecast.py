@@ -74,7 +74,7 @@ class HoldoutError:
     measured_s: float
     predicted_s: float
     time_error: float
-    epoch_error: float  # of the seconds an epoch, so without the chance in the epochs to the goal
+    epoch_error: float  # of the seconds per epoch, so without the chance in the epochs to the goal
 
 
 def forecast(model: Model, workers: Sequence[int], target: Target | None = None) -> list[Forecast]:
@@ -249,7 +249,7 @@ def _peak(hardware: Hardware, precision: str) -> float:
 
 
 def _cost(hardware: Hardware, workers: int, time: Interval) -> Interval | None:
-    """Return the price from the first touch of data to the goal, on demand; None without a price."""
+    """Return the price from the first access to data to the goal, on demand; None without a price."""
     if hardware.price is None:
         return None
     an_hour, count = hardware.price.usd_per_hour, cost.nodes(hardware, workers)

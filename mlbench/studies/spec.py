@@ -54,9 +54,7 @@ def read(words: Sequence[str]) -> SweepSpec:
     parsed = grid.parse(overrides)
     if not parsed.parameters:
         if "study" not in options:
-            raise UserError(
-                "nothing to measure is named", hint="e.g. task=logreg workers=1,2, or study=quick"
-            )
+            raise UserError("nothing to sweep over", hint="e.g. task=logreg workers=1,2, or study=quick")
         return named(options["study"], output_settings=parsed.output_settings, options=options)
     name = options.get("study") or _name(parsed)
     question = options.get("question") or _question(parsed)

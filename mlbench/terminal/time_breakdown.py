@@ -120,13 +120,13 @@ def _communication(record: Record) -> str | None:
     whole = math.fsum(spread.mean for spread in record.phases.values())
     if record.workers == 1 or record.exposed_communication_share is None or not whole:
         return None
-    text = f"{format.percent(record.exposed_communication_share)} of the batch exposed"
+    text = f"exposed {format.percent(record.exposed_communication_share)} of the batch"
     if "wait" in record.phases:
         parts = (f"{name} {_share(record.phases[name], whole)}" for name in EXPOSED)
         text += f" ({', '.join(parts)})"
     if record.overlapped_communication is None:
         return text
-    return f"{text}, another {_share(record.overlapped_communication, whole)} hidden behind backward"
+    return f"{text}, overlapped with backward {_share(record.overlapped_communication, whole)}"
 
 
 def _bytes_sent(record: Record) -> str | None:

@@ -26,8 +26,8 @@ STATUS = "research"  # of MLPerf's words for availability, the one for what is n
 def text(record: Record, log: list[dict[str, Any]]) -> str:
     """Return the lines in the order of their times.
 
-    - init: from the command to the first touch of data, where mlbench's clock starts; run: from there to the
-      last validation. MLPerf's run_start is the first touch of data, too.
+    - init: from the command to the first access to data, where mlbench's clock starts; run: from there to the
+      last validation. MLPerf's run_start is the first access to data, too.
     - An epoch here is the part between two validations, with epoch_num the epochs done at its end.
     """
     begun = datetime.fromisoformat(record.started_at).timestamp()

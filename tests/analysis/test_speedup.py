@@ -396,20 +396,20 @@ def test_the_optimum_is_the_least_product_of_price_and_time_and_says_how_sure_it
 
     clear = optimum(points(records(30.0, 0.005)))
     assert clear and clear.point.workers == 4 and [p.workers for p in clear.dominated] == [1, 2]
-    assert "shown against 1 and 2 workers" in clear.words and "no difference" not in clear.words
+    assert "significantly better than 1 and 2 workers" in clear.words and "no difference" not in clear.words
     # 2 x 60^2 = 7200 and 4 x 42.6^2 = 7259: 2 workers are ahead by less than the noise
     close = optimum(points(records(42.6, 0.05)))
     assert close and close.point.workers == 2 and [p.workers for p in close.undecided] == [4]
-    assert "against 4 workers no difference is shown" in close.words
+    assert "against 4 workers no significant difference" in close.words
     single = optimum(points([r for r in records(30.0, 0.0) if r.seed == 2]))
-    assert single and not single.dominated and "1 run a point cannot show one" in single.words
+    assert single and not single.dominated and "1 run per point cannot show one" in single.words
 
 
 def test_two_runs_a_point_show_no_difference() -> None:
     records = [studies.run(k, seed, T4, time=t + seed) for k, t in ((1, 100), (2, 20)) for seed in (0, 1)]
     best = optimum(points(records))
     assert best and best.point.workers == 2 and not best.dominated
-    assert "2 runs a point cannot show one" in best.words
+    assert "2 runs per point cannot show one" in best.words
 
 
 def test_published_caveats_describe_and_do_not_forbid() -> None:

@@ -56,8 +56,8 @@ def test_phases_show_their_range_only_where_ranks_differ():
 
 def test_communication_tells_exposed_from_hidden():
     assert said()["communication"] == (
-        "12.5 % of the batch exposed (wait 5.0 % (2.5 to 7.5), transfer 7.5 %), "
-        "another 7.5 % (5.0 to 10.0) hidden behind backward"
+        "exposed 12.5 % of the batch (wait 5.0 % (2.5 to 7.5), transfer 7.5 %), "
+        "overlapped with backward 7.5 % (5.0 to 10.0)"
     )
 
 

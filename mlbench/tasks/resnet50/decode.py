@@ -103,7 +103,7 @@ class Loader:
             multiprocessing_context="fork" if processes else None,
             generator=torch.Generator(),  # or every epoch would draw from the process's own
         )
-        iter(self._loader)  # the processes start now, not at the first touch of data
+        iter(self._loader)  # the processes start now, not at the first access to data
 
     def batches(self, tasks: Sequence[DecodeTask]) -> Iterator[Pixels]:
         """Yield the batch of each task, images valid until the next is asked for."""
