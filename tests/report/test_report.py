@@ -187,7 +187,7 @@ def test_the_optimum_is_marked_at_its_cost(records: list[Record]) -> None:
     ring = next(trace for trace in chart.traces if trace.kind == "highlight")
     costs = next(trace for trace in chart.traces if trace.label == "on demand, with start-up")
     assert (ring.x[0], ring.y[0]) in zip(costs.x, costs.y, strict=True)
-    assert any("trade" in sentence for sentence in chart.notes)
+    assert any("price-performance" in sentence for sentence in chart.notes)
 
 
 @pytest.mark.parametrize(
