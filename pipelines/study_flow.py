@@ -66,6 +66,8 @@ def main(flow: type[StudyFlow], **defaults: Any) -> int:
     `defaults` are those of the flow's parameters.
     """
     words = sys.argv[1:]
+    if stages.ANSWER in os.environ:  # a step, which Metaflow has started: the command waits for its answer
+        return _metaflow(flow)
     if {"run", "--dry-run", "--cfg"} & set(words):
         try:
             if _look(words, defaults):
@@ -107,5 +109,7 @@ def _metaflow(flow: type[StudyFlow]) -> int:
     try:
         flow()
     except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return OK
