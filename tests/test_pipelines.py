@@ -18,12 +18,12 @@ from records import record
 
 from mlbench.datasets.arrow import manifest_hash
 from mlbench.experiment import config, events, identity, study
-from mlbench.experiment.record import load
+from mlbench.experiment.record import RankStats, load
 from mlbench.experiment.study import Invocation, Study
 from mlbench.tasks import registry
 
 TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none")
-FLOWS = ("scaling", "backends", "tuning", "suite")
+FLOWS = ("scaling", "backends", "tuning", "suite", "sync")
 
 
 def plan(output: Path, *words: str, seeds: tuple[int, ...]) -> Study:
@@ -151,6 +151,25 @@ def test_the_tables_of_all_runs_are_joined_with_their_runs(stages: ModuleType, t
     joined = pq.read_table(parquet).to_pylist()
     assert Counter(one["run_id"][-1] for one in joined) == {"1": 2, "2": 2}
     assert Path(png).read_bytes().startswith(b"\x89PNG")
+
+
+def test_sync_strategies_are_tabulated_with_bytes_steps_and_time(stages: ModuleType, tmp_path: Path) -> None:
+    words = ("task=logreg", "goal=89", "workers=2", "division=open", "sync=compression", "sync.method=topk")
+    for seed in range(5):
+        more = {"steps": 100 + seed, "time_to_accuracy": 2.0 + seed, "status": "goal_reached"}
+        more["bytes_sent_per_step"] = RankStats.of([1000.0, 3000.0])
+        measured(tmp_path, *words, seed=seed, **more)
+    (heading, _, row) = (
+        importlib.import_module("sync")
+        .table(stages.points(stages.load_results("tiny", []).records))
+        .splitlines()
+    )
+    named = dict(
+        zip(*([cell.strip() for cell in line.strip("|").split("|")] for line in (heading, row)), strict=True)
+    )
+    assert named["sync"] == "compression method=topk" and named["reached"] == "5 of 5"
+    assert named["sent a step"] == "2 kB"
+    assert named["steps to goal"].startswith("102 (") and named["time to goal"].startswith("4.0 s (")
 
 
 def earlier(output: Path, *words: str, seed: int, **changes: Any) -> None:

@@ -48,7 +48,8 @@ def trained(worker: Worker, name: str) -> dict[str, Any]:
         optimizer.zero_grad()
         sync.after_step(step)
     sync.before_validation()
-    return {key: value.clone() for key, value in model.state_dict().items()}
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {key: value.detach().clone() for key, value in tensors}
 
 
 def test_one_worker_trains_the_bare_model(name: str) -> None:

@@ -172,9 +172,15 @@ class Cluster(Model):
 class Sync(Model):
     """How gradients are combined between workers; a strategy's own `Config` adds its fields."""
 
+    CLOSED: ClassVar[bool] = False  # ddp's mathematics: the closed division allows it as its file is
     NEEDS_OPTIMIZER: ClassVar[bool] = False  # a task must step by optimizer.step(), not by its own arithmetic
 
     name: str
+
+    @property
+    def restarts(self) -> bool:
+        """Whether rank 0's model and optimizer, which a checkpoint holds, are all that a restart needs."""
+        return True
 
 
 class Division(Model):
@@ -393,5 +399,10 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
             errors.append(f"task.precision={precision}: on {place} {task.name} computes in {', '.join(can)}")
         task = task.model_copy(update={"precision": precision})
         experiment = experiment.model_copy(update={"task": task})
+    if experiment is not None and experiment.max_failures and not experiment.sync.restarts:
+        errors.append(
+            f"max_failures={experiment.max_failures}: sync={experiment.sync.name} has state on every worker "
+            "that no checkpoint holds, so no run goes on after a failure"
+        )
     errors += [one for one in complaints.sentences(problems, composed) if one not in errors]
     return experiment if not problems else None

@@ -99,7 +99,9 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     overrides.errors += _without_origin(overrides.values)
     composed = _layered(overrides)
     defaults = json.loads(_compose(folders=tuple(map(str, plugins.search_folders()))))
-    reference = json.loads(json.dumps(composed)) | {"sync": defaults["sync"]}
+    reference = json.loads(json.dumps(composed))
+    if not plugins.load("sync", composed["sync"]["name"]).Config.CLOSED:
+        reference["sync"] = defaults["sync"]
     for name, value in overrides.values.items():
         _assign(composed, name, value, overrides.errors)
     return composed, reference

@@ -1,5 +1,6 @@
 """Everything that one run measured, as lines for people."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from mlbench.tasks import rcp, registry
 from mlbench.terminal import time_breakdown
 from mlbench.terminal.result_card import LABEL, NO_RESULT, WIDTH, advice, heading, verdict, wrapped
 
+SERIES = 10  # rows of a kind; of more the last is shown
 MARKED = ("next", "worker failures", "deviation", "caveat", "implausible", "warning")  # labels in yellow
 
 Rows = list[tuple[str, str]]
@@ -119,8 +121,16 @@ def _failures(record: Record) -> str | None:
 
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the rows of the task's table, unless a report of the task's own presents them."""
-    for row in [] if registry.report(record.experiment.task.name) else record.table:
+    """Yield the rows of the task's table, unless a report of the task's own presents them.
+
+    Of a kind with many rows, a series, the last; the record has all.
+    """
+    table = [] if registry.report(record.experiment.task.name) else record.table
+    count = Counter(row["kind"] for row in table)
+    last = {row["kind"]: row for row in table}
+    for row in table:
+        if count[row["kind"]] > SERIES and row is not last[row["kind"]]:
+            continue
         values: dict[str, Any] = {name: value for name, value in row.items() if name != "kind"}
         texts = (
             f"{name.replace('_', ' ')} {format.number(value) if isinstance(value, float) else value}"

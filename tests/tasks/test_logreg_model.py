@@ -1,6 +1,7 @@
 import copy
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,6 +171,29 @@ def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_
     assert len(held) == 4_000 and len(trained) == 16_000
     assert torch.equal(torch.cat([held, trained]).sort().values, torch.arange(20_000))
     assert torch.equal(held, data.held_out(20_000)[1]), "the same rows for every seed"
+
+
+def test_a_run_tells_its_distance_to_the_optimum_at_every_validation(data_root: Path) -> None:
+    words = ["task=logreg", "goal=none", "division=open", "task.epochs=3"]
+    setup = registry.build(compose(words).task, mini_worker(Worker(), data_root))
+    seen: list[torch.Tensor] = []
+    validate = setup.validate
+
+    def remember(model: Any, rows: Any) -> dict[str, float]:
+        seen.append(model.weight.detach().double().clone())
+        return validate(model, rows)
+
+    setup.validate = remember
+    table = loop.train(setup, mini_worker(Worker(), data_root)).table
+    rows = data.open_dataset(data.prepare_dataset(compose(words).task, data_root))[0]
+    x, y = rows.features.double().numpy(), rows.labels.double().numpy()
+    assert [row["validation"] for row in table] == [1, 2, 3]
+    for row, weights in zip(table, seen, strict=True):
+        logits = x @ weights.numpy()
+        objective = np.mean(np.logaddexp(0, logits) - y * logits) + 2.5e-6 / 2 * float(weights @ weights)
+        assert row["objective"] == pytest.approx(objective, rel=1e-12)
+        assert row["distance_to_optimum"] == pytest.approx(objective - 0.2286323014, abs=1e-12)
+    assert registry.run(compose([*words, "task.l2=1e-5"]).task, mini_worker(Worker(), data_root)).table == []
 
 
 def validated(worker: Worker, root: Path, files: list[str]) -> dict[str, float]:

@@ -42,6 +42,19 @@ def test_overlapped_communication_of_sampled_steps_stands_for_all_like_every_pha
     assert times.stamped_steps == 3
 
 
+def test_communication_after_the_step_ends_with_a_transfer_of_its_own() -> None:
+    """Of a step of 1 s: optimizer to 0.6 and, up to the launch, to 0.65; transfer to 0.85; then metrics."""
+    totals = StepTotals()
+    after = [("launch", 0.65), ("reduced", (0.65, 0.85)), ("transfer", 0.85), ("metrics", 1.0)]
+    totals.add([("first", 0.0), ("forward", 0.2), ("backward", 0.5), ("optimizer", 0.6), *after])
+    times = PhaseTimes(seconds=1.0)
+    found = totals.fill(times)
+    expected = {"forward": 0.2, "backward": 0.3, "optimizer": 0.15, "transfer": 0.2, "metrics": 0.15}
+    assert {name: s for name, s in times.phases.items() if s} == pytest.approx(expected)
+    assert list(found.launched) == [0.65] and list(found.exposed) == pytest.approx([0.2])
+    assert times.overlapped_communication == 0.0
+
+
 def test_a_gpu_is_waited_for_before_the_calibration_reads_its_stamps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

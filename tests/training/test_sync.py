@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import restatements as numpy_of
 import torch
+import torch.distributed as dist
 from ranks import RankPool
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
@@ -44,6 +46,11 @@ class Pull(nn.Module):
     def flat(self) -> torch.Tensor:
         return torch.cat([weight.flatten() for weight in self.weights])
 
+    def whole(self) -> np.ndarray:
+        """Return all weights, also where each worker holds a part of them."""
+        parts = [w.full_tensor() if isinstance(w, DTensor) else w for w in self.weights]
+        return torch.cat([part.detach().flatten() for part in parts]).numpy()
+
 
 def configured(worker: Worker, words: tuple[str, ...]) -> Worker:
     return replace(worker, sync=compose([*words, "division=open"]).sync, seed=SEED)
@@ -69,7 +76,7 @@ def weights(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[np.nd
     results = []
     for words in commands:
         model, sync = train(worker, words)
-        results.append((model.flat().detach().numpy(), sync.bytes_sent(STEPS)))
+        results.append((model.whole(), sync.bytes_sent(STEPS)))
     return results
 
 
@@ -131,13 +138,13 @@ def ring(size: int, k: int) -> int:
 
 
 # Words, what NumPy does, and what a rank sends a step with k workers.
-Case = tuple[tuple[str, ...], Callable[[int], np.ndarray], Callable[[int], int]]
+Case = tuple[tuple[str, ...], Callable[[int], np.ndarray], Callable[[int], float]]
 CASES: list[Case] = []
 
 
 def case(
     *words: str,
-    sent: Callable[[int], int],
+    sent: Callable[[int], float],
     combine: Callable[[], Callable] | None = None,
     after: Callable[[int], Callable] | None = None,
 ) -> None:
@@ -154,6 +161,13 @@ def averaged() -> Callable:
 
 
 case("sync=ddp", combine=averaged, sent=lambda k: ring(FULL, k))
+# Ranks 0 and 1 step the matrix and the vector and send them to the others; counted is the mean rank's.
+case("sync=zero1", combine=averaged, sent=lambda k: ring(FULL, k) + (k - 1) * FULL / k)
+# Padded to as many rows on every rank; gathered once a step, also for two micro-batches, and reduced, which
+# gloo does at twice the bytes of a gather.
+case("sync=fsdp", combine=averaged, sent=lambda k: 3 * (k - 1) * 8 * (96 // k + -(-5 // k)))
+words = ("sync=fsdp", "sync.reshard_after_forward=true")  # gathered for two forwards and the last backward
+case(*words, combine=averaged, sent=lambda k: 5 * (k - 1) * 8 * (96 // k + -(-5 // k)))
 case("sync=all_reduce", combine=averaged, sent=lambda k: ring(FULL, k))
 layers = ("sync=all_reduce", "sync.message=layer")
 case(*layers, combine=averaged, sent=lambda k: ring(96 * 8, k) + ring(5 * 8, k))
@@ -207,7 +221,7 @@ for feedback in ("error_feedback", "none"):
     )
 
 
-def local(*words: str, sent: Callable[[int], int], **settings: Any) -> None:
+def local(*words: str, sent: Callable[[int], float], **settings: Any) -> None:
     def expected(workers: int) -> np.ndarray:
         values = {"start_step": 0, "lr": 1.0, "momentum": 0.0, "nesterov": False} | settings
         combine, after = numpy_of.outer(**values)
@@ -260,7 +274,8 @@ def test_strategies_do_what_numpy_does(pool: RankPool) -> None:
     for number, (words, expected, sent) in enumerate(cases):
         found = np.stack([rank[number][0] for rank in ranks])
         np.testing.assert_allclose(found, expected(pool.workers), rtol=1e-10, atol=1e-10, err_msg=str(words))
-        assert {rank[number][1] for rank in ranks} == {round(STEPS * sent(pool.workers))}, words
+        total = sum(rank[number][1] for rank in ranks)
+        assert total == round(pool.workers * STEPS * sent(pool.workers)), words
 
 
 @pytest.mark.parametrize(("method", "bits"), [("fp16", 10), ("bf16", 7)])
@@ -274,6 +289,42 @@ def test_half_precision_is_the_mean_to_its_mantissa_at_half_the_bytes(
         np.testing.assert_allclose(found, expected[0], atol=4 * 2.0**-bits)
         assert np.abs(found - expected[0]).max() > 2.0 ** -(bits + 8)  # it was rounded
         assert sent == STEPS * ring(numpy_of.SIZE * 2, pool.workers)
+
+
+def same_mathematics(worker: Worker, commands: list[tuple[str, ...]]) -> list[list[np.ndarray]]:
+    """Return the weights of a small network in float32 after three clipped steps, of every strategy."""
+    results = []
+    for words in commands:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2)
+        sync = strategy.synchronise(model, optimizer, configured(worker, words))
+        inputs = torch.Generator().manual_seed(worker.rank)
+        for step in range(3):
+            sync.module(torch.randn(8, 6, generator=inputs)).square().sum().backward()
+            weights = (weight for group in optimizer.param_groups for weight in group["params"])
+            torch.nn.utils.clip_grad_norm_(weights, 1.0, foreach=True)
+            optimizer.step()
+            optimizer.zero_grad()
+            sync.after_step(step)
+        if words != ("sync=ddp",):  # momentum of this rank's weights only
+            local = [s["momentum_buffer"] for s in optimizer.state.values()]
+            state = sum(t.to_local().numel() if isinstance(t, DTensor) else t.numel() for t in local)
+            assert state < 0.8 * sum(weight.numel() for weight in model.parameters())
+        sync.before_validation()
+        results.append([weight.detach().clone().numpy() for weight in model.parameters()])
+        sync.after_validation()
+    return results
+
+
+def test_zero1_is_ddp_bit_for_bit_and_fsdp_to_rounding_with_clipped_gradients(pool: RankPool) -> None:
+    commands = [("sync=ddp",), ("sync=zero1",), ("sync=fsdp",), ("sync=fsdp", "sync.unit=child")]
+    for ddp, zero1, *fsdp in pool.run(same_mathematics, commands):
+        for expected, found in zip(ddp, zero1, strict=True):
+            np.testing.assert_array_equal(found, expected)
+        for each in fsdp:
+            for expected, found in zip(ddp, each, strict=True):
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def majority(worker: Worker, votes: np.ndarray) -> np.ndarray:
@@ -333,6 +384,53 @@ def test_a_validation_sees_the_mean_of_models_that_differ_and_changes_none(pool:
         np.testing.assert_array_equal(after, before)
 
 
+class Quorum:
+    """What torchft's DiLoCo asks of its manager, with a gloo group that never changes."""
+
+    _use_async_quorum = False
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def allreduce(self, tensor: torch.Tensor, *, should_quantize: bool) -> Any:
+        return dist.all_reduce(tensor.div_(dist.get_world_size()), async_op=True)
+
+    def should_commit(self) -> bool:
+        self.steps += 1
+        return True
+
+    def current_step(self) -> int:
+        return self.steps
+
+    def start_quorum(self, *_: Any) -> None: ...
+    def register_state_dict_fn(self, *_: Any) -> None: ...
+    def allow_state_dict_read(self) -> None: ...
+    def disallow_state_dict_read(self) -> None: ...
+
+
+def both_diloco(worker: Worker) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights after six steps by ours and by torchft's."""
+    from torchft.local_sgd import DiLoCo
+
+    words = ("sync.outer_lr=0.7", "sync.outer_momentum=0.9", "sync.nesterov=true", "sync.every=2")
+    ours, _ = train(worker, ("sync=local_sgd", *words), steps=6)
+    model = Pull()
+    inner = torch.optim.SGD(model.parameters(), lr=numpy_of.LR, momentum=numpy_of.MOMENTUM)
+    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+    manager: Any = Quorum()
+    with DiLoCo(manager, [model], inner, outer, sync_every=2):
+        for target in torch.from_numpy(numpy_of.targets(worker.world_size, 6)[worker.rank]):
+            inner.zero_grad()
+            model(target).backward()
+            inner.step()
+    return ours.whole(), model.whole()
+
+
+def test_diloco_is_torchfts(pool: RankPool) -> None:
+    for ours, torchfts in pool.run(both_diloco):
+        np.testing.assert_allclose(ours, torchfts, rtol=1e-12)
+
+
 def test_the_one_peer_graph_gives_the_exact_mean_after_two_exchanges_of_four() -> None:
     product = numpy_of.mixing("one_peer_exponential", 4, 1) @ numpy_of.mixing("one_peer_exponential", 4, 0)
     np.testing.assert_allclose(product, np.full((4, 4), 0.25), rtol=1e-15)
@@ -359,6 +457,23 @@ def test_every_graph_averages_without_a_drift(graph: str, workers: int) -> None:
             heard[rank, senders] = 1
         reached = np.minimum(heard @ reached, 1)
     assert reached.all()
+
+
+@pytest.mark.parametrize("name", ["compression", "local_sgd", "decentralised", "zero1", "fsdp"])
+def test_restarts_are_refused_where_workers_have_state_of_their_own(name: str) -> None:
+    with pytest.raises(UserError, match=f"max_failures=1: sync={name} has state on every worker"):
+        compose([f"sync={name}", "division=open", "max_failures=1"])
+    compose(["sync=all_reduce", "division=open", "max_failures=1"])
+    with pytest.raises(UserError, match="no checkpoint holds"):
+        compose(["sync=all_reduce", "sync.quantity=weights", "division=open", "max_failures=1"])
+
+
+def test_the_closed_division_takes_what_computes_ddps_step() -> None:
+    for name in ("zero1", "fsdp"):
+        assert compose([f"sync={name}"]).deviations == ()
+    for words in (["sync=all_reduce"], ["sync=local_sgd"], ["sync=fsdp", "sync.unit=child"]):
+        with pytest.raises(UserError, match="rule R3"):
+            compose(words)
 
 
 def test_a_memory_that_a_method_lacks_is_refused() -> None:

@@ -50,6 +50,14 @@ class Wire:
         parts = [torch.empty_like(tensor) for _ in range(self.workers)]
         return parts, dist.all_gather(parts, tensor, async_op=True)
 
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Any:
+        """Give all workers the tensor of rank `source`, in its place; return the work, which has begun.
+
+        Counted at the source, though others may pass it on: the sum over the ranks is right.
+        """
+        self.sent += (self.workers - 1) * tensor.nbytes if self.rank == source else 0
+        return dist.broadcast(tensor, source, async_op=True)
+
     def all_to_all(self, tensor: torch.Tensor) -> torch.Tensor:
         """Send row r of a tensor [workers, ...] to rank r; return what the ranks sent, in their order."""
         self.sent += (self.workers - 1) * tensor.nbytes // self.workers

@@ -10,3 +10,8 @@ class Config(Sync):
 
     quantity: Literal["gradients", "weights"]
     message: Literal["flat", "layer"]
+
+    @property
+    def restarts(self) -> bool:
+        """Whether the workers' optimizers are alike."""
+        return self.quantity == "gradients"

@@ -42,3 +42,8 @@ class Config(Sync):
     def feedback(self) -> Memory:
         """The memory of the run: the method's own unless one was chosen."""
         return self.memory or MEMORIES[self.method][0]
+
+    @property
+    def restarts(self) -> bool:
+        """False: what was lost, and how many draws were made, is each worker's own."""
+        return False

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 def synchronise(
     model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
 ) -> "Ddp":
-    """Return what averages gradients over the workers while `model` trains.
+    """Return what averages gradients over the workers while `model` trains."""
+    return gradient_average(model, config.bucket_cap_mb, worker)
+
+
+def gradient_average(model: nn.Module, bucket_cap_mb: float, worker: "Worker") -> "Ddp":
+    """Return DDP with buckets of so many MiB.
 
     Buffers (running statistics) stay local while training and are averaged before a validation.
     """
-    wrapped = wrap(model, config.bucket_cap_mb)
+    wrapped = wrap(model, bucket_cap_mb)
     if worker.timer.enabled:
         wrapped.register_comm_hook(worker.timer, _timed_all_reduce)
     size = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)

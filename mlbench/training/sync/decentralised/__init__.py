@@ -24,3 +24,8 @@ class Config(Sync):
                 "compression needs neighbours that stay the same, and graph=one_peer_exponential changes them"
             )
         return self
+
+    @property
+    def restarts(self) -> bool:
+        """False: models and momentum are each worker's own."""
+        return False

@@ -21,3 +21,8 @@ class Config(Sync):
         if self.nesterov and not self.outer_momentum:
             raise ValueError("nesterov=true needs outer_momentum above 0")
         return self
+
+    @property
+    def restarts(self) -> bool:
+        """False: models, momentum and the outer step are each worker's own."""
+        return False

@@ -1,0 +1,20 @@
+"""Weights, gradients and optimizer state shared out among the workers (FSDP2, ZeRO stage 3)."""
+
+from typing import ClassVar, Literal
+
+from mlbench.experiment.config import Sync
+
+
+class Config(Sync):
+    """What conf/sync/fsdp.yaml holds."""
+
+    CLOSED: ClassVar[bool] = True
+    NEEDS_OPTIMIZER: ClassVar[bool] = True
+
+    unit: Literal["model", "child"]
+    reshard_after_forward: bool
+
+    @property
+    def restarts(self) -> bool:
+        """False: weights and the optimizer's state are in parts."""
+        return False

@@ -1,0 +1,134 @@
+"""FSDP2: torch's fully_shard, with collectives that count bytes and are stamped."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from mlbench.training.sync.fsdp import Config
+from mlbench.training.sync.strategy import BareModel
+from mlbench.training.sync.wire import Wire, all_reduce_bytes
+
+if TYPE_CHECKING:
+    from mlbench.training.worker import Worker
+
+
+def synchronise(
+    model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
+) -> "Fsdp":
+    """Return the model with its weights shared out, and let the optimizer step this worker's parts."""
+    wire = Wire(worker)
+    before: dict[str, torch.Tensor] = dict(model.named_parameters())
+    mesh = init_device_mesh(worker.device.type, (worker.world_size,))
+    units = [*(_children(model) if config.unit == "child" else []), model]
+    for unit in units:
+        fully_shard(unit, mesh=mesh, reshard_after_forward=config.reshard_after_forward)
+        sharded = cast(FSDPModule, unit)
+        sharded.set_custom_all_gather(AllGather(wire))
+        sharded.set_custom_reduce_scatter(ReduceScatter(wire))
+    shards: dict[Any, Any] = {before[name]: shard for name, shard in model.named_parameters()}
+    for group in optimizer.param_groups:
+        group["params"] = [shards[weight] for weight in group["params"]]
+        if group.get("fused"):
+            group["fused"], group["foreach"] = False, True  # torch 2.13 has no fused SGD of sharded tensors
+    for weight, state in list(optimizer.state.items()):  # what a task has filled in: zeros
+        del optimizer.state[weight]
+        optimizer.state[shards[weight]] = {
+            name: torch.zeros_like(shards[weight]) if torch.is_tensor(value) else value
+            for name, value in state.items()
+        }
+    return Fsdp(model, wire)
+
+
+def _children(model: nn.Module) -> list[nn.Module]:
+    """Return the direct children that have weights and are called, unlike lists of modules or weights."""
+    return [
+        child
+        for child in model.children()
+        if type(child).forward is not nn.Module.forward and next(child.parameters(), None) is not None
+    ]
+
+
+class Fsdp(BareModel):
+    """Whole weights are there while they are needed, and during validations."""
+
+    def __init__(self, module: nn.Module, wire: Wire) -> None:
+        super().__init__(module, wire)
+        self.units = [each for each in module.modules() if isinstance(each, FSDPModule)]
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Send no gradients in this context; they add up, whole, on each worker."""
+        root = self.units[0]
+        root.set_requires_gradient_sync(False)
+        root.set_reshard_after_backward(False)  # the next micro-batch needs the whole weights again
+        try:
+            yield
+        finally:
+            root.set_requires_gradient_sync(True)
+            root.set_reshard_after_backward(True)
+
+    def before_validation(self) -> None:
+        """Gather the weights and make the buffers one."""
+        super().before_validation()
+        for unit in self.units:
+            unit.unshard()
+
+    def after_validation(self) -> None:
+        """Give back the weights of other workers."""
+        for unit in self.units:
+            unit.reshard()
+
+
+class _Stamped:
+    """A collective that is launched here and waited for by FSDP."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+
+    def allocate(
+        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class AllGather(_Stamped):
+    """Gathers the weights of a unit from all workers."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> Any:
+        """Count and launch."""
+        self.wire.sent += (self.wire.workers - 1) * input_tensor.nbytes
+        return dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class ReduceScatter(_Stamped):
+    """Sends every worker the mean of its part of a unit's gradients, inside backward."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> Any:
+        """Count, stamp and launch."""
+        if dist.get_backend(group) == "gloo":  # whose reduce-scatter is an all-reduce in torch 2.13
+            self.wire.sent += all_reduce_bytes(input_tensor.nbytes, self.wire.workers)
+        else:
+            self.wire.sent += (self.wire.workers - 1) * output_tensor.nbytes
+        with self.wire.stamped():
+            return dist.reduce_scatter_single(
+                output_tensor, input_tensor, op=op, group=group, async_op=async_op
+            )

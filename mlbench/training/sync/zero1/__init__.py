@@ -1,0 +1,19 @@
+"""DDP with the optimizer's state shared out among the workers (ZeRO stage 1)."""
+
+from typing import ClassVar
+
+from mlbench.experiment.config import PositiveFloat, Sync
+
+
+class Config(Sync):
+    """What conf/sync/zero1.yaml holds."""
+
+    CLOSED: ClassVar[bool] = True
+    NEEDS_OPTIMIZER: ClassVar[bool] = True
+
+    bucket_cap_mb: PositiveFloat
+
+    @property
+    def restarts(self) -> bool:
+        """False: the optimizer's state is in parts."""
+        return False

@@ -1,0 +1,92 @@
+"""What sync strategies send, and their time to the goal: `python pipelines/sync.py run --study sync`."""
+
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import stages
+from metaflow.parameters import Parameter
+from study_flow import StudyFlow, main
+
+from mlbench.analysis import select
+from mlbench.analysis.points import Estimate, Point, estimate, points
+from mlbench.experiment import format, study
+from mlbench.experiment.record import Record
+
+STUDY = "sync"
+HEADINGS = ("task", "workers", "network", "sync", "reached", "sent a step", "steps to goal", "time to goal")
+
+
+class SyncFlow(StudyFlow):
+    """Sweeps sync strategies over networks and tabulates bytes, steps and time with 95 % intervals."""
+
+    study: Any = Parameter("study", default=STUDY, help="a study of conf/study, or a begun one")
+
+    def findings(self) -> list[str]:
+        """Write the table as Markdown beside the report."""
+        result = stages.load_results(self.study, [])
+        self.table = table(points(result.records))
+        folder = Path(result.folder) / study.REPORT
+        folder.mkdir(exist_ok=True)
+        (folder / "sync.md").write_text(self.table)
+        return [str(folder / "sync.md")]
+
+
+def table(found: Iterable[Point]) -> str:
+    """Return a Markdown table, one row a point; a goal that half of the runs missed is never reached."""
+    lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
+    rows = sorted((_row(point) for point in found), key=lambda row: row[:4])
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    given = select.fields(point.records[0])
+    steps = [run.steps if run.status == "goal_reached" else math.inf for run in point.records]
+    return (
+        point.task,
+        str(point.workers),
+        str(given.get("network", "host")),
+        strategy(point.records[0]),
+        f"{point.reached} of {point.n}",
+        _sent(point.records),
+        _estimate(estimate(steps), lambda value: f"{value:,.0f}"),
+        _estimate(point.time_to_accuracy, format.duration),
+    )
+
+
+def strategy(record: Record) -> str:
+    """Return a strategy's name with the fields that tell its points apart."""
+    sync = record.experiment.plain()["sync"]
+    chosen = {name: sync[name] for name in SHOWN.get(sync["name"], ())}
+    shown = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+    return " ".join([sync["name"], *shown])
+
+
+SHOWN = {  # what tells apart the points of a strategy
+    "all_reduce": ("quantity", "message"),
+    "compression": ("method", "memory"),
+    "local_sgd": ("every", "start_step", "outer_momentum"),
+    "decentralised": ("graph", "compression"),
+}
+
+
+def _sent(records: Iterable[Record]) -> str:
+    sent = [run.bytes_sent_per_step.mean for run in records if run.bytes_sent_per_step is not None]
+    return format.with_prefix(sum(sent) / len(sent), "B") if sent else "unknown"
+
+
+def _estimate(value: Estimate | None, shown: Any) -> str:
+    if value is None:
+        return "no goal"
+    if math.isinf(value.value):
+        return "not reached"
+    if value.low is None or value.high is None:
+        return shown(value.value)
+    high = "never" if math.isinf(value.high) else shown(value.high)
+    return f"{shown(value.value)} ({shown(value.low)} to {high})"
+
+
+if __name__ == "__main__":
+    sys.exit(main(SyncFlow, study=STUDY))

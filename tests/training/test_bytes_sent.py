@@ -1,0 +1,79 @@
+"""The bytes that strategies say they sent beside what the interface's counters show."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from records import record
+
+from mlbench.experiment.build_record import intervals
+from mlbench.experiment.phases import PhaseTimes
+from mlbench.experiment.record import RankStats
+from mlbench.terminal import full_card
+from mlbench.tracking import mapping
+
+COMMANDS = [
+    ["sync=ddp"],
+    ["sync=all_reduce"],
+    ["sync=all_reduce", "sync.message=layer"],
+    ["sync=zero1"],
+    ["sync=fsdp"],
+    ["sync=compression", "sync.method=bf16"],
+    ["sync=compression", "sync.method=topk", "sync.density=0.1"],
+    ["sync=compression", "sync.method=sign"],
+    ["sync=compression", "sync.method=sign_majority"],
+    ["sync=compression", "sync.method=qsgd"],
+    ["sync=compression", "sync.method=powersgd", "sync.rank=8"],
+    ["sync=local_sgd", "sync.every=2"],
+    ["sync=decentralised"],
+    ["sync=decentralised", "sync.graph=exponential", "sync.compression=topk", "sync.density=0.1"],
+]
+# Headers: TCP over loopback carries up to 64 KB a packet of 66 bytes of headers, and acknowledges. gloo cuts
+# a ring into many messages with headers: some 200 kB in six steps of PowerSGD's two small all-reduces.
+SHARE, FIXED = 0.01, 250_000  # of the bytes; bytes
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip"),
+    reason="needs root, unshare (util-linux) and ip (iproute2) for a network namespace of its own",
+)
+def test_what_is_counted_is_what_the_interface_sends() -> None:
+    here = Path(__file__).parent
+    path = os.pathsep.join(map(str, [here.parent.parent, here.parent, here]))
+    script = f"ip link set lo up && exec {sys.executable} {here / 'loopback.py'} '{json.dumps(COMMANDS)}'"
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    for words, counted, sent in found:
+        print(f"{' '.join(words):80} counted {counted:>12,} interface {sent:>12,}")
+    assert len(found) == len(COMMANDS)
+    for words, counted, sent in found:
+        assert counted <= sent <= (1 + SHARE) * counted + FIXED, (words, counted, sent)
+
+
+def test_the_record_has_the_mean_a_step_and_says_nothing_for_logs_without_bytes() -> None:
+    ranks = [PhaseTimes(steps=4, bytes_sent=40), PhaseTimes(steps=4, bytes_sent=80)]
+    (interval,) = intervals([[times] for times in ranks])
+    assert interval.bytes_sent is not None
+    assert (interval.bytes_sent.min, interval.bytes_sent.mean, interval.bytes_sent.max) == (40, 60, 80)
+    (old,) = intervals([[PhaseTimes(steps=4)], [PhaseTimes(steps=4)]])
+    assert old.bytes_sent is None
+
+
+def test_card_and_mlflow_tell_the_bytes() -> None:
+    run = record("sync=ddp", bytes_sent_per_step=RankStats.of([1e6, 3e6]), gradient_bytes=1_000_000)
+    (line,) = (text for label, text in full_card.rows(run) if label == "bytes sent")
+    assert line == "2 MB a step and worker (1 MB to 3 MB), 2 x its gradients, by sync=ddp"
+    metrics = {metric.name: metric.value for metric in mapping.end_metrics(run, ended=0.0)}
+    assert metrics["bytes_sent_per_step"] == 2e6
+    assert all(label != "bytes sent" for label, _ in full_card.rows(record()))
