@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,17 +34,31 @@ def training_flops(
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    # A copy in which every parameter and buffer is a shape without memory; tied ones stay tied.
-    shapes: dict[int, Any] = {}
-    for buffer in model.buffers():
-        shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
-    for weight in model.parameters():
-        shape = torch.empty_like(weight, device="meta")
-        shapes[id(weight)] = torch.nn.Parameter(shape, requires_grad=weight.requires_grad)
-    shadow = copy.deepcopy(model, shapes).train()
+    shadow = (_shadows[model] if model in _shadows else _shadow(model)).train()
     moved = [part.to("meta") if isinstance(part, torch.Tensor) else part for part in inputs]
     # torch has no formula for a matrix times a vector
     vector = {torch.ops.aten.mv: lambda matrix, *_, **__: 2 * matrix[0] * matrix[1]}
     with FlopCounterMode(display=False, custom_mapping=vector) as counter:
         loss_of_output(shadow(*moved)).backward()
     return counter.get_total_flops() / (samples or len(inputs[0]))
+
+
+def keep_shapes(model: "nn.Module") -> None:
+    """Keep what `training_flops` needs of a model that is about to become one that cannot be copied."""
+    _shadows[model] = _shadow(model)
+
+
+_shadows: "WeakKeyDictionary[nn.Module, nn.Module]" = WeakKeyDictionary()
+
+
+def _shadow(model: "nn.Module") -> "nn.Module":
+    """Return a copy in which every parameter and buffer is a shape without memory; tied ones stay tied."""
+    import torch
+
+    shapes: dict[int, Any] = {}
+    for buffer in model.buffers():
+        shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
+    for weight in model.parameters():
+        shape = torch.empty_like(weight, device="meta")
+        shapes[id(weight)] = torch.nn.Parameter(shape, requires_grad=weight.requires_grad)
+    return copy.deepcopy(model, shapes)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from mlbench.training.flops import keep_shapes
 from mlbench.training.sync.fsdp import Config
 from mlbench.training.sync.strategy import BareModel
 from mlbench.training.sync.wire import Wire, all_reduce_bytes
@@ -23,6 +24,7 @@ def synchronise(
 ) -> "Fsdp":
     """Return the model with its weights shared out, and let the optimizer step this worker's parts."""
     wire = Wire(worker)
+    keep_shapes(model)
     before: dict[str, torch.Tensor] = dict(model.named_parameters())
     mesh = init_device_mesh(worker.device.type, (worker.world_size,))
     units = [*(_children(model) if config.unit == "child" else []), model]
