@@ -64,8 +64,8 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
     caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed) + disturbed
     if status in FINISHED and error:
         what = "its workers had finished" if end.result else "it reached its goal"
-        missing = "its cluster was" if end.result else "its nodes were"
-        caveats.append(f"{what}, and it ended before {missing} described: {error}")
+        missing = "its cluster is" if end.result else "its nodes are"
+        caveats.insert(0, f"{what}, and then it ended ({error}), so {missing} not described")
         error = None
     startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
     told = {sentence for node in result.nodes for sentence in node.warnings}
