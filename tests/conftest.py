@@ -30,6 +30,7 @@ SHARE_RAY = (
     "test_faults.py",
     "test_faulty_tasks.py",
     "test_run_command.py",
+    "test_kuberay_commands.py",
     "test_pipelines.py",
 )
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.

@@ -3,6 +3,9 @@
 - `submit(experiment, overrides, *, seed)` starts a run there and returns a Submission; UserError for what the
   cluster would refuse, before anything is created.
 - `attach(config, name)` returns the Submission of a run that was submitted before.
+- `check(experiment)` raises UserError for a run that could never start, and creates nothing.
+- `sweep_order(experiment)` returns by what a sweep sorts its runs; `end_sweep(experiment)` deletes what they
+  shared under `cluster.shared`.
 - `manifest(experiment, overrides)` returns what a run would create, for `--cfg manifest`.
 
 The run in the cluster prints its event log (mlbench/experiment/stream.py), which the Submission hands on.

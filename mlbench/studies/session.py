@@ -4,11 +4,12 @@
 Ray Tune run what is missing (tune.py); `publish` writes the report and the parent run in MLflow.
 """
 
+import hashlib
 import os
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.experiment.study import Study, Trial
-from mlbench.launch import execute, signals
+from mlbench.launch import execute, signals, submitted
 from mlbench.studies.budget import Budget
 from mlbench.studies.spec import (
     Points,
@@ -29,6 +30,7 @@ from mlbench.studies.spec import (
     plan_experiments,
     require_measurable,
     require_same_tasks,
+    sample_of,
 )
 from mlbench.tasks import registry
 from mlbench.terminal.sweep_view import PointProgress, SweepView
@@ -107,7 +109,7 @@ def extended_plan(
 
 def load_results(spec: SweepSpec) -> StudyResult:
     """Return what the study on disk has; one that was not begun has nothing."""
-    sample = config.compose(list(spec.output_settings.values()))
+    sample = sample_of(spec.output_settings)
     output_root = sample.output_root.absolute()
     folder = study.folder(output_root, spec.name)
     plan = study.load(folder) or study.new(spec.name, question=spec.question)
@@ -164,12 +166,67 @@ def _run_missing(
         missing = _feasible(missing, _refusals_here(missing, wanted), result=result, progress=progress)
         if missing:
             sample = wanted[missing[0].point.key]
+            if submitted.takes(sample.cluster.name):
+                _run_submitted(missing, wanted, known, budget, spec=spec, result=result, progress=progress)
+                return
             progress.say(f"starting Ray ({sample.cluster.name})")
             with connection.join(sample) as host:
                 refusals = _refusals_there(missing, wanted, host=host, progress=progress)
                 missing = _feasible(missing, refusals, result=result, progress=progress)
                 if missing:
                     _run(missing, known, budget, spec=spec, result=result, progress=progress)
+
+
+def _run_submitted(
+    missing: Sequence[Trial],
+    wanted: Mapping[str, Experiment],
+    known: Mapping[str, Experiment],
+    budget: Budget,
+    *,
+    spec: SweepSpec,
+    result: StudyResult,
+    progress: SweepView,
+) -> None:
+    """Let Tune submit one run after the other; its own Ray is on this machine, and measures nothing.
+
+    Runs on nodes of one shape share a Ray cluster, which grows: so they are sorted by their size, and random
+    only within one.
+    """
+    sample = wanted[missing[0].point.key]
+    cluster = connection.load(sample.cluster.name)
+    refusals: dict[str, str] = {}
+    for key in dict.fromkeys(trial.point.key for trial in missing):
+        try:
+            cluster.check(wanted[key])
+        except UserError as error:
+            refusals[key] = str(error)
+    missing = _feasible(missing, refusals, result=result, progress=progress)
+    if not missing:
+        return
+    missing = sorted(missing, key=lambda trial: cluster.sweep_order(wanted[trial.point.key]))
+    folder = hashlib.sha256(str(result.folder.absolute()).encode()).hexdigest()[
+        :8
+    ]  # a resumed sweep finds it
+    shared = f"mlb-sweep-{folder}"
+    settings = {"cluster.shared": f"cluster.shared={shared}"} | dict(spec.output_settings)
+    progress.say(f"submitting to {sample.cluster.name}; the runs share Ray clusters named {shared}-*")
+    here = sample.model_copy(update={"cluster": config.compose(["cluster=local"]).cluster})
+    try:
+        with connection.join(here):
+            _run(
+                missing,
+                known,
+                budget,
+                spec=replace(spec, output_settings=settings),
+                result=result,
+                progress=progress,
+            )
+    finally:
+        fields = sample.cluster.model_copy(update={"shared": settings["cluster.shared"].split("=", 1)[1]})
+        try:
+            cluster.end_sweep(sample.model_copy(update={"cluster": fields}))
+        except Exception as error:  # whatever the cluster says, what was measured is measured
+            result.notes.append(f"the Ray clusters {shared}-* may still be there: {error}")
 
 
 def _run(

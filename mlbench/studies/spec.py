@@ -71,7 +71,7 @@ def named(
     options, files = dict(options or {}), plugins.files("study", _searchpath(output_settings))
     path = files.get(name)
     if path is None:
-        output_root = config.compose(list(output_settings.values())).output_root
+        output_root = sample_of(output_settings).output_root
         plan = study.load(study.folder(output_root, name))
         if plan is None:
             begun = sorted(one.parent.name for one in (output_root / "studies").glob(f"*/{study.PLAN}"))
@@ -91,6 +91,11 @@ def named(
     limit = _max_usd(options) if "max_usd" in options else file.max_usd
     question = options.get("question") or file.question
     return SweepSpec(name, question, tuple(grids), output_settings, limit, _extend(options))
+
+
+def sample_of(output_settings: Mapping[str, str]) -> Experiment:
+    """Return an experiment with the settings' places; a cluster's own fields need the cluster beside them."""
+    return config.compose([word for name, word in output_settings.items() if not name.startswith("cluster.")])
 
 
 Points = tuple[dict[str, Experiment], list[dict[str, tuple[str, ...]]]]

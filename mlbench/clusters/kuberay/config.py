@@ -30,7 +30,8 @@ class Config(Cluster):
     results_claim: Name | None
     mlflow: bool
     environment_secret: Name | None
-    ray_cluster: Name | None
+    shared: Name | None
+    shared_limit_s: PositiveInt
     queue: Name | None
     topology: Label | None
     provision_s: PositiveInt

@@ -7,7 +7,7 @@ ray-operator/apis/ray/v1.
 import math
 import secrets
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 from mlbench.clusters.kuberay import mlflow_server, pods
@@ -77,14 +77,16 @@ def run_objects(
     *,
     name: str,
     seed: int,
+    group: str | None = None,
     ray_cluster: str | None = None,
 ) -> list[Object]:
     """Return a run's own objects, the RayJob last.
 
-    `ray_cluster` is a RayCluster that runs already (see `cluster_objects`); None: the run has its own.
+    `ray_cluster` is a RayCluster that runs already, whose pods have the label `group` (see `shared_objects`);
+    None: the run has its own.
     """
     config = cluster_config(experiment)
-    group = ray_cluster or name
+    group = group or name
     spec: Object = {
         "entrypoint": shlex.join(["python", "-m", "mlbench.run", *pod_words(experiment, overrides, seed)]),
         "entrypointNumCpus": 0,
@@ -101,7 +103,7 @@ def run_objects(
     else:
         spec["shutdownAfterJobFinishes"] = True
         spec["ttlSecondsAfterFinished"] = config.keep_s
-        spec["rayClusterSpec"] = _ray_cluster(experiment, group)
+        spec["rayClusterSpec"] = ray_cluster_spec(experiment, group)
     labels = {
         "mlbench/task": experiment.task.name,
         "mlbench/workers": str(experiment.workers),
@@ -113,13 +115,26 @@ def run_objects(
     return [job] if ray_cluster else [_network_policy(config, name), job]
 
 
-def cluster_objects(experiment: Experiment, *, name: str) -> list[Object]:
-    """Return a RayCluster that outlives its runs, for a sweep, the RayCluster last."""
+def shared_objects(experiment: Experiment, *, name: str, labels: Mapping[str, str]) -> list[Object]:
+    """Return a RayJob that only waits and so keeps a Ray cluster for other runs, the RayJob last."""
     config = cluster_config(experiment)
-    labels = {RUN: name, **({"kueue.x-k8s.io/queue-name": config.queue} if config.queue else {})}
-    spec = _ray_cluster(experiment, name)
-    cluster = pods.resource(config, "ray.io/v1", "RayCluster", name, labels=labels, spec=spec)
-    return [_network_policy(config, name), cluster]
+    wait = f"import time; time.sleep({config.shared_limit_s})"
+    spec: Object = {
+        "entrypoint": shlex.join(["python", "-c", wait]),
+        "entrypointNumCpus": 0,
+        "submissionMode": config.submission_mode,
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": config.shared_limit_s,
+        "preRunningDeadlineSeconds": config.provision_s,
+        "shutdownAfterJobFinishes": True,
+        "rayClusterSpec": ray_cluster_spec(experiment, name),
+    }
+    if config.submission_mode == "K8sJobMode":
+        spec["submitterPodTemplate"] = pods.submitter(config, name)
+    queue = {"kueue.x-k8s.io/queue-name": config.queue} if config.queue else {}
+    own = {RUN: name, **labels, **queue}
+    job = pods.resource(config, "ray.io/v1", "RayJob", name, labels=own, spec=spec)
+    return [_network_policy(config, name), job]
 
 
 def pod_words(experiment: Experiment, overrides: Sequence[str], seed: int) -> list[str]:
@@ -171,7 +186,8 @@ def worker_pods(experiment: Experiment) -> int:
     return math.ceil(experiment.workers / hardware.workers_per_node)
 
 
-def _ray_cluster(experiment: Experiment, group: str) -> Object:
+def ray_cluster_spec(experiment: Experiment, group: str) -> Object:
+    """Return the spec of a Ray cluster with a node for each worker pod."""
     workers = worker_pods(experiment)
     return {
         "rayVersion": version("ray"),

@@ -1,40 +1,49 @@
 """A run as a RayJob: checked, created, followed and deleted."""
 
 import shlex
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mlbench.clusters.kuberay import diagnosis, rayjob, schema
+from mlbench.clusters.kuberay import diagnosis, rayjob, shared
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
 from mlbench.clusters.kuberay.capacity import require_room
 from mlbench.clusters.kuberay.config import Config, cluster_config
 from mlbench.clusters.kuberay.follow import Follower
+from mlbench.clusters.kuberay.objects import create_owned, create_surroundings, delete, require_valid
 from mlbench.clusters.kuberay.pods import RUN, Object
-from mlbench.clusters.submission import SubmissionLost
-from mlbench.experiment import clock
 from mlbench.experiment.config import Cluster, Experiment
 from mlbench.experiment.errors import UserError
-
-TRIES = 5  # of a request that fails because the API server is busy or down
-GONE_S = 60.0  # s that the deletion of a RayJob may take
-POLL_S = 0.5  # s between two looks whether it is gone
 
 
 def submit(experiment: Experiment, overrides: Sequence[str], *, seed: int) -> "RayJobSubmission":
     """Create a RayJob for the run; UserError for what the cluster would refuse or could never schedule."""
     config = cluster_config(experiment)
     name = rayjob.run_name(experiment)
-    own = rayjob.run_objects(experiment, overrides, name=name, seed=seed, ray_cluster=config.ray_cluster)
+    own = rayjob.run_objects(experiment, overrides, name=name, seed=seed)
     require_valid(own)
     api = Kubernetes(config.context)
     try:
         require_cluster(api, experiment)
         create_surroundings(api, experiment)
+        if config.shared:
+            owner, cluster = shared.ensure(api, experiment)
+            own = rayjob.run_objects(
+                experiment, overrides, name=name, seed=seed, group=owner, ray_cluster=cluster
+            )
+            require_valid(own)
         job = create_owned(api, own)
     except ApiError as error:
         raise UserError(f"the run cannot be submitted: {error}", hint=_hint(error)) from error
     return RayJobSubmission(api, experiment, job)
+
+
+def check(experiment: Experiment) -> None:
+    """Raise UserError for a run that the cluster would refuse or could never schedule; create nothing."""
+    require_valid(rayjob.run_objects(experiment, (), name=rayjob.run_name(experiment), seed=0))
+    try:
+        require_cluster(Kubernetes(cluster_config(experiment).context), experiment)
+    except ApiError as error:
+        raise UserError(f"the cluster cannot be asked: {error}", hint=_hint(error)) from error
 
 
 def attach(config: Cluster, name: str) -> "RayJobSubmission":
@@ -80,7 +89,7 @@ class RayJobSubmission:
             "name": self.name,
             "namespace": self._config.namespace,
             "image": self._config.image,
-            "ray_cluster": self._config.ray_cluster or status.get("rayClusterName"),
+            "ray_cluster": status.get("rayClusterName"),
             "created": job["metadata"].get("creationTimestamp"),
             "started": status.get("rayJobInfo", {}).get("startTime"),
             "pods": diagnosis.placement(pods, self._nodes(), self._config.topology),
@@ -98,13 +107,6 @@ class RayJobSubmission:
             return {}
 
 
-def require_valid(items: Sequence[Object]) -> None:
-    """Raise UserError where the API server or KubeRay's operator would refuse one of the objects."""
-    faults = [fault for item in items for fault in schema.faults(item)]
-    if faults:
-        raise UserError("; ".join(faults), hint="--cfg manifest shows the object")
-
-
 def require_cluster(api: Kubernetes, experiment: Experiment) -> None:
     """Raise UserError for a cluster that does not answer, lacks KubeRay, or is too small."""
     try:
@@ -118,77 +120,6 @@ def require_cluster(api: Kubernetes, experiment: Experiment) -> None:
             ) from error
         raise
     require_room(api, experiment)
-
-
-def create_surroundings(api: Kubernetes, experiment: Experiment) -> None:
-    """Create what the runs of a namespace share and is not there yet."""
-    for item in rayjob.surroundings(experiment):
-        metadata = item["metadata"]
-        place = path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"])
-        try:
-            patiently(lambda: api.get(place))  # noqa: B023  (called at once)
-            continue
-        except ApiError as error:
-            if error.status not in (403, 404):
-                raise
-            readable = error.status == 404
-        try:
-            create(api, item)
-        except ApiError as error:
-            if error.status == 403 and (not readable or item["kind"] == "Role"):
-                continue  # an administrator's matter; whatever lacks, the RayJob's creation tells
-            raise
-
-
-def create_owned(api: Kubernetes, items: Sequence[Object]) -> Object:
-    """Create the last of the objects and then, as its property, the others; all go when it goes."""
-    *others, last = items
-    api.create(last, dry_run=True)  # admission, rights and quota say no before anything is there
-    owner = create(api, last)
-    reference = {field: owner[field] for field in ("apiVersion", "kind")}
-    reference |= {field: owner["metadata"][field] for field in ("name", "uid")}
-    try:
-        for item in others:
-            create(api, item | {"metadata": item["metadata"] | {"ownerReferences": [reference]}})
-    except BaseException:
-        metadata = last["metadata"]
-        api.delete(path(last["apiVersion"], last["kind"], metadata["namespace"], metadata["name"]))
-        raise
-    return owner
-
-
-def create(api: Kubernetes, item: Object) -> Object:
-    """Create an object; one that an attempt without an answer has created is taken."""
-    metadata = item["metadata"]
-    try:
-        return patiently(lambda: api.create(item))
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        return api.get(path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"]))
-
-
-def delete(api: Kubernetes, place: str) -> None:
-    """Delete an object and wait until it is gone; SubmissionLost where it stays."""
-    end = clock.monotonic() + GONE_S
-    try:
-        while patiently(lambda: api.delete(place)):
-            if clock.monotonic() > end:
-                raise SubmissionLost(f"{place} is still there; delete it with kubectl")
-            time.sleep(POLL_S)
-    except ApiError as error:
-        raise SubmissionLost(f"{place} could not be deleted ({error}); delete it with kubectl") from error
-
-
-def patiently(request: Any) -> Any:
-    """Return what a request returns; one that may succeed later is tried TRIES times."""
-    for attempt in range(TRIES):
-        try:
-            return request()
-        except ApiError as error:
-            if not error.passing or attempt == TRIES - 1:
-                raise
-            time.sleep(0.2 * 2**attempt)
 
 
 def _hint(error: ApiError) -> str:

@@ -48,10 +48,12 @@ def test_the_manifest_is_the_golden_file_and_passes_every_gate(name: str, words:
 
 def test_the_cluster_of_a_sweep_passes_every_gate_and_its_runs_select_it() -> None:
     experiment = compose(CPU)
-    *_, cluster = rayjob.cluster_objects(experiment, name="mlb-sweep")
-    (run,) = rayjob.run_objects(experiment, CPU, name="mlb-run", seed=1, ray_cluster="mlb-sweep")
-    assert schema.faults(cluster) == schema.faults(run) == []
-    assert run["spec"]["clusterSelector"] == {"ray.io/cluster": "mlb-sweep"}
+    *_, owner = rayjob.shared_objects(experiment, name="mlb-sweep", labels={})
+    shared = {"group": "mlb-sweep", "ray_cluster": "mlb-sweep-x"}
+    (run,) = rayjob.run_objects(experiment, CPU, name="mlb-run", seed=1, **shared)
+    assert schema.faults(owner) == schema.faults(run) == []
+    assert owner["spec"]["activeDeadlineSeconds"] == 28800  # a sweep that dies costs no more
+    assert run["spec"]["clusterSelector"] == {"ray.io/cluster": "mlb-sweep-x"}
     assert "rayClusterSpec" not in run["spec"] and "shutdownAfterJobFinishes" not in run["spec"]
     template = run["spec"]["submitterPodTemplate"]
     assert template["metadata"]["labels"][pods.RUN] == "mlb-sweep"  # or the network policy keeps it out

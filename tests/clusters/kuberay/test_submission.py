@@ -10,7 +10,7 @@ import pytest
 from driven import Run
 from fake_cluster import FakeCluster
 
-from mlbench.clusters.kuberay import api, follow, submission
+from mlbench.clusters.kuberay import api, follow, objects
 from mlbench.experiment import clock, events
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
@@ -32,7 +32,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "LATE_S", 1.0)
     monkeypatch.setattr(follow, "POLL_S", 0.05)
     monkeypatch.setattr(api, "PAUSE_S", (0.05, 0.2))
-    monkeypatch.setattr(submission, "POLL_S", 0.05)
+    monkeypatch.setattr(objects, "POLL_S", 0.05)
 
 
 @pytest.fixture(scope="module")
