@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from commands import until
 from conftest import ROOT
 from driven import Run as DrivenRun
 from fake_cluster import FakeCluster
-from test_submission import IMAGE, NODES, WORDS, Log, messages, nothing_is_left, starts
+from test_submission import IMAGE, NODES, WORDS, Log, keeps, messages, nothing_is_left, starts
 from test_submission import log as log  # a fixture
 
 from mlbench.experiment import events
@@ -151,28 +150,9 @@ def test_a_sweep_keeps_one_ray_cluster_and_grows_it(kept_ray: dict[str, str], tm
     sizes: list[int] = []
     jobs: list[Any] = []
 
-    def keeps(cluster: FakeCluster, job: Any) -> None:
-        """Keep a RayCluster and do what is asked of it, as the operator does."""
-        spec = job["spec"]["rayClusterSpec"]
-        name = f"{job['metadata']['name']}-rc"
-        metadata = {"name": name, "ownerReferences": [{"uid": job["metadata"]["uid"]}]}
-        cluster.put("rayclusters", {"kind": "RayCluster", "metadata": metadata, "spec": spec})
-        cluster.status(job, "Running", jobStatus="RUNNING")
-        while job["metadata"]["name"] in cluster.names("rayjobs"):
-            current = cluster.objects["rayclusters", name]
-            size = current["spec"]["workerGroupSpecs"][0]["replicas"]
-            if size not in sizes:
-                sizes.append(size)
-                cluster.pod(job, "head")
-                for number in range(size):
-                    cluster.pod(job, "worker", number)
-                status = {"state": "ready", "availableWorkerReplicas": size}
-                cluster.put("rayclusters", current | {"status": status})
-            time.sleep(0.1)
-
     def script(cluster: FakeCluster, job: Any) -> None:
         if "mlbench/shared" in job["metadata"]["labels"]:
-            return keeps(cluster, job)
+            return keeps(cluster, job, sizes)
         jobs.append(job)
         words = [word for word in shlex.split(job["spec"]["entrypoint"])[3:] if "_root=" not in word]
         seed = int(job["metadata"]["annotations"]["mlbench/seed"])

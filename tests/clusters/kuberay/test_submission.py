@@ -10,7 +10,7 @@ import pytest
 from driven import Run
 from fake_cluster import FakeCluster
 
-from mlbench.clusters.kuberay import api, follow, objects
+from mlbench.clusters.kuberay import api, follow, objects, shared
 from mlbench.experiment import clock, events
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
@@ -356,6 +356,53 @@ def test_nodes_that_something_adds_are_waited_for(cluster: FakeCluster, run: Any
     cluster.remove("nodes", "worker-1")
     cluster.script = finishes(log)
     assert run("cluster.autoscaling=true").status == "goal_reached"
+
+
+def keeps(cluster: FakeCluster, job: Any, sizes: list[int]) -> None:
+    """Keep a RayCluster and give it the workers that are asked of it, as the operator does."""
+    spec, name = job["spec"]["rayClusterSpec"], f"{job['metadata']['name']}-rc"
+    metadata = {"name": name, "ownerReferences": [{"uid": job["metadata"]["uid"]}]}
+    cluster.put("rayclusters", {"kind": "RayCluster", "metadata": metadata, "spec": spec})
+    cluster.status(job, "Running", jobStatus="RUNNING")
+    while job["metadata"]["name"] in cluster.names("rayjobs"):
+        current = cluster.objects["rayclusters", name]
+        size = current["spec"]["workerGroupSpecs"][0]["replicas"]
+        if current.get("status", {}).get("availableWorkerReplicas") != size:
+            sizes.append(size)
+            cluster.pod(job, "head")
+            for number in range(size):
+                cluster.pod(job, "worker", number)
+            status = {"state": "ready", "availableWorkerReplicas": size}
+            cluster.put("rayclusters", current | {"status": status})
+        time.sleep(0.05)
+
+
+def test_runs_on_nodes_of_one_shape_share_a_ray_cluster_that_grows(
+    cluster: FakeCluster, run: Any, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "POLL_S", 0.05)
+    sizes: list[int] = []
+
+    def script(cluster: FakeCluster, job: Any) -> None:
+        if "mlbench/shared" in job["metadata"]["labels"]:
+            return keeps(cluster, job, sizes)
+        submitter = cluster.pod(job, "submitter")
+        cluster.say(submitter, *messages(log), {"end": len(log)})
+        cluster.status(job, "Complete", jobStatus="SUCCEEDED")
+
+    cluster.script = script
+    words = ("force=true", "cluster.shared=mlb-sweep-1")
+    for word in ("workers=1", "workers=2"):
+        assert run(word, *words).status == "goal_reached"
+    (owner,) = cluster.names("rayjobs")
+    assert sizes == [1, 2] and cluster.names("rayclusters") == [f"{owner}-rc"]
+    run("workers=2", *words, "cluster.worker_memory_gib=10")  # another shape: the first costs nothing more
+    (other,) = cluster.names("rayjobs")
+    assert other != owner and cluster.names("rayclusters") == [f"{other}-rc"]
+    experiment = compose([*WORDS, "cluster=kuberay", IMAGE, words[1]])
+    shared.end_sweep(experiment)
+    nothing_is_left(cluster)
+    assert cluster.names("rayclusters") == []
 
 
 def test_no_cluster_and_no_extra_are_told() -> None:
