@@ -66,12 +66,15 @@ def _init(address: str | None, *, verbose: bool) -> Any:
         "resources": persistent.DRIVER_RESOURCE,
     }
     try:
-        return ray.init(
+        context = ray.init(
             address=address or "local",
             logging_level=logging.INFO if verbose else logging.CRITICAL,
             log_to_driver=verbose,
             **({} if address else own),
         )
+        if not address and not verbose:
+            _end_log_monitor()
+        return context
     except Exception as error:  # Ray raises whatever its servers die from
         with suppress(Exception):
             ray.shutdown()
@@ -80,6 +83,14 @@ def _init(address: str | None, *, verbose: bool) -> Any:
             hint = "`python -m mlbench.cluster stop` ends it; a run then starts its own"
             raise UserError(f"the Ray at {address} does not answer: {reason}", hint=hint) from error
         raise UserError(f"Ray did not start: {reason}", hint="verbose=true shows what it prints") from error
+
+
+def _end_log_monitor() -> None:
+    """End the process that sends the workers' output to drivers: ten times a second it looks for some."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any(word.endswith("log_monitor.py") for word in child.cmdline()):
+                child.kill()
 
 
 def require_machine() -> None:

@@ -14,7 +14,7 @@ from mlbench.clusters.connection import Connection
 from mlbench.experiment import clock, events
 from mlbench.launch.heartbeat import HeartbeatServer
 
-POLL_S = 0.2  # s between two looks at the heartbeats and the event log
+POLL_S = 0.5  # s between two looks at the event log; heartbeats wake it
 SERVERS_POLL_S = 2.0  # s between two looks at Ray's servers
 START_S = 900.0  # s from the connection to the process group; a worker may be frozen where Ray waits for ever
 

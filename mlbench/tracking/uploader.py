@@ -24,7 +24,7 @@ from mlbench.tasks import registry
 from mlbench.tracking import mapping, parent_runs, run_files
 from mlbench.tracking.client import TrackingClient, open_client
 
-POLL_S = 2.0  # s between two looks at the log
+POLL_S = 10.0  # s between two looks at the log; each writing takes time from workers on the same CPUs
 RETRY_S = (1.0, 30.0)  # s, the first and the longest pause after the store refused
 LAST_ATTEMPTS = 3  # once the log is complete; what fails then is left to `sync`
 LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)

@@ -66,10 +66,12 @@ class PhaseTimer:
         self._times = PhaseTimes()
         self._totals = StepTotals()
         self._draw = random.Random(0)
-        # Of the present step, the next to stamp, the block of `stamp_every` steps that it is drawn from.
-        self._place = self._chosen = self._block = self._decide_at = 0
+        # Steps ended, the next to stamp, the first of the `stamp_every` that it is drawn from.
+        self._place = self._chosen = self._block = 0
+        self._decide_at = math.inf  # the place at which to choose again
         self._inside_since = self.started
-        self._steps_inside = 0  # since then
+        self._first_inside = self._first = 0  # places: since then, and since the last `pop`
+        self._samples = 0  # since the last `pop`
         self._stamped = 0
         self._last_heartbeat = self.started
         self._end_phase = self._phase_ender()
@@ -95,18 +97,15 @@ class PhaseTimer:
 
     def end_step(self, samples: int) -> None:
         """End the step and its last phase, metrics; count this rank's samples."""
-        self._times.steps += 1
-        self._times.samples += samples
-        self._steps_inside += 1
+        self._samples += samples
+        self._place = place = self._place + 1
         if self.stamping:
             self._stamped += 1
             if self._stamped % RESOLVE_EVERY == 0:
                 self._resolve_older()
             self.end_phase("metrics")
-        if self.stamp_every > 1:
-            self._place += 1
-            if self._place >= self._decide_at:
-                self._choose()
+        if place >= self._decide_at:
+            self._choose()
 
     def bucket_launched(self) -> Any:
         """Stamp that a bucket of gradients is complete and handed to the backend."""
@@ -139,7 +138,8 @@ class PhaseTimer:
         """Stamp from here on one of so many steps of `step_s` seconds as last SAMPLE_S, if they are short."""
         if step_s < SHORT_STEP_S:
             self.stamp_every = math.ceil(SAMPLE_S / step_s)
-            self._chosen = self._draw.randrange(self.stamp_every)
+            self._block = self._decide_at = self._place + 1
+            self._chosen = self._block + self._draw.randrange(self.stamp_every)
 
     @contextmanager
     def outside_steps(self, name: str) -> Iterator[None]:
@@ -188,6 +188,8 @@ class PhaseTimer:
         """
         now = self._leave_steps()
         times, self._times = self._times, PhaseTimes()
+        times.steps, self._first = self._place - self._first, self._place
+        times.samples, self._samples = self._samples, 0
         times.stamp_every = self.stamp_every
         arrivals = self._totals.fill(times)
         self._totals = StepTotals()
@@ -195,9 +197,11 @@ class PhaseTimer:
         return times, arrivals
 
     def _enter_steps(self, now: float) -> None:
-        self._inside_since, self._steps_inside = now, 0
+        self._inside_since, self._first_inside = now, self._place
         if self.enabled:
-            self.stamping, self.end_phase, self._decide_at = True, self._end_phase, 0
+            self.stamping, self.end_phase = True, self._end_phase
+            if self.stamp_every > 1:
+                self._decide_at = self._place
             self._stamps.append(("first", (self._event(), now) if self._cuda else now))
 
     def _leave_steps(self) -> float:
@@ -205,7 +209,7 @@ class PhaseTimer:
         if self._cuda:
             self._wait()
         now = self.now()
-        if not self._steps_inside:
+        if self._place == self._first_inside:
             del self._stamps[:]
             self._older = 0
             return self._inside_since
