@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
+
 from mlbench.clusters import connection, node, persistent, ray_env
 from mlbench.clusters.processes import of_session
 from mlbench.experiment.config import Cluster, Experiment
