@@ -133,6 +133,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         profile=result.profile,
         ray=end.ray,
         submission=submission,
+        links=end.links,
         **totals,
     )
 
