@@ -216,7 +216,7 @@ def test_nothing_is_left_behind() -> None:
     with hosts("racks=2", workers=4) as made:
         words = cpu_share.limited(["sleep", "600"], host=1, cpus=0.5)
         process = subprocess.Popen(made.hosts[1].command(words), env={**os.environ, **reaper.environment()})
-        assert len(list(reaper.processes(reaper.owner()))) == 2, "the links and the sleeper"
+        assert len(reaper.processes(reaper.owner())) == 3, "links, probe and sleeper"
         assert len(state()[2]) == 1
         reaper.end(reaper.owner())
         assert process.wait() == -signal.SIGKILL

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path as File
+from typing import Any
 
 from mlbench.clusters.emulation import kernel, link, namespace, probe, reaper, topology
 from mlbench.clusters.emulation.namespace import Namespace
@@ -44,7 +45,8 @@ class Links:
     hosts: list[Namespace]
     paths: list[topology.Path]
     kind: str
-    process: subprocess.Popen[str] | None = None
+    process: subprocess.Popen[str] | None = None  # the links in user space
+    prober: subprocess.Popen[str] | None = None
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -73,25 +75,30 @@ class Links:
 
     def probe(self, source: int, target: int) -> LinkMeasurement:
         """Measure the path between two hosts, both ways."""
-        ways = {(path.source, path.target): path for path in self.paths}
-        ends, addresses = [self.hosts[source], self.hosts[target]], self.addresses
-        there, back = ways[source, target], ways[target, source]
-        return probe.measure(self.network, there, back, ends, [addresses[source], addresses[target]])
+        return LinkMeasurement.model_validate(self._ask("measure", source, target))
 
     def calibrate(self) -> None:
         """Take what the process in user space adds to a delay from the delay."""
-        if self.process is None or not self.network.delay_ms:
-            return
-        ends = self.hosts[0], self.hosts[1]
-        path = next(path for path in self.paths if (path.source, path.target) == (0, 1))
-        assert self.process.stdin is not None
+        delay_ms = next(path.delay_ms for path in self.paths if (path.source, path.target) == (0, 1))
         overhead_ms = 0.0
-        for _ in range(CALIBRATIONS):
-            times = probe.round_trips(*ends, self.addresses[1], delay_ms=path.delay_ms)
-            overhead_ms += statistics.median(times) / 2 - path.delay_ms
-            overhead_ms = min(max(0.0, overhead_ms), path.delay_ms)
+        for _ in range(CALIBRATIONS if self.process and delay_ms else 0):
+            quick, *_ = statistics.quantiles(
+                self._ask("round_trips", 0, 1)
+            )  # a busy machine makes some slower
+            overhead_ms = min(max(0.0, overhead_ms + quick / 2 - delay_ms), delay_ms)
+            assert self.process is not None and self.process.stdin is not None
             self.process.stdin.write(f"{overhead_ms / 1e3}\n")
             self.process.stdin.flush()
+
+    def _ask(self, *question: str | int) -> Any:
+        """Return what the process that measures answers."""
+        assert self.prober is not None and self.prober.stdin is not None and self.prober.stdout is not None
+        self.prober.stdin.write(json.dumps(question) + "\n")
+        self.prober.stdin.flush()
+        answer = self.prober.stdout.readline()
+        if not answer:
+            raise UserError("the links between the emulated hosts could not be measured", hint="see above")
+        return json.loads(answer)
 
 
 def address(subnet: str, host: int) -> str:
@@ -140,6 +147,7 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
             stack.enter_context(_user_space(links))
         for host in hosts:
             _settle(host)
+        stack.enter_context(_prober(links, workers))
         links.calibrate()
         yield links
 
@@ -182,15 +190,7 @@ def _user_space(links: Links) -> Iterator[None]:
             jitter_s=network.jitter_ms / 1e3,
             loss=network.loss_percent / 100,
         )
-        process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *told.words()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            pass_fds=tuns,
-            env={**os.environ, **reaper.environment()},
-            start_new_session=True,  # Ctrl-C is for the driver, which ends the links last
-        )
+        process = _start(told.words(), tuns)
     except OSError as error:
         raise UserError(
             f"network={network.name} needs TUN devices: {error.strerror or error}",
@@ -199,21 +199,58 @@ def _user_space(links: Links) -> Iterator[None]:
     finally:
         for tun in tuns:
             os.close(tun)
-    assert process.stdin is not None and process.stdout is not None
-    try:
+    with _ended(process):
         if process.stdout.readline().strip() != "ready":
             raise UserError("the links between the emulated hosts did not start", hint="see the lines above")
         links.process = process
+        try:
+            yield
+        finally:
+            links.process = None
+            with suppress(OSError):
+                process.stdin.close()
+            with suppress(ValueError):
+                links.counts = json.loads(process.stdout.readline() or "{}")
+
+
+@contextmanager
+def _prober(links: Links, workers: int) -> Iterator[None]:
+    """Run the process that measures the links."""
+    told = probe.Probe(
+        network=links.network.model_dump(),
+        workers=workers,
+        namespaces=[(host.hostname, host.net, host.uts) for host in links.hosts],
+        addresses=links.addresses,
+    )
+    links.prober = _start(told.words(), [file for host in links.hosts for file in (host.net, host.uts)])
+    with _ended(links.prober):
+        yield
+
+
+def _start(words: Sequence[str], files: Sequence[int]) -> subprocess.Popen[str]:
+    """Start a process that inherits open files, and ends when the thread that started it does."""
+    return subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=files,
+        env={**os.environ, **reaper.environment()},
+        start_new_session=True,  # Ctrl-C is for the driver, which ends the links last
+    )
+
+
+@contextmanager
+def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End the process with the block."""
+    try:
         yield
     finally:
-        links.process = None
-        with suppress(OSError):
-            process.stdin.close()
-        with suppress(ValueError):
-            links.counts = json.loads(process.stdout.readline() or "{}")
-        process.stdout.close()
         process.kill()
         process.wait()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with suppress(OSError):  # what it was still to be told
+                pipe.close()
 
 
 def _settle(host: Namespace) -> None:

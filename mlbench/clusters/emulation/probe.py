@@ -1,16 +1,25 @@
 """What the links between emulated hosts carry, measured with plain sockets before a run.
 
-Both ends are sockets of this process: a socket stays in the namespace that it was made in. So no second
-process has to be woken, and a round trip is that of the links alone.
+Both ends are sockets of one process: a socket stays in the namespace that it was made in. So no second
+process has to be woken, and a round trip is that of the links alone. It is a process of its own, as other
+threads of the driver would hold up the thread that measures.
+
+`python -m mlbench.clusters.emulation.probe` with a JSON object of `Probe` as its argument answers each line
+of its standard input, a JSON list of a function's name, source and target, with one line of JSON.
 """
 
+import json
 import os
 import socket
 import statistics
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from mlbench.clusters.emulation import topology
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.clusters.emulation.topology import Path
 from mlbench.experiment import clock
@@ -26,7 +35,39 @@ CHUNK = 2**20  # bytes that are sent or received at once
 PACKET, UDP_HEADERS = 1500, 28  # bytes of a packet, and of its IPv4 and UDP headers
 SILENCE_S = 1.0  # s without a packet after which none is on its way any more
 TIMEOUT_S = 10.0  # s without an answer
+PRIORITY = -15  # of the process (nice), so that others on a busy machine hold up the measurement less
 TOLERANCE = 0.1  # share by which a link may differ from its profile
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the process is told; `namespaces` are hosts as (name, inherited files)."""
+
+    network: dict[str, Any]
+    workers: int
+    namespaces: Sequence[tuple[str, int, int]]
+    addresses: Sequence[str]
+
+    def words(self) -> list[str]:
+        """Return the command."""
+        return [sys.executable, "-m", __name__, json.dumps(asdict(self))]
+
+
+def main(told: Probe) -> None:
+    """Answer until standard input ends."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+    network = Network.model_validate(told.network)
+    ways = {(path.source, path.target): path for path in topology.paths(network, told.workers)}
+    hosts = [Namespace(*one) for one in told.namespaces]
+    for line in sys.stdin:
+        what, source, target = json.loads(line)
+        ends, addresses = (hosts[source], hosts[target]), (told.addresses[source], told.addresses[target])
+        path, back = ways[source, target], ways[target, source]
+        if what == "round_trips":
+            print(json.dumps(round_trips(*ends, addresses[1])), flush=True)
+        else:
+            print(measure(network, path, back, ends, addresses).model_dump_json(), flush=True)
 
 
 def measure(
@@ -38,7 +79,7 @@ def measure(
     stream, counted where it arrives; over a link with losses, whose rate TCP does not reach, that of packets.
     """
     source, target = ends
-    rtt = round_trips(source, target, addresses[1], delay_ms=path.delay_ms)
+    rtt = round_trips(source, target, addresses[1])
     seconds = max(STREAM_S, ROUND_TRIPS * (path.delay_ms + back.delay_ms) / 1e3)
     lost: list[float] = []
     rates = []
@@ -85,7 +126,7 @@ def deviations(measured: LinkMeasurement) -> list[str]:
     ]
 
 
-def round_trips(source: Namespace, target: Namespace, address: str, *, delay_ms: float) -> list[float]:
+def round_trips(source: Namespace, target: Namespace, address: str) -> list[float]:
     """Return the times of round trips of one byte over TCP, ms."""
     with ExitStack() as stack:
         near, far = _connected(source, target, address, stack)
@@ -199,3 +240,7 @@ def _connected(
 def _udp(place: Namespace) -> socket.socket:
     with place.entered():
         return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
+if __name__ == "__main__":
+    main(Probe(**json.loads(sys.argv[1])))

@@ -36,17 +36,17 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
 
     Raises UserError where hosts cannot be emulated, or where a link is not what its profile says.
     """
-    import ray
-
     network = experiment.network
-    if ray.is_initialized():
-        raise UserError("this process has joined a Ray already", hint="start the run as a command of its own")
     ray_env.require_token()
     ray_env.require_short_paths()
     ray_env.allow_addresses()
-    import_trainer()
+    import ray  # reads its environment
+
+    if ray.is_initialized():
+        raise UserError("this process has joined a Ray already", hint="start the run as a command of its own")
     with links.emulated(network, experiment.workers) as made, made.switch.entered():
         measured = made.measure()
+        import_trainer()  # not before: it would hold up what measures
         try:
             _start_head(made.switch)
             ray.init(
