@@ -24,6 +24,7 @@ from mlbench.tasks import registry
 
 TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none")
 FLOWS = ("scaling", "backends", "tuning", "suite", "sync")
+FLOWS = ("scaling", "backends", "tuning", "network", "suite")
 
 
 def plan(output: Path, *words: str, seeds: tuple[int, ...]) -> Study:

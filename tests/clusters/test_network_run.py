@@ -26,7 +26,7 @@ def _root() -> None:
 
 def run(output: Path, data_root: Path, *words: str, before: tuple[str, ...] = ()) -> tuple[int, str]:
     command = [sys.executable, "-m", "mlbench.run", f"output_root={output}", f"data_root={data_root}"]
-    command += ["task=logreg", "network=1gbit_1ms", "network.bandwidth_mbit_s=200", *words]
+    command += ["task=logreg", "network=1gbit_1ms", *words]
     done = subprocess.run(
         [*before, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -35,7 +35,7 @@ def run(output: Path, data_root: Path, *words: str, before: tuple[str, ...] = ()
 
 def test_a_run_on_three_hosts_whose_slow_rank_has_the_slow_link(tmp_path: Path, data_root: Path) -> None:
     owners = {owner for owner, _ in reaper.processes()}
-    slow = ("network.slow_rank=1", "network.slow_bandwidth_mbit_s=50")
+    slow = ("network.bandwidth_mbit_s=200", "network.slow_rank=1", "network.slow_bandwidth_mbit_s=50")
     code, output = run(tmp_path, data_root, "workers=3", *slow)
     assert code == 0, output
     (folder,) = (path.parent for path in tmp_path.glob("*/record.json"))
