@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, median, ratio
 from mlbench.analysis.points import Point
@@ -214,7 +214,7 @@ def _interpolated(left: float, right: float, below: float, above: float) -> floa
     return math.exp(math.log(left) + share * (math.log(right) - math.log(left)))
 
 
-def _finite(value: float | None) -> Any:
+def _finite(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value) and value > 0
 
 

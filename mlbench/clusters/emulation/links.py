@@ -199,6 +199,7 @@ def _user_space(links: Links) -> Iterator[None]:
     finally:
         for tun in tuns:
             os.close(tun)
+    assert process.stdin is not None and process.stdout is not None
     with _ended(process):
         if process.stdout.readline().strip() != "ready":
             raise UserError("the links between the emulated hosts did not start", hint="see the lines above")

@@ -62,12 +62,15 @@ def main(told: Probe) -> None:
     hosts = [Namespace(*one) for one in told.namespaces]
     for line in sys.stdin:
         what, source, target = json.loads(line)
-        ends, addresses = (hosts[source], hosts[target]), (told.addresses[source], told.addresses[target])
+        ends = hosts[source], hosts[target]
+        addresses = [told.addresses[source], told.addresses[target]]
         path, back = ways[source, target], ways[target, source]
         if what == "round_trips":
-            print(json.dumps(round_trips(*ends, addresses[1])), flush=True)
+            answer = json.dumps(round_trips(*ends, addresses[1]))
         else:
-            print(measure(network, path, back, ends, addresses).model_dump_json(), flush=True)
+            answer = measure(network, path, back, ends, addresses).model_dump_json()
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
 
 
 def measure(

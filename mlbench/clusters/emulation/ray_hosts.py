@@ -4,6 +4,7 @@ The driver's main thread joins the namespace of the control network while the ru
 Ray listens on any interface of the machine itself, not even on loopback.
 """
 
+import logging
 import os
 import socket
 import subprocess
@@ -52,7 +53,7 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
             ray.init(
                 address=f"{HEAD}:{PORT}",
                 _node_ip_address=HEAD,
-                logging_level="INFO" if experiment.verbose else "CRITICAL",
+                logging_level=logging.INFO if experiment.verbose else logging.CRITICAL,
                 log_to_driver=experiment.verbose,
             )
             for host in range(len(made.hosts)):
