@@ -61,7 +61,8 @@ def main(told: Probe) -> None:
     ways = {(path.source, path.target): path for path in topology.paths(network, told.workers)}
     hosts = [Namespace(*one) for one in told.namespaces]
     for line in sys.stdin:
-        what, source, target = json.loads(line)
+        what, *pair = json.loads(line)
+        source, target = map(int, pair)
         ends = hosts[source], hosts[target]
         addresses = [told.addresses[source], told.addresses[target]]
         path, back = ways[source, target], ways[target, source]
