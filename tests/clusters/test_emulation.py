@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import threading
@@ -290,11 +289,9 @@ def test_a_step_takes_as_long_as_compute_and_the_theory_of_its_all_reduce(
     assert bytes_ == pytest.approx(25e6, rel=0.02)
     # Two ranks in a ring: each sends half of the gradients twice, and waits for the first byte of either.
     theory_s = 2 * (bytes_ / 2) / (mbit_s * MBIT * TCP_SHARE) + 2 * delay_ms / 1e3
-    ratios = []
-    for line in lines[0][1:]:
-        compute_s, step_s = map(float, line.split())
-        ratios.append(step_s / (compute_s + theory_s))
-    assert 0.75 < statistics.median(ratios) < 1.25, ratios
+    computes, steps_s = zip(*(map(float, line.split()) for line in lines[0][1:]), strict=True)
+    # The quickest of either: what else a busy machine does only makes them longer.
+    assert min(steps_s) == pytest.approx(min(computes) + theory_s, rel=0.25), (computes, steps_s)
 
 
 def test_links_by_the_kernel_carry_the_same() -> None:
