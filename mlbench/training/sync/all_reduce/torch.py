@@ -1,7 +1,7 @@
 """Gradients or weights averaged after backward, with nothing hidden."""
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -44,7 +44,8 @@ class Weights(BareModel):
 
     def __init__(self, model: nn.Module, wire: Wire, config: Config) -> None:
         super().__init__(model, wire)
-        self.message, self.exchange = config.message, wire
+        self.message: Literal["flat", "layer"] = config.message
+        self.exchange = wire
         self.weights = [weight.detach() for weight in model.parameters() if weight.requires_grad]
 
     def after_step(self, step: int) -> None:

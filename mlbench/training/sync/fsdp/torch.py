@@ -30,7 +30,7 @@ def synchronise(
     units = [*(_children(model) if config.unit == "child" else []), model]
     for unit in units:
         fully_shard(unit, mesh=mesh, reshard_after_forward=config.reshard_after_forward)
-        sharded = cast(FSDPModule, unit)
+        sharded = cast(Any, unit)  # an FSDPModule, whose type of a collective torch does not export
         sharded.set_custom_all_gather(AllGather(wire))
         sharded.set_custom_reduce_scatter(ReduceScatter(wire))
     shards: dict[Any, Any] = {before[name]: shard for name, shard in model.named_parameters()}
