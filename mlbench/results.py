@@ -26,7 +26,7 @@ from mlbench.terminal.args import (
     percentage,
     run_command,
 )
-from mlbench.tracking import sync
+from mlbench.tracking import sync, ui
 
 MLFLOW_ID = "[0-9a-f]{32}"
 
@@ -141,6 +141,50 @@ def _plot(args: Args) -> int:
     return OK
 
 
+def _site(args: Args) -> int:
+    """Write a static site over exported runs."""
+    from mlbench.report import site
+    from mlbench.tracking import archive
+
+    if not args.arguments:
+        raise UserError("site takes exports: zip files or folders of them", hint="results export writes them")
+    refused = False
+    records = []
+    for _, run, _ in archive.load(archive.paths(args.arguments)):
+        if isinstance(run, UserError):
+            refused = True
+            print(f"mlbench: {run}", file=sys.stderr)
+        else:
+            records.append(run)
+    if not records:
+        raise UserError("there is no run in these exports", hint="results export writes them")
+    records = list({one.run_id: one for one in records}.values())
+    for path in site.write(records, Path(args.settings["to"] or args.output_root / "site")):
+        print(path)
+    return USER_ERROR if refused else OK
+
+
+def _appendix(args: Args) -> int:
+    """Write the artifact appendix of a study."""
+    from mlbench.experiment import study
+    from mlbench.report import appendix, writer
+
+    if len(args.arguments) != 1:
+        raise UserError(f"appendix takes one STUDY, got: {' '.join(args.arguments) or 'nothing'}")
+    name = args.arguments[0]
+    records = run_folders.study(args.output_root, name)
+    if not records:
+        raise UserError(f"study {name} has no finished run", hint=f"python -m mlbench.sweep study={name}")
+    folder = study.folder(args.output_root, name)
+    plan = study.load(folder)
+    assert plan is not None
+    path = Path(args.settings["to"] or folder / "appendix.md")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(appendix.text(writer.StudyText(name, plan.question, study.commands(plan)), records))
+    print(path)
+    return OK
+
+
 def _rcp(args: Args) -> int:
     """Write the reference convergence points of a study, one file per benchmark."""
     from mlbench.analysis.rcp import FEWEST
@@ -210,6 +254,13 @@ def _sync(args: Args) -> int:
     elif not studies:
         print(_none(args), file=sys.stderr)
     return FAILED if any(one["outcome"] == "failed" for one in outcomes) else OK
+
+
+def _mlflow(args: Args) -> int:
+    """Print the link to the runs in MLflow, and serve the store where it has no server."""
+    uri = args.settings["tracking_uri"] or default_store(args.output_root)
+    ui.serve(uri, sync.experiment_id(uri), port=ui.port(args.settings["port"]))
+    return OK
 
 
 def _selected(args: Args, words: Sequence[str] | None = None) -> list[Record]:
@@ -423,6 +474,24 @@ COMMAND = Command(
                 (f"{PROGRAM} plot study:scaling", ""),
             ),
         ),
+        "site": Verb(
+            _site,
+            "a static site over exports: a leaderboard and a page per study",
+            "Read exported runs and write index.html, where every point is ranked by its time to accuracy, "
+            "and a page per study. The folder needs no server: copy it to any host of files.",
+            arguments="PATH ...",
+            settings=OUTPUT_ROOT | {"to": ("", "the folder to write to; default: output_root/site")},
+            examples=((f"{PROGRAM} site runs/exports to=site", ""),),
+        ),
+        "appendix": Verb(
+            _appendix,
+            "the artifact appendix of a study, as conferences ask for it",
+            "Write what the records know of the sections of an artifact appendix as Markdown: check-list, "
+            "workflow, expected results, doubts. What only the authors know is marked.",
+            arguments="STUDY",
+            settings=OUTPUT_ROOT | {"to": ("", "a file; default: appendix.md in the study's folder")},
+            examples=((f"{PROGRAM} appendix scaling to=appendix.md", ""),),
+        ),
         "rcp": Verb(
             _rcp,
             "reference convergence points of a study, in MLPerf's format",
@@ -453,6 +522,14 @@ COMMAND = Command(
             settings=OUTPUT_ROOT | TRACKING_URI,
             options=JSON,
             examples=((f"{PROGRAM} sync", ""), (f"{PROGRAM} sync tracking_uri=http://mlflow:5000", "")),
+        ),
+        "mlflow": Verb(
+            _mlflow,
+            "open the runs in MLflow",
+            "Print the address at which MLflow shows the runs as a table with status, time to accuracy, "
+            "cost, workers and throughput. A store without a server is served on this machine until Ctrl-C.",
+            settings=OUTPUT_ROOT | TRACKING_URI | {"port": ("", f"of the server; default: {ui.PORT}")},
+            examples=((f"{PROGRAM} mlflow", ""), (f"{PROGRAM} mlflow port=5001", "")),
         ),
     },
     sections=_sections,

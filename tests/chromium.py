@@ -97,6 +97,10 @@ class Page:
         shot = self.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         path.write_bytes(b64decode(shot["data"]))
 
+    def screen(self, path: Path) -> None:
+        """Write a PNG of what the window shows."""
+        path.write_bytes(b64decode(self.send("Page.captureScreenshot")["data"]))
+
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
             block = os.read(self._read, 1 << 20)

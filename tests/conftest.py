@@ -32,6 +32,7 @@ SHARE_RAY = (
     "test_run_command.py",
     "test_kuberay_commands.py",
     "test_pipelines.py",
+    "test_walkthrough.py",
 )
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,6 +8,9 @@ from typing import Any, Literal, TypeGuard
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import Estimate
 
+UNITS = ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min"))  # s
+STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000)
+MOST_TICKS = 7
 JITTER = 1.03  # factor between marks on an axis of workers that would hide each other
 
 
@@ -19,6 +22,16 @@ class Axis:
     kind: Literal["linear", "log"] = "linear"
     ticks: tuple[tuple[float, str], ...] = ()
     limits: tuple[float, float | None] | None = None
+
+
+def time_axis(label: str, most: float, limits: tuple[float, float | None]) -> Axis:
+    """Return a linear axis of durations up to `most` s, with ticks in seconds, minutes, hours or days."""
+    if not math.isfinite(most) or most <= 2 * 60:
+        return Axis(f"{label} / s", limits=limits)
+    unit, name = next((size, name) for size, name in UNITS if most > 2 * size)
+    step = next(nice * unit for nice in STEPS if nice * unit * MOST_TICKS >= most)
+    ticks = [(step * number, f"{step * number / unit:g}") for number in range(int(most / step) + 1)]
+    return Axis(f"{label} / {name}", ticks=tuple(ticks), limits=limits)
 
 
 @dataclass(frozen=True)

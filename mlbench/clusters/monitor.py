@@ -57,6 +57,8 @@ class NodeMonitor:
         return samples
 
     def _run(self) -> None:
+        psutil.cpu_percent()  # psutil compares with the last call of the same thread
+        self._network = clock.monotonic(), psutil.net_io_counters()
         pause = FIRST_S
         while not self._ending.wait(min(pause, self._interval_s)):
             pause *= 2

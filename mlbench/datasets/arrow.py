@@ -20,6 +20,7 @@ import pyarrow as pa
 from filelock import FileLock
 
 import mlbench
+from mlbench.datasets import croissant
 from mlbench.datasets.column_buffer import ColumnBuffer
 from mlbench.datasets.download import Archive, fetch
 from mlbench.experiment.errors import UserError
@@ -58,6 +59,7 @@ class DatasetWriter:
         self.progress = progress or (lambda *_: None)
         self.inputs: list[dict[str, Any]] = []
         self.splits: dict[str, dict[str, Any]] = {}
+        self.schemas: dict[str, pa.Schema] = {}
         self.extra: dict[str, Any] = {}
 
     def fetch(self, archive: Archive, root: Path) -> Path:
@@ -89,6 +91,7 @@ class DatasetWriter:
             with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
                 writer.write_batch(whole)
         _flush(path)
+        self.schemas[split] = whole.schema
         self.splits[split] = {"file": path.name, "rows": whole.num_rows, **_fingerprint(path)}
         return whole.num_rows
 
@@ -286,7 +289,7 @@ def _make(
 
 
 def _finalize(writer: DatasetWriter, expected: Mapping[str, Any]) -> None:
-    """Write the manifest, and have the kernel write the folder to the disk."""
+    """Write the manifest and its Croissant form, and have the kernel write the folder to the disk."""
     manifest = {
         **expected,
         **writer.extra,
@@ -297,6 +300,9 @@ def _finalize(writer: DatasetWriter, expected: Mapping[str, Any]) -> None:
     path = writer.folder / MANIFEST
     path.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
     _flush(path)
+    description = writer.folder / croissant.NAME
+    description.write_text(json.dumps(croissant.describe(manifest, writer.schemas), indent=2) + "\n", "utf-8")
+    _flush(description)
     _flush(writer.folder)
 
 

@@ -117,8 +117,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         cost=cost.cost(experiment.hardware, experiment.workers, wall_s=wall, time_to_accuracy_s=reached),
         energy=energy.energy(
             experiment.hardware,
-            # Meters begin anew with a restart; emulated hosts would all count their one machine.
-            [] if restarts or experiment.network.emulated else [node.energy_j for node in result.nodes],
+            [] if restarts else [node.energy_j for node in result.nodes],  # meters begin anew with a restart
             on_gpu=experiment.backend.device == "cuda",
             reached=reached is not None,
             samples=totals["samples"],
@@ -134,7 +133,6 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         profile=result.profile,
         ray=end.ray,
         submission=submission,
-        links=end.links,
         **totals,
     )
 

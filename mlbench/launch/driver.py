@@ -32,7 +32,7 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
             backend=experiment.backend.name,
             timeout_s=experiment.backend.timeout_s,
             module=experiment.backend.module,
-            interface=connection.interface or experiment.backend.interface,
+            interface=experiment.backend.interface,
             log=str((folder / events.NAME).absolute()),
         ),
         scaling_config=ScalingConfig(
@@ -40,7 +40,6 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
             use_gpu="GPU" in connection.resources,
             resources_per_worker=connection.resources,
             placement_strategy=connection.placement,
-            label_selector=connection.label_selector,
         ),
         run_config=RunConfig(
             name=folder.name,

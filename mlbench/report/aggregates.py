@@ -40,9 +40,7 @@ def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
             for end in ("", "_low", "_high"):
                 value = row[name + end]
                 if value is not None and math.isfinite(value):
-                    # Ends of intervals have a section of their own among the charts of MLflow.
-                    whole = f"{prefix.rstrip('/')} interval/{name}{end}".strip() if end else prefix + name
-                    yield _metric_name(whole), value, row["workers"]
+                    yield _metric_name(f"{prefix}{name}{end}"), value, row["workers"]
         yield _metric_name(f"{prefix}runs"), row["runs"], row["workers"]
         yield _metric_name(f"{prefix}runs_that_reached_the_goal"), row["reached"], row["workers"]
 

@@ -15,7 +15,7 @@ from mlbench.report.charts import charts
 from mlbench.report.grouping import Group, disturbances, groups, waiting
 from mlbench.report.page_input import StudyText
 from mlbench.report.provenance_section import facts, provenance
-from mlbench.report.summary import answer
+from mlbench.report.summary import HEADLINE, answer, headline
 from mlbench.tasks import rcp, registry
 
 READING = (
@@ -46,6 +46,8 @@ class _Figure:
 class _Section:
     id: str
     title: str
+    task: str
+    headline: list[str]
     answer: list[str]
     figures: list[_Figure]
     table: tables.Table
@@ -76,20 +78,32 @@ def page(
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["joined"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")
-    return environment.from_string(_packaged("page.html")).render(
+    return environment.from_string(packaged("page.html")).render(
         study=study,
         commands=study.commands or list(dict.fromkeys(record.command for record in records)),
         facts=facts(records),
         sections=sections,
+        headings=HEADLINE,
+        filters=filters(records),
         missing=tables.missing(records, study.planned),
         runs=tables.runs(records, disturbed),
         provenance=provenance(records),
         reading=READING,
         figures_json=_inside_script(drawn),
-        style=_packaged("page.css"),
-        script=_packaged("page.js"),
+        style=packaged("page.css"),
+        script=packaged("page.js"),
         library=_library() if drawn else "",
     )
+
+
+def filters(records: Sequence[Record]) -> dict[str, list[str]]:
+    """Return by what a reader may filter: names and values in their order; one value is no choice."""
+    values = {
+        "task": sorted({one.experiment.task.name for one in records}),
+        "workers": [str(count) for count in sorted({one.workers for one in records})],
+        "hardware": sorted({one.experiment.hardware.name for one in records}),
+    }
+    return {name: some for name, some in values.items() if len(some) > 1}
 
 
 def published(names: set[str]) -> list[Any]:
@@ -107,7 +121,8 @@ def _library() -> str:
     return vl_convert.javascript_bundle(None).replace("</script", "<\\/script")  # pyright: ignore[reportArgumentType]
 
 
-def _packaged(name: str) -> str:
+def packaged(name: str) -> str:
+    """Return the text of a file beside this module."""
     return files("mlbench.report").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -122,6 +137,8 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
     return _Section(
         id=f"group-{place}",
         title=f"{group.task}, {group.scale}{data}{goal}",
+        task=group.task,
+        headline=headline(group),
         answer=answer(group),
         figures=[_Figure(f"figure-{place}-{chart.name}", chart, _svg(chart)) for chart in _worth(group)],
         table=tables.points(group),

@@ -24,10 +24,48 @@ def answer(group: Group) -> list[str]:
     return [_time(group, ours), _price(ours), certainty]
 
 
+def headline(group: Group) -> list[str]:
+    """Return the answer of a task in a row: best point, time, speed-up, cost, runs, trust."""
+    ours = [curve for curve in group.curves if not curve.published] or list(group.curves)
+    some = [point for curve in ours for point in curve.points]
+    runs = sum(point.n for point in some)
+    trust = "too few runs" if min(point.n for point in some) < FEWEST_SHOWN else "intervals"
+    if busy := _busy(some):
+        trust = f"{of(busy, runs)} on a busy machine"
+    allowed = [pair for pair in _reached(ours) if pair[1].point.exclusion_reason is None]
+    if group.goal is None or not allowed:
+        why = "no goal" if group.goal is None else "goal not reached"
+        return ["-", why, "-", "-", str(runs), trust]
+    curve, best = min(allowed, key=lambda pair: _median(pair[1].point))
+    time, total, bill = best.point.time_to_accuracy, best.total, best.point.usd
+    assert time is not None
+    return [
+        f"{curve.prefix}{counted(best.point.workers, 'worker')}",
+        duration(time.value),
+        number(total.value) if total and total.value is not None and not best.why else "-",
+        usd(bill.value) if bill and bill.value < math.inf else "-",
+        str(runs),
+        trust,
+    ]
+
+
+HEADLINE = ("fastest", "time to accuracy", "speed-up", "cost", "runs", "trust")
+
+
+def _reached(ours: Sequence[ScalingCurve]) -> list[tuple[ScalingCurve, Speedup]]:
+    return [(curve, one) for curve in ours for one in curve.speedups if _median(one.point) < math.inf]
+
+
+def _busy(some: Sequence[Point]) -> int:
+    """Return how many runs were measured beside other work."""
+    records = [run for point in some for run in point.records]
+    return sum(bool(run.disturbances) or "load average" in " ".join(run.warnings) for run in records)
+
+
 def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     if group.goal is None:
         return "The runs had no goal, so there is no time to accuracy and no speed-up."
-    reached = [(curve, one) for curve in ours for one in curve.speedups if _median(one.point) < math.inf]
+    reached = _reached(ours)
     allowed = [(curve, one) for curve, one in reached if one.point.exclusion_reason is None]
     if not allowed:
         return f"No point reached {group.goal} in more than half of its runs" + (
@@ -131,9 +169,7 @@ def _certainty(some: Sequence[Point]) -> str:
     left_out = sum(len(point.left_out) for point in some)
     if left_out:
         parts.append(f"{counted(left_out, 'run')} left out, because the machine did something else meanwhile")
-    records = [run for point in some for run in point.records]
-    busy = sum(bool(run.disturbances) or "load average" in " ".join(run.warnings) for run in records)
-    if busy:
+    if busy := _busy(some):
         parts.append(f"{of(busy, runs)} measured on a busy machine: do not trust these times")
     mixed = sorted({what for point in some for what in point.mixture})
     if mixed:

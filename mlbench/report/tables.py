@@ -1,8 +1,9 @@
 """The tables of the page: points with intervals, runs, what is missing, and published results."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mlbench.analysis import stragglers
@@ -27,6 +28,7 @@ PUBLISHED = {
     "throughput": "throughput",
     "bus_bandwidth": "bus bandwidth",
 }
+SHORT = 24  # letters; a shorter caveat is written at each run, a longer one that several share is numbered
 ABOUT = ("label", "goal", "workers", "backend", "device", "hardware", "software", "date", "n")
 
 
@@ -39,14 +41,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
+    """`filters`: task, workers and hardware by name, by which a reader may filter."""
+
     cells: list[Cell]
     apart: bool = False
+    filters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Table:
+    """`notes` are numbered from 1; cells refer to them as [1]."""
+
     headings: list[str]
     rows: list[Row]
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -73,11 +81,12 @@ def points(group: Group) -> Table:
                 Cell(reached, number=True),
             ]
             cells += [_cell(each.value(one), each.text) for each in shown]
-            rows.append(Row(cells, apart=one.why is not None))
+            filters = {"workers": str(point.workers), "hardware": point.hardware}
+            rows.append(Row(cells, apart=one.why is not None, filters=filters))
     present = [place for place in range(len(headings)) if any(row.cells[place].text != "-" for row in rows)]
     return Table(
         [headings[place] for place in present],
-        [Row([row.cells[i] for i in present], row.apart) for row in rows],
+        [Row([row.cells[i] for i in present], row.apart, row.filters) for row in rows],
     )
 
 
@@ -86,11 +95,11 @@ def runs(records: Iterable[Record], disturbed: Mapping[str, str]) -> Table:
     headings = ["run", "task", "workers", "backend", "seed", "status", "time to accuracy", "best", "epochs"]
     headings += ["latest rank", "why it ended, what disturbed it"]
     unique = {record.run_id: record for record in records}
+    doubts = {run_id: _doubts(record, disturbed.get(run_id)) for run_id, record in unique.items()}
+    counts = Counter(sentence for some in doubts.values() for sentence in some)
+    notes = [sentence for sentence, count in counts.items() if count > 1 and len(sentence) > SHORT]
     rows = []
-    for record in unique.values():
-        why = [last_line(record.error)] if record.error else []
-        why += [counted(len(record.restarts), "restart")] if record.restarts else []
-        beside = [disturbed[record.run_id]] if record.run_id in disturbed else []
+    for record in sorted(unique.values(), key=_place):
         time = record.time_to_accuracy if record.status == "goal_reached" else None
         cells = [
             Cell(record.run_id),
@@ -106,10 +115,29 @@ def runs(records: Iterable[Record], disturbed: Mapping[str, str]) -> Table:
             Cell("-" if record.best is None else number(record.best), number=True),
             Cell(f"{record.epochs:g}", number=True),
             Cell(stragglers.latest(record.lateness) or "-"),
-            Cell("; ".join(dict.fromkeys([*why, *record.caveats, *beside, *record.warnings]))),
+            Cell(
+                "; ".join(
+                    f"[{notes.index(one) + 1}]" if one in notes else one for one in doubts[record.run_id]
+                )
+            ),
         ]
-        rows.append(Row(cells, apart=record.status not in ("goal_reached", "completed")))
-    return Table(headings, rows)
+        experiment = record.experiment
+        filters = {"task": experiment.task.name, "workers": str(record.workers)}
+        filters["hardware"] = experiment.hardware.name
+        rows.append(Row(cells, record.status not in ("goal_reached", "completed"), filters))
+    return Table(headings, rows, notes)
+
+
+def _doubts(record: Record, disturbed: str | None) -> list[str]:
+    """Return why a run ended as it did, and what a reader must know of its numbers."""
+    why = [last_line(record.error)] if record.error else []
+    why += [counted(len(record.restarts), "restart")] if record.restarts else []
+    beside = [disturbed] if disturbed else []
+    return list(dict.fromkeys([*why, *record.caveats, *beside, *record.warnings]))
+
+
+def _place(record: Record) -> tuple[str, str, int, str]:
+    return record.experiment.task.name, record.experiment.scale, record.workers, record.run_id
 
 
 def missing(records: Iterable[Record], planned: Sequence[Planned]) -> Table | None:

@@ -3,9 +3,9 @@
 import os
 import shlex
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from mlbench.experiment import run_folders
+from mlbench.experiment.config import default_store
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.record import FINISHED, Record
 
@@ -49,13 +49,13 @@ def again(record: Record) -> str:
 
 
 def opening(uri: str) -> tuple[str, str]:
-    """Return how to look at a store: a server by its address, a database by a server of one's own."""
+    """Return the command that opens a store's runs in MLflow, with columns that show results."""
     uri = without_credentials(uri)
-    if urlsplit(uri).scheme in ("http", "https"):
-        return "MLflow", uri
     if uri.startswith("databricks"):
         return "MLflow", f"the workspace behind {uri}"
-    if uri.startswith(SQLITE + "/"):
-        near = os.path.relpath(uri.removeprefix(SQLITE))
-        uri = uri if near.startswith("..") else SQLITE + near
-    return "MLflow", shlex.join(["mlflow", "ui", "--backend-store-uri", uri])
+    folder = Path(uri.removeprefix(SQLITE)).parent
+    if uri == default_store(folder):
+        near = os.path.relpath(folder)
+        root = folder if near.startswith("..") else Path(near)
+        return "MLflow", run_folders.results_command("mlflow", root)
+    return "MLflow", shlex.join(["python", "-m", "mlbench.results", "mlflow", f"tracking_uri={uri}"])

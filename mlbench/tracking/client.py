@@ -5,16 +5,18 @@ a param again with its old value, and a run is found by its `mlbench.run_id`. So
 dead server or by its own death, writes everything once more.
 """
 
+import json
 import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
+from mlbench.tracking import ui
 from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, Metric
 
 Result = TypeVar("Result")
@@ -26,6 +28,7 @@ PARAMS_PER_REQUEST = 100
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 8000
 NAME_CHARACTERS = 250
+DIGEST_CHARACTERS = 36
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 
 _SETTINGS = {
@@ -132,6 +135,20 @@ class TrackingClient:
             marks = [entities.RunTag(name, value) for name, value in _short(tags).items()]
             self.mlflow.log_batch(run, tags=marks)
 
+    def log_dataset(self, run: str, *, name: str, digest: str, source: str, rows: dict[str, int]) -> None:
+        """Tell MLflow what a run was trained on; `rows` by split."""
+        from mlflow import entities
+
+        dataset = entities.Dataset(
+            name=name,
+            digest=digest[:DIGEST_CHARACTERS],
+            source_type="local",
+            source=json.dumps({"uri": source}),
+            profile=json.dumps(rows),
+        )
+        context = [entities.InputTag("mlflow.data.context", "training")]
+        self.mlflow.log_inputs(run, datasets=[entities.DatasetInput(dataset, context)])
+
     def close_run(self, run: str, *, folder: Path, status: str, ended: float) -> None:
         """Upload the folder's files, end the run (`ended`: wall clock, s), and mark it complete."""
         self.mlflow.log_artifacts(run, str(folder))
@@ -157,18 +174,28 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
         Path(uri[len("sqlite:///") :]).parent.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(uri)
     known = client.get_experiment_by_name(EXPERIMENT)
-    if known is not None:
-        return TrackingClient(client, known.experiment_id)
     if artifacts is None:
-        return None
+        return TrackingClient(client, known.experiment_id) if known else None
+    if known is not None:
+        return _described(client, known)
     place = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
     try:
-        return TrackingClient(client, client.create_experiment(EXPERIMENT, artifact_location=place))
+        client.create_experiment(EXPERIMENT, artifact_location=place)
     except MlflowException:
-        known = client.get_experiment_by_name(EXPERIMENT)  # another run may have just made it
-        if known is None:
+        if client.get_experiment_by_name(EXPERIMENT) is None:  # another run may have just made it
             raise
-        return TrackingClient(client, known.experiment_id)
+    return _described(client, client.get_experiment_by_name(EXPERIMENT))
+
+
+def _described(client: Any, experiment: Any) -> TrackingClient:
+    """Return the experiment's client, after writing its description and saved views where they lack."""
+    from mlflow.exceptions import MlflowException
+
+    with suppress(MlflowException):  # a server may refuse it to users who may write runs
+        for name, value in ui.tags(experiment.creation_time or 0).items():
+            if experiment.tags.get(name) != value:
+                client.set_experiment_tag(experiment.experiment_id, name, value)
+    return TrackingClient(client, experiment.experiment_id)
 
 
 def _short(tags: dict[str, str]) -> dict[str, str]:

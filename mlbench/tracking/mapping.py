@@ -67,13 +67,14 @@ def run_name(start: RunStart) -> str:
 def params(start: RunStart) -> dict[str, str]:
     """Return the resolved configuration, flat, under the names of the command line, with the seed as drawn.
 
-    The division's rules are left out: its name says as much, and the run's config.yaml has them.
+    Fields without a value are left out, and the division's rules: its name says as much, and the run's
+    config.yaml has them.
     """
     values = flatten(without_credentials(start.experiment.plain() | {"seed": start.seed}))
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in values.items()
-        if not name.startswith("division.") or name == "division.name"
+        if value is not None and (not name.startswith("division.") or name == "division.name")
     }
 
 
@@ -135,22 +136,27 @@ def _note(record: Record) -> str:
     return "\n\n".join([*lines, f"```\n{record.command}\n```"])
 
 
-def validation_metrics(log: Iterable[dict[str, Any]]) -> list[Metric]:
-    """Return the metrics of the log's validations, system metrics of the nodes included."""
+def validation_metrics(log: Iterable[dict[str, Any]], *, samples: int = 0) -> tuple[list[Metric], int]:
+    """Return the metrics of the log's validations, system metrics of the nodes included, and the samples.
+
+    - samples: trained on before this part of the log; those of epochs that a restart repeats count again.
+    """
     metrics = []
     for event in log:
         if event["key"] == "validation":
-            metrics += _validation(event["value"], event["metadata"])
+            samples += sum(times["samples"] for times in event["metadata"]["phase_times"])
+            metrics += _validation(event["value"], event["metadata"], samples=samples)
             metrics += _system(event["metadata"])
-    return metrics
+    return metrics, samples
 
 
-def _validation(validation: dict[str, Any], metadata: dict[str, Any]) -> list[Metric]:
-    """Return one validation's metrics: when they were measured, at the update they belong to."""
+def _validation(validation: dict[str, Any], metadata: dict[str, Any], *, samples: int) -> list[Metric]:
+    """Return one validation's metrics: when they were measured, at the step they belong to."""
     values = {f"validation/{name}": value for name, value in validation["metrics"].items()}
     for name in ("epoch", "elapsed"):
         values[f"training/{name}"] = validation[name]
     values["training/loss"] = validation["train_loss"]
+    values["training/samples"] = samples or None
     ranks = [PhaseTimes.from_plain(times) for times in metadata["phase_times"]]
     busy = max((math.fsum(times.phases.values()) for times in ranks), default=0.0)
     if busy > 0:
@@ -174,7 +180,10 @@ def _system(metadata: dict[str, Any]) -> list[Metric]:
 
 
 def end_metrics(record: Record, *, ended: float) -> list[Metric]:
-    """Return the record's numbers, as of its end (wall clock, s)."""
+    """Return the record's numbers, as of its end (wall clock, s).
+
+    They have step 0, for which MLflow draws labelled bars: of a single number at a later step it draws a dot.
+    """
     values = {name: getattr(record, name) for name in HEADLINES}
     values |= {f"startup/{part}": seconds for part, seconds in record.startup.parts().items()}
     values |= {f"phase/{phase}": spread.mean for phase, spread in record.phases.items()}
@@ -196,7 +205,7 @@ def end_metrics(record: Record, *, ended: float) -> list[Metric]:
         own = {name: v for name, v in vars(record.energy).items() if isinstance(v, (int, float))}
         values |= {f"energy/{name}": v for name, v in own.items()}
         values |= {f"energy/{part}_joules": joules for part, joules in record.energy.parts.items()}
-    return _at(values, wall=ended, step=record.steps)
+    return _at(values, wall=ended, step=0)
 
 
 def _at(values: dict[str, Any], *, wall: float, step: int) -> list[Metric]:

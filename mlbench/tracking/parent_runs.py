@@ -98,8 +98,18 @@ def tags(plan: Study, records: Sequence[Record], groups: "Sequence[Group]") -> d
         "workers": ", ".join(map(str, sorted({point.workers for point in all_points}))),
     }
     commands = "\n".join(study.commands(plan))
-    note = f"{plan.question}\n\n```\n{commands}\n```"
+    answers = [_answer(group) for group in groups]
+    note = "\n\n".join([plan.question, *answers, f"```\n{commands}\n```"])
     return shared | counts | {"study": plan.name, "mlbench": plan.mlbench, "mlflow.note.content": note}
+
+
+def _answer(group: "Group") -> str:
+    """Return a group's answer as Markdown."""
+    from mlbench.report import summary
+
+    return "\n\n".join(
+        [f"**{group.task} {group.scale}, goal {group.goal or 'none'}**", *summary.answer(group)]
+    )
 
 
 def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:

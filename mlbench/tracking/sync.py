@@ -77,6 +77,23 @@ def run_id_of(mlflow_id: str, uri: str) -> str | None:
         return within(ANSWER_S, ask)
 
 
+def experiment_id(uri: str) -> str:
+    """Return the id that the store at `uri` has for mlbench's experiment; UserError where it has none."""
+
+    def ask() -> str | None:
+        client = open_client(uri, artifacts=None)
+        return client.experiment_id if client else None
+
+    with reachable(uri):
+        known = within(ANSWER_S, ask)
+    if known is None:
+        where = without_credentials(uri)
+        raise UserError(
+            f"the MLflow store {where} has no runs of mlbench", hint="measure one, or output_root="
+        )
+    return known
+
+
 def upload(folder: Path, run_id: str, uri: str) -> SyncResult:
     """Bring one run into MLflow, unless its driver still lives."""
     try:

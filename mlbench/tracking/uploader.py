@@ -86,6 +86,7 @@ class RunUpload:
         self.complete = False
         self._follower = events.Follower(folder / events.NAME)
         self._pending: list[dict[str, Any]] = []
+        self._samples = 0  # that the events written so far have trained on
         self._client: TrackingClient | None = None
 
     def advance(self) -> None:
@@ -99,10 +100,12 @@ class RunUpload:
         client = self._client
         if self.run is None:
             self.run = self._open(client, run_start(self._pending))
-        client.log(self.run, metrics=mapping.validation_metrics(self._pending))
+        metrics, samples = mapping.validation_metrics(self._pending, samples=self._samples)
+        client.log(self.run, metrics=metrics)
         if any(event["key"] == "run_stop" for event in self._pending):
             self._close(client, self.run)
             self.complete = True
+        self._samples = samples
         self._pending.clear()
 
     def _open(self, client: TrackingClient, start: RunStart) -> str:
@@ -122,6 +125,15 @@ class RunUpload:
             metrics=mapping.end_metrics(result, ended=ended),
             tags=mapping.end_tags(result),
         )
+        if result.data_hash:
+            task = result.experiment.task
+            client.log_dataset(
+                run,
+                name=task.dataset,
+                digest=result.data_hash,
+                source=f"{result.experiment.data_root}/{task.dataset}",
+                rows=result.data_rows,
+            )
         with tempfile.TemporaryDirectory() as files:
             _write_files(self.folder, result, Path(files))
             client.close_run(run, folder=Path(files), status=result.status, ended=ended)

@@ -66,6 +66,14 @@ def test_work_shows_as_cpu_utilization() -> None:
     assert 0 < sampler.read()["cpu_utilization_percentage"] <= 100
 
 
+def test_the_first_sample_of_a_running_monitor_has_the_work_since_its_start() -> None:
+    with NodeMonitor(0.3) as sampler:
+        samples: list[dict[str, object]] = []
+        while not samples:
+            samples = sampler.drain()  # this loop is the work
+    assert samples[0]["cpu_utilization_percentage"] != 0.0
+
+
 def test_samples_are_handed_over_once_and_the_thread_ends() -> None:
     with NodeMonitor(0.01) as sampler:
         taken: list[float] = []

@@ -1,18 +1,23 @@
 """The page in a real browser: figures and rows are there, no script fails, nothing is fetched."""
 
+import csv
+import io
 import json
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
+from urllib.parse import unquote
 
 import chromium
 import pytest
 import studies
 
-from mlbench.analysis import published
+from mlbench.analysis import chart, published
 from mlbench.experiment.record import Record
-from mlbench.report import page, writer
+from mlbench.report import page, tables, writer
 from mlbench.report.charts import NAMES
 
 T4 = "hardware=gcp_n1_t4"
@@ -115,6 +120,90 @@ def test_print_has_the_still_pictures(browser: chromium.Page, path: Path) -> Non
     assert browser.ask(shown.format(".live")) == 0
     assert browser.ask(shown.format(".still")) == len(NAMES)
     browser.send("Emulation.setEmulatedMedia", media="")
+
+
+def axe(browser: chromium.Page) -> list[str]:
+    """Return what axe finds that keeps readers out, with the elements."""
+    script = Path(str(files("axe_core_python") / "axe.min.js")).read_text()
+    browser.send("Runtime.evaluate", expression=script)
+    found = browser.ask(
+        "axe.run(document).then(r => JSON.stringify(r.violations.map(v => [v.id, v.nodes[0].html])))"
+    )
+    return json.loads(found)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_reader_is_kept_out(browser: chromium.Page, path: Path, width: int) -> None:
+    browser.open(path.as_uri(), width=width)
+    ready(browser)
+    assert axe(browser) == []
+
+
+def test_a_reader_filters_by_workers(browser: chromium.Page, path: Path) -> None:
+    browser.open(path.as_uri())
+    rows = "[...document.querySelectorAll('table.{} tbody tr')].filter(r => r.offsetHeight).length"
+    assert browser.ask(rows.format("runs")) == 10
+    pick = "(() => {{ const s = document.querySelector('select[name={}]'); s.value = '{}'; "
+    pick += "s.dispatchEvent(new Event('change')); }})()"
+    browser.ask(pick.format("workers", 2))
+    assert browser.ask(rows.format("runs")) == 3 and browser.ask(rows.format("points")) == 1
+    browser.ask(pick.format("workers", ""))
+    assert browser.ask(rows.format("runs")) == 10
+
+
+def test_a_figure_s_numbers_and_picture_can_be_saved(browser: chromium.Page, path: Path) -> None:
+    browser.open(path.as_uri())
+    ready(browser)
+    href = "document.querySelector('#figure-0-time_to_accuracy .tools a[download$={}]').href"
+    kind, _, text = unquote(browser.ask(href.format("csv"))).partition(",")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert kind.startswith("data:text/csv") and len(rows) == 3 + 9 + 1
+    assert {float(row["x"]) > 0 and float(row["y"]) > 0 for row in rows} == {True}
+    assert browser.ask(href.format("svg")).startswith("data:image/svg+xml;base64,")
+
+
+def test_an_axis_becomes_logarithmic_and_linear_again(browser: chromium.Page, path: Path) -> None:
+    browser.open(path.as_uri())
+    ready(browser)
+    place = "#figure-0-time_to_accuracy"
+    height = f"document.querySelector('{place} .mark-symbol.role-mark path').getAttribute('transform')"
+    before = browser.ask(height)
+    click = f"document.querySelector('{place} .tools button').click()"
+    browser.ask(click)
+    browser.until(lambda: browser.ask(height) != before)
+    browser.ask(click)
+    browser.until(lambda: browser.ask(height) == before)
+    assert browser.errors() == []
+
+
+def test_twelve_runs_print_on_eight_pages(browser: chromium.Page, path: Path) -> None:
+    browser.open(path.as_uri())
+    ready(browser)
+    pdf = b64decode(browser.send("Page.printToPDF", preferCSSPageSize=True)["data"])
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 8
+
+
+def test_several_tasks_begin_with_a_summary() -> None:
+    records = [*studies.study(T4, repeats=3), *studies.study("task=logreg", repeats=1)]
+    text = page.page(records, study=STUDY, references=[])
+    summary = text[text.index('id="summary"') : text.index('class="group"')]
+    rows = re.findall(r"<tr data-task.*?</tr>", summary)
+    assert len(rows) == 2 and "too few runs" in rows[0] and "intervals" in rows[1] and "USD" in rows[1]
+    assert "<option>logreg</option><option>resnet20</option>" in text
+
+
+def test_a_caveat_of_several_runs_is_written_once() -> None:
+    long = "the machine of this run computed at another speed than the others"
+    records = [one.model_copy(update={"caveats": [long]}) for one in studies.study(T4, repeats=3)]
+    table = tables.runs(records, {})
+    assert table.notes == [long] and {row.cells[-1].text for row in table.rows} == {"[1]"}
+
+
+def test_long_times_have_hours_on_their_axis() -> None:
+    axis = chart.time_axis("time to accuracy", 70_000.0, (0, None))
+    assert axis.label == "time to accuracy / h"
+    assert axis.ticks[:3] == ((0.0, "0"), (18000.0, "5"), (36000.0, "10"))
+    assert chart.time_axis("time", 90.0, (0, None)).label == "time / s"
 
 
 def test_on_a_phone_the_tables_scroll_and_the_page_does_not(browser: chromium.Page, path: Path) -> None:

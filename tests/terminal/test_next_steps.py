@@ -10,15 +10,17 @@ FOLDER = Path("/results/a run")
 
 def test_a_database_is_opened_by_a_line_to_copy(tmp_path, monkeypatch):
     label, text = next_steps.opening("sqlite:////my results/mlflow.db")
-    assert (label, text) == ("MLflow", "mlflow ui --backend-store-uri 'sqlite:////my results/mlflow.db'")
+    assert (label, text) == ("MLflow", "python -m mlbench.results mlflow 'output_root=/my results'")
     monkeypatch.chdir(tmp_path)
     _, near = next_steps.opening(f"sqlite:///{tmp_path}/runs/mlflow.db")
-    assert near == "mlflow ui --backend-store-uri sqlite:///runs/mlflow.db"
+    assert near == "python -m mlbench.results mlflow"
+    _, other = next_steps.opening("sqlite:////r/other.db")
+    assert other == "python -m mlbench.results mlflow tracking_uri=sqlite:////r/other.db"
 
 
 @pytest.mark.parametrize("uri", ["http://10.0.0.3:5000", "https://mlflow.example.org/"])
-def test_a_server_is_opened_by_its_address(uri):
-    assert next_steps.opening(uri) == ("MLflow", uri)
+def test_a_server_is_named_by_its_address(uri):
+    assert next_steps.opening(uri) == ("MLflow", f"python -m mlbench.results mlflow tracking_uri={uri}")
 
 
 def test_passwords_are_never_shown():

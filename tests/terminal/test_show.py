@@ -119,7 +119,7 @@ def test_the_card_goes_to_stdout_and_full_has_everything(capsys, tmp_path):
     show.stored(record(), full=True, **where)
     full, _ = capsys.readouterr()
     assert len(full.splitlines()) > 20 and f"files:          {tmp_path}\n" in full
-    assert "MLflow:         mlflow ui --backend-store-uri sqlite:////r/mlflow.db\n" in full
+    assert "MLflow:         python -m mlbench.results mlflow output_root=/r\n" in full
 
 
 def test_a_result_of_the_past_says_so_and_how_to_measure_again(capsys):

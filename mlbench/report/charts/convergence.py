@@ -1,6 +1,6 @@
 """How the runs came to their goal."""
 
-from mlbench.analysis.chart import Axis, Chart, Trace
+from mlbench.analysis.chart import Axis, Chart, Trace, time_axis
 from mlbench.experiment.record import Record
 from mlbench.report.grouping import Group, workers
 
@@ -42,7 +42,7 @@ def convergence(group: Group) -> Chart:
         "convergence",
         "Convergence of single runs",
         about=group.about,
-        x=Axis("time since the first access to data / s", limits=(0, None)),
+        x=time_axis("time since the first access to data", longest, (0, None)),
         y=Axis(f"{metric.replace('_', ' ')} in validation{unit}"),
         traces=traces,
         notes=[] if longest else ["No run validated."],

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
-from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, ends, worker_axis
+from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, ends, time_axis, worker_axis
 from mlbench.analysis.points import Estimate, Point
 from mlbench.experiment.format import duration, percent
 from mlbench.experiment.phases import PHASES
@@ -53,7 +53,7 @@ def phases(group: Group) -> Chart:
             ticks=ticks,
             limits=(-1.0, max(places[-1] + 1, 2.0) if places else 2.0),
         ),
-        y=Axis("time per epoch / s", limits=(0, 1.12 * max(bottoms, default=1.0))),
+        y=time_axis("time per epoch", tallest := max(bottoms, default=1.0), (0, 1.12 * tallest)),
         traces=traces,
         notes=["Means over ranks and runs, so that the parts add up."]
         + [

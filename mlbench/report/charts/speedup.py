@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from mlbench.analysis.bootstrap import Ratio
-from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, drawable, ends, worker_axis
+from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, drawable, ends, time_axis, worker_axis
 from mlbench.analysis.points import Point
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import format_ratio
@@ -71,7 +71,7 @@ def time_to_accuracy(group: Group) -> Chart:
         f"Time to {group.goal}" if group.goal else "Time to accuracy",
         about=group.about,
         x=worker_axis([point.workers for point in group.points]),
-        y=Axis("time to accuracy / s", limits=(0, 1.08 * top)),
+        y=time_axis("time to accuracy", top, (0, 1.08 * top)),
         traces=traces,
         notes=notes if group.goal else ["The runs had no goal, so there is no time to accuracy."],
     )

@@ -1,0 +1,99 @@
+"""A static site over several studies: one leaderboard and one page a study, to host anywhere."""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlbench.analysis.points import Point
+from mlbench.experiment.format import duration, number, usd
+from mlbench.experiment.record import Record
+from mlbench.report import page
+from mlbench.report.grouping import Group, groups
+from mlbench.report.page_input import StudyText
+from mlbench.report.tables import Cell, Row, Table
+
+SINGLE = "single runs"
+HEADINGS = ["point", "hardware", "time to accuracy", "samples / s", "cost", "runs", "official", "study"]
+
+
+def write(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Write index.html and a page a study into the folder; return their paths, the index first."""
+    from jinja2 import Environment, StrictUndefined
+
+    studies: dict[str, list[Record]] = {}
+    for one in records:
+        studies.setdefault(one.experiment.study or SINGLE, []).append(one)
+    names = _file_names(studies)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [folder / "index.html"]
+    for name, some in sorted(studies.items()):
+        question = "What do these runs show?" if name == SINGLE else ""
+        text = page.page(some, study=StudyText(name, question, ()), references=[])
+        written.append(folder / names[name])
+        written[-1].write_text(text, encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    grouped = groups(records)
+    index = environment.from_string(page.packaged("site.html")).render(
+        sections=[(_title(one), one.task, _table(one)) for one in grouped],
+        studies=[(name, names[name], len(some), _span(some)) for name, some in sorted(studies.items())],
+        filters=page.filters(records),
+        style=page.packaged("page.css"),
+        script=page.packaged("page.js"),
+    )
+    written[0].write_text(index, encoding="utf-8")
+    return written
+
+
+def _title(group: Group) -> str:
+    data = f", {group.other_data}" if group.other_data else ""
+    return f"{group.task}, {group.scale}{data}, {group.goal or 'no goal'}"
+
+
+def _table(group: Group) -> Table:
+    """Return the points of a task, fastest first; points that may not be compared come last, apart."""
+    ranked = sorted(group.points, key=lambda point: (point.exclusion_reason is not None, _time(point)))
+    return Table(HEADINGS, [_row(point) for point in ranked])
+
+
+def _row(point: Point) -> Row:
+    time, rate, bill = point.time_to_accuracy, point.samples_per_s, point.usd
+    ends = ""
+    if time and time.low is not None and time.high is not None and math.isfinite(time.high):
+        ends = f"{duration(time.low)} to {duration(time.high)}"
+    official = sum(one.official for one in point.records)
+    studies = sorted({one.experiment.study or SINGLE for one in point.records})
+    cells = [
+        Cell(f"{point.workers} x {point.backend}, {point.sync}"),
+        Cell(point.hardware),
+        Cell(duration(time.value) if time and math.isfinite(time.value) else "-", ends, number=True),
+        Cell(number(rate.value) if rate else "-", number=True),
+        Cell(usd(bill.value) if bill and math.isfinite(bill.value) else "-", number=True),
+        Cell(f"{point.reached} of {point.n}", number=True),
+        Cell(f"{official} of {point.n}", number=True),
+        Cell(", ".join(studies)),
+    ]
+    filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}
+    return Row(cells, point.exclusion_reason is not None, filters)
+
+
+def _time(point: Point) -> float:
+    return point.time_to_accuracy.value if point.time_to_accuracy else math.inf
+
+
+def _span(records: Sequence[Record]) -> str:
+    """Return the days on which the runs began."""
+    days = sorted({one.started_at[:10] for one in records})
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
+
+def _file_names(studies: dict[str, list[Record]]) -> dict[str, str]:
+    """Return a file name a study, of letters that every server takes; equal ones get a number."""
+    names: dict[str, str] = {}
+    for name in sorted(studies):
+        stem = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip(".-") or "study"
+        taken = {other.lower() for other in names.values()} | {"index.html"}
+        endings = ("", *(f"-{number}" for number in range(2, len(studies) + 3)))
+        ending = next(end for end in endings if f"{stem}{end}.html".lower() not in taken)
+        names[name] = f"{stem}{ending}.html"
+    return names

@@ -1,0 +1,102 @@
+"""MLflow's UI as mlbench opens it: saved views of the run table, their links, and their server.
+
+A saved view is a tag of the experiment, `mlflow.sharedViewState.ID`: a JSON object whose `state` is
+"deflate;" and the base64 of a zlib stream of JSON (the UI of MLflow 3.17).
+"""
+
+import base64
+import json
+import os
+import socket
+import sys
+import zlib
+from typing import Any
+from urllib.parse import urlsplit
+
+from mlbench.experiment.credentials import without_credentials
+from mlbench.experiment.errors import UserError
+
+PREFIX = "mlflow.sharedViewState."
+NOTE = "mlflow.note.content"
+HOST, PORT = "127.0.0.1", 5000
+TABLE, OVER_TIME, OVER_SAMPLES = "mlbench", "mlbench-time", "mlbench-samples"
+BY_NAME = "tags.`mlflow.runName`"  # task, scale, workers; sorted by their begin, runs hide below their study
+COLUMNS = (
+    "tags.`status`",
+    "metrics.`time_to_accuracy`",
+    "metrics.`cost/goal_usd`",
+    "tags.`workers`",
+    "metrics.`samples_per_s`",
+    "metrics.`best`",
+    "metrics.`epochs`",
+    "tags.`task`",
+    "tags.`hardware`",
+)
+ABOUT = (
+    "Runs of mlbench. Saved views: **Results** (status, time to accuracy in s, cost in USD, "
+    "workers, samples/s), **Curves over time** and **Curves over samples**. A study is a parent run; its "
+    "children are its runs, and its description is the study's answer."
+)
+
+
+def tags(created_ms: int) -> dict[str, str]:
+    """Return the experiment's tags: its description and the saved views."""
+    charts = {"lineSmoothness": 0, "xAxisKey": "metric"}
+    views: dict[str, tuple[str, dict[str, Any]]] = {
+        TABLE: ("Results", {}),
+        OVER_TIME: (
+            "Curves over time",
+            {"globalLineChartConfig": charts | {"selectedXAxisMetricKey": "training/elapsed"}},
+        ),
+        OVER_SAMPLES: (
+            "Curves over samples",
+            {"globalLineChartConfig": charts | {"selectedXAxisMetricKey": "training/samples"}},
+        ),
+    }
+    return {NOTE: ABOUT} | {
+        PREFIX + key: _view(name, more, created_ms) for key, (name, more) in views.items()
+    }
+
+
+def link(server: str, experiment_id: str, *, view: str = TABLE) -> str:
+    """Return the address at which a fresh browser shows the runs, in MLflow's mode for model training."""
+    mode = "&compareRunsMode=CHART" if view != TABLE else ""
+    query = f"workflowType=machine_learning&viewStateShareKey={view}{mode}"
+    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{query}"
+
+
+def port(text: str) -> int:
+    """Return the port that a user wrote, or MLflow's own; UserError where it is none."""
+    if text and not (text.isdecimal() and 0 < int(text) < 65536):
+        raise UserError(f"port={text} is not a port", hint=f"e.g. port={PORT + 1}")
+    return int(text or PORT)
+
+
+def serve(uri: str, experiment_id: str, *, port: int) -> None:
+    """Print the link to the runs; where the store has no server, become one until Ctrl-C.
+
+    Raises UserError where the port is in use or the store has another UI.
+    """
+    scheme = urlsplit(uri).scheme
+    if scheme in ("http", "https"):
+        print(link(without_credentials(uri), experiment_id))
+        return
+    if scheme.startswith("databricks"):
+        raise UserError("the store's runs are in its Databricks workspace", hint="open the workspace")
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, port)) == 0:
+            raise UserError(
+                f"port {port} is in use", hint=f"port={port + 1}, or open the server that uses it"
+            )
+    print(link(f"http://{HOST}:{port}", experiment_id), flush=True)
+    words = ["mlflow", "server", "--host", HOST, "--port", str(port), "--backend-store-uri", uri]
+    os.execv(sys.executable, [sys.executable, "-m", *words])
+
+
+def _view(name: str, more: dict[str, Any], created_ms: int) -> str:
+    view = {"selectedColumns": list(COLUMNS), "columnOrder": list(COLUMNS), "orderByAsc": True}
+    state = json.dumps(view | {"orderByKey": BY_NAME} | more)
+    packed = base64.b64encode(zlib.compress(state.encode(), 9)).decode()
+    return json.dumps(
+        {"name": name, "createdAt": created_ms, "updatedAt": created_ms, "state": f"deflate;{packed}"}
+    )

@@ -1,0 +1,63 @@
+"""The site of several studies, made from exports, in a real browser."""
+
+from pathlib import Path
+
+import chromium
+import pytest
+import sample
+from driven import Run
+from screenshots import save
+from test_page import axe
+
+from mlbench import results
+from mlbench.experiment import run_folders
+from mlbench.report import site
+
+
+def test_exports_become_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    for seed, study in ((7, "one"), (8, "one"), (9, "two")):
+        run = Run(runs, "goal=85", "division=open", f"study={study}", seed=seed)
+        run.validate(86.5)
+        run.end("goal_reached")
+    root = f"output_root={runs}"
+    assert results.main(["export", "task=logreg", root, f"to={tmp_path / 'zips'}"]) == 0
+    damaged = tmp_path / "zips" / "damaged.zip"
+    damaged.write_bytes(b"PK")
+    assert results.main(["site", str(tmp_path / "zips"), f"to={tmp_path / 'site'}"]) == 2
+    assert "damaged.zip" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "site").iterdir()) == [
+        "index.html",
+        "one.html",
+        "two.html",
+    ]
+    index = (tmp_path / "site" / "index.html").read_text()
+    assert '<a href="one.html">one</a>: 2 runs' in index and "4.0 s" in index
+
+
+def test_a_study_s_name_is_no_path() -> None:
+    names = site._file_names({"../a b": [], "a/b": [], "A-b": [], "index": [], "": []})
+    assert len({name.lower() for name in names.values()}) == 5
+    assert all(
+        "/" not in name and not name.startswith(".") and name != "index.html" for name in names.values()
+    )
+
+
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium on this machine")
+@pytest.mark.parametrize(("width", "name"), [(1100, "site"), (390, "site-phone")])
+def test_the_leaderboard_is_readable_on_every_width(tmp_path: Path, width: int, name: str) -> None:
+    records, _ = run_folders.records(sample.SAMPLE)
+    index = site.write(records, tmp_path)[0]
+    with chromium.browse() as page:
+        page.open(index.as_uri(), width=width, height=760)
+        rows = page.ask(
+            "[...document.querySelectorAll('table.points tbody tr')].map(r => r.cells[0].innerText)"
+        )
+        assert rows == ["1 x gloo, ddp", "2 x gloo, ddp", "2 x gloo, ddp", "1 x gloo, ddp"]  # fastest first
+        assert page.ask("document.documentElement.scrollWidth") <= width
+        assert axe(page) == [] and page.errors() == [] and page.requests() == [index.as_uri()]
+        save(page, name)
+        page.open((tmp_path / f"{sample.STUDY}.html").as_uri(), width=width, height=760)
+        assert "Summary" in page.ask("document.body.innerText")
+        page.until(lambda: page.ask("document.querySelectorAll('.live svg').length") >= 8)
+        save(page, name.replace("site", "report"))

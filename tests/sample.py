@@ -1,0 +1,41 @@
+"""The notebooks' sample, a study that was really measured, as an output_root with event logs."""
+
+import shutil
+from datetime import datetime
+from pathlib import Path
+
+from conftest import ROOT
+
+from mlbench.experiment import events, record
+from mlbench.experiment.record import Record, RunStart
+
+SAMPLE = ROOT / "notebooks" / "sample"
+STUDY = "two-cores"
+
+
+def copy(to: Path) -> Path:
+    """Copy the sample to `to`, and write for each run the event log that MLflow is filled from."""
+    shutil.copytree(SAMPLE, to)
+    for path in to.glob("*/record.json"):
+        _log(record.load(path), path.parent / events.NAME)
+    return to
+
+
+def _log(one: Record, path: Path) -> None:
+    """Write the events of a record; of the phases of a rank the mean is known."""
+    begun = datetime.fromisoformat(one.started_at).timestamp()
+    shared = {
+        name: getattr(one, name) for name in ("run_id", "key", "command", "mlbench", "seed", "software")
+    }
+    start = RunStart(experiment=one.experiment, begun=begun, **shared)
+    events.append(path, "run_configuration", start.model_dump(mode="json"))
+    for validation, interval in zip(one.validations, one.intervals, strict=True):
+        rank = {
+            "phases": {phase: stats.mean for phase, stats in interval.phases.items()},
+            "overlapped_communication": interval.overlapped_communication.mean,
+            "steps": interval.steps,
+            "samples": interval.samples // one.workers,
+        }
+        metadata = {"started_at": begun + (one.startup_time or 0.0), "phase_times": [rank] * one.workers}
+        events.append(path, "validation", validation.model_dump(mode="json"), **metadata)
+    events.append(path, "run_stop", {"status": one.status}, kind="INTERVAL_END")

@@ -1,0 +1,83 @@
+"""The documentation builds without a warning, and every page and link can be followed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import doc_pages
+import pytest
+from conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    built = doc_pages.build(folder)
+    assert (built.returncode, built.stderr) == (0, "")
+    return folder
+
+
+def pages(site: Path) -> dict[Path, str]:
+    return {path: path.read_text() for path in site.rglob("*.html") if "_static" not in path.parts}
+
+
+@pytest.mark.slow
+def test_links_and_their_anchors_lead_somewhere(site: Path) -> None:
+    texts, dead = pages(site), []
+    for page, text in texts.items():
+        for href in re.findall(r'(?:href|src)="([^"]+)"', text):
+            place = urlsplit(href)
+            if place.scheme or place.netloc or page.name in ("genindex.html", "search.html"):
+                continue
+            target = (page.parent / unquote(place.path)).resolve() if place.path else page
+            known = target in texts and place.fragment
+            if not target.exists() or (known and f'id="{unquote(place.fragment)}"' not in texts[target]):
+                dead.append((str(page.relative_to(site)), href))
+    assert dead == []
+
+
+@pytest.mark.slow
+def test_every_page_is_reached_from_the_first(site: Path) -> None:
+    texts = pages(site)
+    reached, ahead = set(), [site / "docs" / "index.html"]
+    while ahead:
+        page = ahead.pop()
+        if page in reached or page not in texts:
+            continue
+        reached.add(page)
+        hrefs = re.findall(r'href="([^"#:]+)"', texts[page])
+        ahead += [(page.parent / unquote(href.partition("#")[0])).resolve() for href in hrefs]
+    aside = {"genindex.html", "search.html", "py-modindex.html"}
+    assert {page.name for page in texts.keys() - reached} - aside == set()
+    assert len(reached) > 30
+
+
+@pytest.mark.slow
+def test_the_reference_is_made_from_the_code(site: Path) -> None:
+    cli = (site / "docs" / "cli.html").read_text()
+    assert "--fail-if-slower" in cli and "max_usd" in cli and "mlbench results mlflow" in cli
+    assert "workers_per_node" in (site / "docs" / "configuration.html").read_text()
+    assert "pandas table" not in (api := (site / "docs" / "api.html").read_text()) and "load_runs" in api
+
+
+def test_what_the_readme_installs_is_what_ci_installs() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "pip install -q -r requirements.txt" in script and "python3 -m venv" in script
+    pins = (ROOT / "requirements.txt").read_text()
+    for line in doc_pages.commands(ROOT / "README.md"):
+        if line.startswith("pip install torch=="):
+            assert line.split()[2] in pins
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs" / "api.md"], ids=lambda page: page.stem)
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to(ROOT / "notebooks" / "sample")
+    for block in doc_pages.blocks(page, "python"):
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        ended = subprocess.run(
+            [sys.executable, "-c", block], cwd=tmp_path, env=env, capture_output=True, text=True
+        )
+        assert ended.returncode == 0 and "Fastest to" in ended.stdout, ended.stderr

@@ -1,0 +1,37 @@
+"""Every command of the README, the tutorial and the guides runs as printed."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import doc_pages
+import pytest
+from conftest import ROOT
+
+PAGES = ("README", "docs/tutorial", "docs/howto")
+INSTALLS = ("python3 -m venv", ". .venv", "pip install")  # .ci/run executes these
+SUITE = "python -m pytest"  # this suite
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_every_command_runs(tmp_path: Path, kept_ray: dict[str, str]) -> None:
+    """One folder for all, so that later commands find the runs of earlier ones, as a reader's do."""
+    env = {**kept_ray, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    done: dict[str, str] = {}
+    lines = [line for page in PAGES for line in doc_pages.commands(ROOT / f"{page}.md")]
+    assert len(lines) > 15
+    for line in dict.fromkeys(lines):
+        if line.startswith((*INSTALLS, SUITE)):
+            continue
+        words = shlex.split(line)
+        assert words[:2] == ["python", "-m"], line
+        ended = subprocess.run(
+            [sys.executable, *words[1:]], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
+        )
+        assert ended.returncode == 0, (line, ended.stdout[-2000:], ended.stderr[-2000:])
+        done[line] = ended.stdout
+    assert "GOAL REACHED" in done["python -m mlbench.run task=logreg"]
+    assert any("Fastest to" in text or "No point" in text for text in done.values())
+    assert (tmp_path / "tutorial-report" / "report.html").exists()

@@ -1,0 +1,151 @@
+"""MLflow in a real browser: the printed link shows a fresh profile the results, without a click."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chromium
+import pytest
+import sample
+import studies
+from screenshots import save
+from tracking_server import wait_for
+
+from mlbench.experiment.config import default_store
+from mlbench.tracking import mapping, sync, ui
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium on this machine"),
+    # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
+]
+TEXT = "document.body.innerText"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An output_root whose runs and study are in MLflow, written twice."""
+    folder = sample.copy(tmp_path_factory.mktemp("ui") / "runs")
+    for _ in range(2):
+        assert {one.outcome for one in sync.sync_runs(folder, None)} <= {"uploaded", "present"}
+        assert list(sync.sync_studies(folder, None)) == [sample.STUDY]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def link(root: Path) -> Iterator[str]:
+    """The address that the command prints, while it serves the store."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlbench.results", "mlflow", f"output_root={root}", f"port={port}"]
+    env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # eight processes less
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env, start_new_session=True
+    )
+    try:
+        assert server.stdout is not None
+        printed = server.stdout.readline().strip()
+        wait_for(lambda: _healthy(f"http://127.0.0.1:{port}/health"))
+        yield printed
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.communicate()
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def client(root: Path) -> Any:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(default_store(root))
+
+
+def test_the_link_shows_time_to_accuracy_in_the_table_without_a_click(root: Path, link: str) -> None:
+    with chromium.browse() as page:
+        page.open(link, width=1500, height=800)
+        page.until(lambda: "time_to_accuracy" in page.ask(TEXT) and "goal_reached" in page.ask(TEXT))
+        headings = page.ask(
+            "[...new Set([...document.querySelectorAll('[role=columnheader]')].map(e => e.innerText.trim()))]"
+        )
+        wanted = ["status", "time_to_accuracy", "workers", "samples_per_s"]  # no price, no cost
+        assert {*wanted, "Run Name"} <= set(headings)
+        assert page.ask("localStorage.length") < 50 and page.ask(TEXT).count("goal_reached") >= 6
+        cells = page.ask(
+            "[...document.querySelectorAll('[role=row]')].map(r => [...r.querySelectorAll('[role=gridcell]')]"
+            ".map(c => c.innerText.trim())).flat()"
+        )
+        times = [run.data.metrics["time_to_accuracy"] for run in runs(root) if "key" in run.data.tags]
+        assert len(times) == 12
+        shown = {float(cell) for cell in cells if re.fullmatch(r"\d+(\.\d+)?", cell)}
+        assert sum(any(abs(time - one) <= 1e-3 * time for one in shown) for time in times) >= 6
+        save(page, "mlflow-runs")
+
+
+def test_the_study_opens_with_its_answer(root: Path, link: str) -> None:
+    (parent,) = [run for run in runs(root) if run.info.run_name == f"study {sample.STUDY}"]
+    server, _, rest = link.partition("/#/")
+    experiment = rest.split("/")[1]
+    with chromium.browse() as page:
+        page.open(
+            f"{server}/#/experiments/{experiment}/runs/{parent.info.run_id}?workflowType=machine_learning",
+            width=1280,
+            height=900,
+        )
+        page.until(lambda: "Fastest to" in page.ask(TEXT))
+        save(page, "mlflow-study")
+
+
+def test_the_view_s_columns_are_what_a_run_has() -> None:
+    one = studies.run(1, 0, "hardware=gcp_n1_t4", time=100)
+    numbers = {metric.name for metric in mapping.end_metrics(one, ended=1.0)}
+    start = {"task", "hardware", "workers"} | mapping.end_tags(one).keys()
+    for column in ui.COLUMNS:
+        kind, _, name = column.partition(".")
+        assert name.strip("`") in (numbers if kind == "metrics" else start)
+
+
+def test_final_numbers_have_step_0_and_curves_their_time_and_samples(root: Path) -> None:
+    run = next(
+        run for run in runs(root) if run.data.tags.get("task") == "resnet20" and "seed" in run.data.tags
+    )
+    history = {name: client(root).get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    final = {name for name, points in history.items() if [one.step for one in points] == [0]}
+    assert {"time_to_accuracy", "samples_per_s", "phase/forward", "startup/imports"} <= final
+    series = ("validation/top1_accuracy", "training/elapsed", "training/samples")
+    steps = [[one.step for one in history[name]] for name in series]
+    assert len(steps[0]) > 2 and steps[0] == steps[1] == steps[2] and 0 not in steps[0]
+    samples = [one.value for one in history["training/samples"]]
+    assert samples[-1] == run.data.metrics["samples"] and samples == sorted(samples)
+
+
+def test_runs_are_found_by_their_data_set(root: Path) -> None:
+    inputs = [run.inputs.dataset_inputs for run in runs(root) if "key" in run.data.tags]
+    assert {len(one) for one in inputs} == {1}  # though they were written twice
+    names = {one[0].dataset.name for one in inputs}
+    assert len(names) == 2 and all(one[0].dataset.digest for one in inputs)
+
+
+def test_a_study_has_its_aggregates_with_both_ends(root: Path) -> None:
+    (parent,) = [run for run in runs(root) if run.info.run_name == f"study {sample.STUDY}"]
+    names = parent.data.metrics
+    assert {"resnet20/mini/speedup", "resnet20/mini/speedup_low", "resnet20/mini/speedup_high"} <= set(names)
+    assert parent.data.tags["mlflow.note.content"].count("Fastest to") == 2
+
+
+def runs(root: Path) -> list[Any]:
+    known = client(root).get_experiment_by_name("mlbench")
+    return list(client(root).search_runs([known.experiment_id]))
