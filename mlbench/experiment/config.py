@@ -149,8 +149,22 @@ class Hardware(Model):
         return self
 
 
+# All-reduce algorithms by backend: NCCL's (NCCL_ALGO) and MPICH 5's (MPIR_CVAR_IALLREDUCE_INTRA_ALGORITHM).
+ALGORITHMS = {
+    "nccl": ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree"),
+    "mpi": (
+        *("sched_naive", "sched_smp", "sched_recursive_doubling", "sched_reduce_scatter_allgather"),
+        *("tsp_ring", "tsp_tree", "tsp_recexch_single_buffer", "tsp_recexch_multiple_buffer"),
+        "tsp_recexch_reduce_scatter_recexch_allgatherv",
+    ),
+}
+
+
 class Backend(Model):
-    """The torch.distributed backend that the process group is made from."""
+    """The torch.distributed backend that the process group is made from.
+
+    A backend's file holds the fields that its library has; a field that is null is left to the library.
+    """
 
     name: str
     device: Literal["cpu", "cuda"]
@@ -159,6 +173,19 @@ class Backend(Model):
         None  # network interface of all workers; None: the one by which each reaches the head
     )
     timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
+    sockets: PositiveInt | None = None  # TCP connections between two workers; nccl: of each of its threads
+    threads: PositiveInt | None = None  # that serve nccl's sockets
+    provider: str | None = None  # libfabric's, by which mpi reaches other hosts
+    algorithm: str | None = None  # of all-reduce
+
+    @model_validator(mode="after")
+    def _the_library_has_the_algorithm(self) -> "Backend":
+        known = ALGORITHMS.get(self.name, ())
+        if self.algorithm is not None and known and self.algorithm not in known:
+            raise ValueError(
+                f"{self.name} has no all-reduce algorithm {self.algorithm}: it has {', '.join(known)}"
+            )
+        return self
 
 
 class Cluster(Model):

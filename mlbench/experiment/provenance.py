@@ -27,6 +27,7 @@ PACKAGES = (
     "hydra-core",
     "Jinja2",
     "mlflow",
+    "mpi4py",
     "numpy",
     "nvidia-ml-py",
     "omegaconf",
@@ -55,6 +56,7 @@ ENVIRONMENT = (
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",
     "DNNL_*",
+    "FI_*",
     "GLOO_*",
     "GOMP_*",
     "KMP_*",
@@ -62,6 +64,8 @@ ENVIRONMENT = (
     "LD_PRELOAD",
     "MALLOC_*",
     "MKL_*",
+    "MPICH_*",
+    "MPIR_CVAR_*",
     "NCCL_*",
     "NVIDIA_TF32_OVERRIDE",
     "OMP_*",
@@ -72,6 +76,7 @@ ENVIRONMENT = (
     "PYTORCH_*ALLOC_CONF",
     "TORCH_ALLOW_TF32_*",
     "TORCH_NCCL_*",
+    "UCX_*",
 )
 
 

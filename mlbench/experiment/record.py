@@ -161,6 +161,7 @@ class Node(Values):
     sources: str | None = None  # hash of the mlbench that was imported there
     cuda: str | None = None  # version that torch was built with
     nccl: str | None = None
+    transport: dict[str, str] = {}  # what the backend's module says of itself: library, provider, interface
     environment: dict[str, str] = {}  # variables that change speed or results
     warnings: list[str] = []  # what may have made the machine noisy
     threads_per_worker: int | None = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from mlbench.clusters.connection import Connection
 from mlbench.experiment import events
 from mlbench.launch.failures import root_cause
+from mlbench.launch.process_group import environment
 from mlbench.launch.worker_process import WorkerSpec, train_loop_per_worker
 
 
@@ -23,16 +24,18 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
 
     from mlbench.launch.ray_hooks import EventLogCallback, LeanTorchTrainer, ProcessGroupConfig
 
-    experiment = spec.experiment
+    experiment, backend = spec.experiment, spec.experiment.backend
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
     trainer = LeanTorchTrainer(
         train_loop_per_worker,
         train_loop_config={"spec": spec},
         torch_config=ProcessGroupConfig(
-            backend=experiment.backend.name,
-            timeout_s=experiment.backend.timeout_s,
-            module=experiment.backend.module,
-            interface=experiment.backend.interface,
+            backend=backend.name,
+            timeout_s=backend.timeout_s,
+            module=backend.module,
+            interface=backend.interface,
+            sockets=backend.sockets if backend.name == "gloo" else None,
+            variables=environment(backend),
             log=str((folder / events.NAME).absolute()),
         ),
         scaling_config=ScalingConfig(

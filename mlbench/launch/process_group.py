@@ -6,14 +6,24 @@ Here rank 0 binds a socket to the one address by which it reaches the cluster, a
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
+from mlbench.experiment.config import Backend
 from mlbench.experiment.errors import UserError
 
+# The variables in which a backend's library reads its fields (docs/communication.md).
+VARIABLES = {
+    "nccl": {
+        "sockets": "NCCL_NSOCKS_PERTHREAD",
+        "threads": "NCCL_SOCKET_NTHREADS",
+        "algorithm": "NCCL_ALGO",
+    },
+    "mpi": {"provider": "FI_PROVIDER", "algorithm": "MPIR_CVAR_IALLREDUCE_INTRA_ALGORITHM"},
+}
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # what gloo and NCCL read
 _listening: list[socket.socket] = []  # rank 0's, from `listen` to `join`
 _stores: list[Any] = []  # this process's client of the store, once it has joined
@@ -28,10 +38,20 @@ class Rendezvous:
     start_timeout_s: float
 
 
-def import_backend(module: str | None) -> str:
-    """Import torch.distributed and the module that registers the backend; return where this process logs."""
+def environment(backend: Backend) -> dict[str, str]:
+    """Return the variables that hand a backend's fields to its library; fields that are null set none."""
+    fields = {name: getattr(backend, field) for field, name in VARIABLES.get(backend.name, {}).items()}
+    return {name: str(value) for name, value in fields.items() if value is not None}
+
+
+def import_backend(module: str | None, variables: Mapping[str, str] | None = None) -> str:
+    """Import torch.distributed and the module that registers the backend; return where this process logs.
+
+    `variables` are put into the environment before.
+    """
     import torch.distributed  # noqa: F401  (the import is the point)
 
+    os.environ |= variables or {}
     if module is not None:
         try:
             import_module(module)
@@ -43,11 +63,17 @@ def import_backend(module: str | None) -> str:
     return f"{os.path.realpath('/dev/fd/2')} on {socket.gethostname()}"
 
 
-def choose_interface(head: str, wanted: str | None = None) -> str:
-    """Make gloo and NCCL use one interface on this worker; return its address.
+def describe(module: str | None) -> dict[str, str]:
+    """Return what a backend's module says about its transport; empty for torch's own backends."""
+    return getattr(import_module(module), "describe", dict)() if module is not None else {}
+
+
+def choose_interface(head: str, wanted: str | None = None, sockets: int | None = None) -> str:
+    """Make the backend use one interface on this worker; return its address.
 
     It is `wanted`, or what the user's environment names, or the one by which this worker reaches the
-    cluster's head. Raises UserError where there is no such interface or it has no address.
+    cluster's head. Raises UserError where there is no such interface or it has no address. gloo opens as many
+    connections to another worker as `sockets` says, by default one, each with two threads.
     """
     import psutil
 
@@ -68,7 +94,7 @@ def choose_interface(head: str, wanted: str | None = None) -> str:
         address = _address_towards(head)
         interface = next((name for name, each in addresses.items() if address in each), None)
     if interface is not None:
-        os.environ[INTERFACES[0]] = interface
+        os.environ[INTERFACES[0]] = ",".join([interface] * (sockets or 1))
         os.environ.setdefault(INTERFACES[1], f"={interface}")  # =: this name, not all that begin so
     return address
 
@@ -87,7 +113,15 @@ def listen(address: str) -> int:
     return server.getsockname()[1]
 
 
-def join(meeting: Rendezvous, rank: int, *, backend: str, world_size: int, timeout_s: float) -> None:
+def join(
+    meeting: Rendezvous,
+    rank: int,
+    *,
+    backend: str,
+    world_size: int,
+    timeout_s: float,
+    module: str | None = None,
+) -> None:
     """Make the default process group; every rank must call this, and rank 0 have called `listen`."""
     import torch.distributed as dist
     from torch._C._distributed_c10d import TCPStore  # the same class, exported for type checkers
@@ -105,7 +139,7 @@ def join(meeting: Rendezvous, rank: int, *, backend: str, world_size: int, timeo
     )
     _stores[:] = [store]
     dist.init_process_group(
-        backend,
+        backend if module is None else getattr(import_module(module), "TORCH_NAME", backend),
         store=store,
         rank=rank,
         world_size=world_size,

@@ -4,7 +4,7 @@ import gzip
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,15 @@ class ProcessGroupConfig(TorchConfig):
 
     - module: a Python module that registers the backend, imported on every worker first.
     - interface: the network interface of all workers; None: the one by which each reaches the head.
+    - sockets: connections of gloo between two workers. variables: what its library reads, by name.
     - start_timeout_s: how long the workers may take to import torch and to meet.
     - log: the event log, which gets the stamps of these steps.
     """
 
     module: str | None = None
     interface: str | None = None
+    sockets: int | None = None
+    variables: dict[str, str] = field(default_factory=dict)
     start_timeout_s: float = START_TIMEOUT_S
     log: str | None = None
 
@@ -90,16 +93,18 @@ def _on_start(self: Any, worker_group: Any, config: ProcessGroupConfig) -> None:
     """Make the process group, from the controller; every step has a deadline, for a worker may be frozen."""
     begin = clock.wall()
     limit = config.start_timeout_s
-    logs = await_ranks(worker_group.execute_async(import_backend, config.module), "import torch", limit)
+    importing = worker_group.execute_async(import_backend, config.module, config.variables)
+    logs = await_ranks(importing, "import torch", limit)
     imported = clock.wall()
     head = ray.get_runtime_context().gcs_address.rpartition(":")[0].strip("[]")
-    choosing = worker_group.execute_async(choose_interface, head, config.interface)
+    choosing = worker_group.execute_async(choose_interface, head, config.interface, config.sockets)
     addresses = await_ranks(choosing, "name its network interface", limit)
     listening = [worker_group.execute_single_async(0, listen, addresses[0])]
     (port,) = await_ranks(listening, "open a port", limit)
     meeting = Rendezvous(addresses[0], port, limit)
     size = len(worker_group)
     group = {"backend": config.backend, "world_size": size, "timeout_s": config.timeout_s}
+    group |= {"module": config.module}
     joining = [worker_group.execute_single_async(rank, join, meeting, rank, **group) for rank in range(size)]
     await_ranks(joining, "join the process group", limit + 1)  # the ranks that wait tell what for
     stamps = {"backend_begin": begin, "imports_end": imported, "group_end": clock.wall()}

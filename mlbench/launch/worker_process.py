@@ -156,6 +156,7 @@ def build_worker(spec: WorkerSpec) -> Any:
         seed=spec.seed,
         data_root=experiment.data_root,
         sync=experiment.sync,
+        backend=experiment.backend.name,
         timer=timer.PhaseTimer(str(device), enabled=experiment.phase_timing),
         goal=experiment.target,
         report_validation=partial(_report, rank),
@@ -187,6 +188,7 @@ def describe_node(spec: WorkerSpec) -> Node:
         warnings = [*warnings, f"{found.hostname} could not be calibrated: {error}"]
     process_group.set_key(f"calibrated/{os.environ['RANK']}")
     more = {"calibration": calibration, "warnings": warnings, "threads_per_worker": spec.threads}
+    more |= {"transport": process_group.describe(spec.experiment.backend.module)}
     return found.model_copy(update=more | {"ray_node_id": ray.get_runtime_context().get_node_id()})
 
 

@@ -39,6 +39,7 @@ def rows(record: Record) -> Rows:
         *profile(record),
         ("data", _data(record)),
         ("cost", _cost(record)),
+        ("transport", _transport(record)),
         ("energy", _energy(record)),
         ("worker failures", _failures(record)),
         *(("deviation", str(deviation)) for deviation in record.deviations),
@@ -80,6 +81,12 @@ def _what(record: Record) -> str:
         f"{experiment.backend.name}, hardware={experiment.hardware.name}, "
         f"cluster={experiment.cluster.name}, seed={record.seed}"
     )
+
+
+def _transport(record: Record) -> str:
+    """Return what the backend's module says of itself, once for all nodes that say the same."""
+    said = (", ".join(f"{name} {text}" for name, text in node.transport.items()) for node in record.nodes)
+    return "; ".join(dict.fromkeys(filter(None, said)))
 
 
 def _best_in_budget(record: Record) -> str | None:

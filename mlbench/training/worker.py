@@ -45,6 +45,7 @@ class Worker:
     seed: int = 0
     data_root: Path = Path("data")
     sync: Sync = field(default_factory=lambda: ddp.Config(name="ddp", bucket_cap_mb=25))
+    backend: str = "gloo"  # the name in conf/backend
     timer: PhaseTimer = field(default_factory=PhaseTimer)
     goal: Goal | None = None
     report_validation: Callable[[Report, State | None], None] = _discard

@@ -54,8 +54,9 @@ def stuck(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterator
 
 
 @pytest.mark.usefixtures("stuck")
-def test_a_killed_worker_fails_the_run_in_one_sentence(start) -> None:
-    run = start(*LONG)
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_a_killed_worker_fails_the_run_in_one_sentence(start, backend: str) -> None:
+    run = start(*LONG, f"backend={backend}")
     run.await_validation(2)
     run.workers()[-1].kill()
     code, output = run.finish()

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from mlbench.tasks.allreduce import Config, bandwidth, check
 from mlbench.tasks.allreduce.collectives import CollectiveCase, reason_to_skip, values
@@ -36,7 +35,7 @@ def measure(config: Config, worker: Worker) -> TaskResult:
 def _rows(config: Config, worker: Worker) -> Iterator[dict[str, Any]]:
     sizes = bandwidth.sizes(config.sizes, config.max_elements)
     pairs = [(name, dtype) for dtype in config.dtypes for name in config.collectives]
-    common = {"backend": dist.get_backend(), "device": worker.device.type, "workers": worker.world_size}
+    common = {"backend": worker.backend, "device": worker.device.type, "workers": worker.world_size}
     base = values(max(sizes), worker)
     for number, (collective, dtype) in enumerate(pairs, start=1):
         pair = common | {"collective": collective, "dtype": dtype}

@@ -1,0 +1,119 @@
+"""Task 0 beside plain loops: its all-reduce, torch.distributed's and, for MPI, mpi4py's under mpirun.
+
+    python tests/performance/collectives.py --rounds 7 --workers 2
+
+Every round runs each side once, in another order. Task 0 is the whole command on a Ray that stays. The time
+of a size is the median call of the slowest rank. The table has its median over the rounds, and the median and
+range of the ratios of task 0 to the plain loops, round by round. Prints a table of docs/communication.md.
+"""
+
+import argparse
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from mlbench.experiment import format, record
+
+ROOT = Path(__file__).parent.parent.parent
+SIZES = [10**power for power in range(8)]  # elements: task 0's points for task.sizes=9, up to 40 MB
+REPEATS = 100
+PLAIN = Path(__file__).with_name("plain_collectives.py")
+Times = dict[int, float]  # s by elements
+
+
+def task_0(backend: str, workers: int, root: Path, environment: dict[str, str]) -> Times:
+    """Run task 0 and return its medians."""
+    words = [
+        *("task=allreduce", "division=open", "task.sizes=9", f"task.max_elements={SIZES[-1]}"),
+        *("task.collectives=[all_reduce]", "task.dtypes=[float32]", f"task.repeats={REPEATS}"),
+        *(f"backend={backend}", f"workers={workers}", "hardware.threads_per_worker=1"),
+        *("cluster.oversubscribe=true", f"output_root={root}"),
+    ]
+    before = set(root.glob("*/record.json"))
+    command = [sys.executable, "-m", "mlbench.run", *words]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    (path,) = set(root.glob("*/record.json")) - before
+    rows = [row for row in record.load(path).table if row["kind"] == "times"]
+    return {row["elements"]: row["p50_s"] for row in rows}
+
+
+def plain(backend: str, workers: int) -> Times:
+    """Run the plain loop and return its medians."""
+    script = [sys.executable, str(PLAIN), backend, ",".join(map(str, SIZES)), str(REPEATS)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    if backend == "mpi4py":
+        commands = [(["mpirun", "-n", str(workers), *script], {})]
+    else:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        meeting |= {"WORLD_SIZE": str(workers)}
+        commands = [(script, meeting | {"RANK": str(rank)}) for rank in range(workers)]
+    running = [
+        subprocess.Popen(command, env=environment | more, stdout=subprocess.PIPE, text=True)
+        for command, more in commands
+    ]
+    outputs = [process.communicate(timeout=600)[0] for process in running]
+    ranks = [json.loads(line) for output in outputs for line in output.splitlines() if line.startswith("{")]
+    assert len(ranks) == workers, f"{backend} gave {len(ranks)} of {workers} ranks"
+    return {size: median(map(max, zip(*(rank[str(size)] for rank in ranks), strict=True))) for size in SIZES}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"XDG_CACHE_HOME": folder, "PYTHONPATH": str(ROOT)}
+        cluster = partial(subprocess.run, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        cluster([sys.executable, "-m", "mlbench.cluster", "start"])
+        try:
+            runs, workers = Path(folder) / "runs", options.workers
+            sides: dict[str, Callable[[], Times]] = {
+                "mpi, task 0": partial(task_0, "mpi", workers, runs, environment),
+                "mpi, torch": partial(plain, "mpi", workers),
+                "mpi, mpi4py": partial(plain, "mpi4py", workers),
+                "gloo, task 0": partial(task_0, "gloo", workers, runs, environment),
+                "gloo, torch": partial(plain, "gloo", workers),
+            }
+            found: dict[str, list[Times]] = {name: [] for name in sides}
+            for number in range(options.rounds):
+                for name in random.Random(number).sample(list(sides), len(sides)):
+                    found[name].append(sides[name]())
+                    print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
+        finally:
+            cluster([sys.executable, "-m", "mlbench.cluster", "stop"])
+    print_table(found)
+    return 0
+
+
+def print_table(found: dict[str, list[Times]]) -> None:
+    """Print the medians of every side, and the ratios of task 0 to the plain loops."""
+    ratios = [(f"{one.split(',')[0]}, task 0", one) for one in found if not one.endswith("task 0")]
+    heads = [*found, *(f"{ours} / {theirs}" for ours, theirs in ratios)]
+    print(f"| bytes | {' | '.join(heads)} |")
+    print(f"|--:|{'--:|' * len(heads)}")
+    for size in SIZES:
+        cells = [format.duration(median(times[size] for times in found[name])) for name in found]
+        cells += [_ratio(found[ours], found[theirs], size) for ours, theirs in ratios]
+        print(f"| {format.with_prefix(4 * size, 'B')} | {' | '.join(cells)} |")
+
+
+def _ratio(ours: list[Times], theirs: list[Times], size: int) -> str:
+    values: list[Any] = [one[size] / other[size] for one, other in zip(ours, theirs, strict=True)]
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
