@@ -52,7 +52,8 @@ def _up(args: Args) -> int:
     print("\n".join(plan.price_lines(spec)), flush=True)
     lifecycle.up(spec, _report)
     print(f"{spec.name} is up; its context is {plan.provider(spec).context(spec)}")
-    print(f"delete it with `{COMMAND.program} down {spec.name}`")
+    print(f"run on it: {plan.run_command(spec)}")
+    print(f"delete it: {COMMAND.program} down {spec.name}")
     return OK
 
 

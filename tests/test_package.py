@@ -72,6 +72,10 @@ def test_the_wheel_has_configuration_licence_and_one_command(place: Path) -> Non
     assert [path.read_bytes() for path in licences] == [(ROOT / "LICENSE").read_bytes()]
     shown = command(tool(place, "mlbench"), "run", "--cfg", "job", at=place)
     assert "resnet20" in shown
+    planned = command(tool(place, "mlbench"), "cluster", "plan", "aws", "workers=8", at=place)
+    assert "price an hour: 4.65 USD" in planned
+    (module,) = (place.parent / "venv").rglob("provisioning/terraform/main.tf")
+    assert 'version = "5.100.0"' in module.read_text()
 
 
 def test_another_package_s_task_strategy_and_cluster_run_with_one_command(place: Path) -> None:

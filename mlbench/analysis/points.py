@@ -50,6 +50,7 @@ class Point:
     - exposed, overlapped: communication as a share of the time in batches.
     - joules: energy to the goal, of the parts that could be read; joules_per_sample: likewise.
     - usd_spent: what all runs cost from command to end, the missed ones too.
+    - usd_cluster: what the whole cluster of a run is billed for, on demand; None but on clouds' clusters.
     - disturbed: why the times of runs are not those of a quiet machine, by run id. They are listed and enter
       no other value, unless asked or unless nothing else was measured.
     - mixture: what the pooled runs do not share though it may change their times.
@@ -94,6 +95,7 @@ class Point:
     joules_per_sample: Estimate | None
     disturbed: dict[str, str] = field(default_factory=dict)
     mixture: tuple[str, ...] = ()
+    usd_cluster: Estimate | None = None
 
     @property
     def n(self) -> int:
@@ -235,6 +237,7 @@ def _point(runs: list[Record]) -> Point:
         joules=_joules(runs) if has_goal else None,
         joules_per_sample=estimate([j for run in runs if run.energy and (j := run.energy.joules_per_sample)]),
         usd_spent=math.fsum(run.cost.wall_usd for run in runs if run.cost) if runs[0].cost else None,
+        usd_cluster=estimate([run.cost.whole.usd for run in runs if run.cost and run.cost.whole]),
     )
 
 

@@ -114,7 +114,14 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         gradient_bytes=result.gradient_bytes,
         model_flops_per_s=flops * rate if flops and rate else None,
         mfu=_mfu(experiment, flops * rate) if flops and rate else None,
-        cost=cost.cost(experiment.hardware, experiment.workers, wall_s=wall, time_to_accuracy_s=reached),
+        cost=cost.cost(
+            experiment.hardware,
+            experiment.workers,
+            wall_s=wall,
+            time_to_accuracy_s=reached,
+            clustered=experiment.cluster.name != "local",
+            provisioning_s=None if start.submitted is None else max(start.begun - start.submitted, 0.0),
+        ),
         energy=energy.energy(
             experiment.hardware,
             [] if restarts else [node.energy_j for node in result.nodes],  # meters begin anew with a restart

@@ -247,6 +247,7 @@ class RunStart(Values):
     experiment: RecordedExperiment
     seed: int
     begun: float  # s since 1970, when the command started
+    submitted: float | None = None  # s since 1970, when the cluster was asked for; None: it was there
     deviations: list[Deviation] = []
     warnings: list[str] = []
     software: Software = Software()

@@ -34,6 +34,7 @@ from mlbench.tasks import registry
 from mlbench.terminal import live_view, show, streams
 from mlbench.tracking import cache, uploader
 
+SUBMITTED = "MLBENCH_SUBMITTED_AT"  # variable with the time of a submission, s since 1970
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
 ABORT_STORE_WAIT_S = 5  # s, likewise where the run was aborted
 STOPPED = "stopped by the user (Ctrl-C or SIGTERM)"
@@ -87,6 +88,14 @@ def resolved(experiment: Experiment) -> tuple[Experiment, int]:
         placement.require_room(experiment)
     check_data(experiment)
     return experiment, seed
+
+
+def submitted() -> float | None:
+    """Return when the cluster around this process was asked for (s since 1970), where somebody says so."""
+    try:
+        return float(os.environ[SUBMITTED])
+    except (KeyError, ValueError):
+        return None
 
 
 @contextmanager
@@ -162,6 +171,7 @@ def run_start(
         experiment=experiment,
         seed=seed,
         begun=begun,
+        submitted=submitted(),
         deviations=list(experiment.deviations),
         warnings=node.warnings(before_run=True),
         software=provenance.software(),

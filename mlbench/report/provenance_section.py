@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from mlbench.experiment import attempts
-from mlbench.experiment.format import counted, with_prefix
+from mlbench.experiment.format import counted, duration, usd, with_prefix
 from mlbench.experiment.record import Node, Record
 
 GIB = 2**30  # bytes
@@ -29,6 +29,7 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
     facts_by_name = {
         "hardware profile": _each(records, _profile),
         "price": _each(records, _price),
+        "whole bill": _each(records, _whole_bill),
         "nodes": _each(records, lambda record: map(_node, record.nodes)),
         "threads per worker": _each(records, _threads),
         "calibration": _each(records, lambda record: map(_calibration, record.nodes)),
@@ -61,6 +62,20 @@ def _price(record: Record) -> list[str]:
     spot = price.usd_per_hour_spot
     spot = f", {spot:g} USD spot" if spot is not None else ""
     return [f"{price.usd_per_hour:g} USD per hour and node{spot}; {price.source}, {price.date}"]
+
+
+def _whole_bill(record: Record) -> list[str]:
+    """Return what a run's cluster is billed for, by part, where it was a cloud's."""
+    bill = record.cost and record.cost.whole
+    if not bill:
+        return []
+    parts = ", ".join(f"{part} {usd(value)}" for part, value in bill.parts.items())
+    waited = "provisioning not measured"
+    if bill.provisioning_s is not None:
+        waited = f"provisioning {duration(bill.provisioning_s)}"
+    return [
+        f"{record.run_id}: {usd(bill.usd)} for {duration(bill.billed_s)} ({waited}): {parts}; {bill.source}"
+    ]
 
 
 def _node(node: Node) -> str:

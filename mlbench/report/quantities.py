@@ -60,6 +60,8 @@ QUANTITIES = (
     Quantity("usd_spot", "cost, spot, training", lambda one: one.point.usd_spot, usd),
     Quantity("usd_with_startup", "cost, on demand, with start-up",
              lambda one: one.point.usd_with_startup, usd, metric=False),
+    Quantity("usd_cluster", "cost, on demand, whole cluster",
+             lambda one: one.point.usd_cluster, usd, metric=False),
     Quantity("joules", "energy to the goal", lambda one: one.point.joules, energy),
     Quantity("joules_per_sample", "energy per sample", lambda one: one.point.joules_per_sample, energy),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from mlbench.experiment import format
+from mlbench.experiment.cost import Bill
 from mlbench.experiment.record import Record
 from mlbench.tasks import rcp, registry
 from mlbench.terminal import time_breakdown
@@ -117,7 +118,21 @@ def _cost(record: Record) -> str | None:
         text += f"; spot {format.usd(cost.wall_usd_spot)}"
         if cost.goal_usd_spot is not None:
             text += f", {format.usd(cost.goal_usd_spot)} to the goal"
-    return f"{text}; prices of {cost.date}: {cost.source}"
+    text += f"; prices of {cost.date}: {cost.source}"
+    return f"{text}. {_whole_bill(cost.whole)}" if cost.whole else text
+
+
+def _whole_bill(bill: Bill) -> str:
+    """Return what the cluster is billed for, by part, and what is not in it."""
+    parts = ", ".join(f"{part} {format.usd(usd)}" for part, usd in bill.parts.items())
+    waited = "without provisioning, which was not measured"
+    if bill.provisioning_s is not None:
+        waited = f"{format.duration(bill.provisioning_s)} of provisioning among them"
+    spot = "" if bill.usd_spot is None else f"; with spot workers {format.usd(bill.usd_spot)}"
+    return (
+        f"The whole cluster: {format.usd(bill.usd)} on demand for {format.duration(bill.billed_s)}, {waited} "
+        f"({parts}){spot}; prices from {bill.date} on; not in it: {bill.lacking}"
+    )
 
 
 def _failures(record: Record) -> str | None:

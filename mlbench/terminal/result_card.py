@@ -182,6 +182,8 @@ def _short_cost(record: Record) -> str | None:
     text = f"{format.usd(record.cost.wall_usd)} for the whole command"
     if record.cost.goal_usd is not None:
         text = f"{format.usd(record.cost.goal_usd)} to the goal, {text}"
+    if record.cost.whole is not None:
+        text += f", {format.usd(record.cost.whole.usd)} for the whole cluster"
     return f"{text}, prices of {record.cost.date}"
 
 

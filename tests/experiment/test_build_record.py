@@ -361,3 +361,20 @@ def test_accuracy_after_time_is_the_best_within_the_budget(budget: float, ended:
     validations = [Validation.model_validate(validation(*value)) for value in values]
     found = accuracy_after(validations, metric="top1_accuracy", budget=budget, direction="max", ended=ended)
     assert found == expected
+
+
+def test_a_run_on_a_cluster_is_billed_from_its_submission() -> None:
+    """100 s of command and 500 s between submission and command are ten minutes of five parts."""
+    words = ("hardware=gcp_n1_standard_4", "cluster=attached", "workers=3")
+    submitted = built(*words, begun={"submitted": -400.0})
+    assert submitted.cost is not None and submitted.cost.whole is not None
+    assert submitted.cost.whole.provisioning_s == 500
+    assert submitted.cost.whole.parts["head"] == pytest.approx(0.19 * 600 / 3600)
+    assert submitted.cost.whole.parts["workers"] == pytest.approx(3 * 0.19 * 600 / 3600)
+    there = built(*words)
+    assert there.cost is not None and there.cost.whole is not None
+    assert there.cost.whole.provisioning_s is None and there.cost.whole.billed_s == 100
+    assert there.cost.wall_usd == submitted.cost.wall_usd == pytest.approx(3 * 0.19 * 100 / 3600)
+    alone = built("hardware=gcp_n1_standard_4", "cluster=local", "workers=3")
+    assert alone.cost is not None and alone.cost.whole is None
+    assert Record.model_validate_json(submitted.model_dump_json()) == submitted

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlbench.experiment.config import Hardware, Price, choices, compose
-from mlbench.experiment.cost import cost, nodes, usd
+from mlbench.experiment.cost import bill, cost, nodes, usd
+from mlbench.experiment.errors import UserError
 
 PROFILES = sorted((Path(__file__).parents[2] / "conf" / "hardware").glob("*.yaml"))
 
@@ -144,3 +145,57 @@ def test_every_price_and_peak_says_where_and_when_it_was_read(path):
         assert profile.price.source
     if profile.peak:
         assert profile.peak.source
+
+
+def test_the_whole_bill_of_two_t4_workers_for_an_hour_is_a_pencil_s():
+    """Head, control plane, three disks and the NAT gateway beside the workers; the head is never on spot."""
+    profile = compose(["hardware=gcp_n1_t4"]).hardware
+    found = bill(profile, 2, wall_s=3000, provisioning_s=600)
+    assert found is not None and found.billed_s == 3600 and found.provisioning_s == 600
+    assert found.parts == pytest.approx(
+        {
+            "workers": 2 * 0.54,
+            "head": 0.19,
+            "control plane": 0.10,
+            "disks": 3 * 100 * 0.04 / 730,
+            "NAT gateway": 0.005 + 3 * 0.0014,
+        }
+    )
+    assert found.usd == pytest.approx(sum(found.parts.values()))
+    assert found.usd_spot == pytest.approx(found.usd - 2 * (0.54 - 0.2272))
+    assert found.date == "2026-11-21" and "Cloud NAT" in found.source
+
+
+def test_a_minute_is_the_least_that_is_billed_and_a_machine_of_nobody_s_has_no_bill():
+    profile = compose(["hardware=gcp_n1_t4"]).hardware
+    short, minute = (bill(profile, 1, wall_s=seconds) for seconds in (1, 60))
+    assert short is not None and short == minute and short.provisioning_s is None
+    assert bill(compose(["hardware=local"]).hardware, 1, wall_s=60) is None
+    assert bill(compose(["hardware=gcp_g2_standard_4"]).hardware, 1, wall_s=60) is None  # no price was read
+
+
+def test_only_a_run_on_a_cluster_has_a_whole_bill():
+    profile = compose(["hardware=gcp_n1_t4"]).hardware
+    alone = cost(profile, 2, wall_s=3000, time_to_accuracy_s=10)
+    together = cost(profile, 2, wall_s=3000, time_to_accuracy_s=10, clustered=True, provisioning_s=60.0)
+    assert alone is not None and alone.whole is None
+    assert together is not None and together.whole is not None
+    assert together.whole == bill(profile, 2, wall_s=3000, provisioning_s=60.0)
+    assert together.whole.usd > together.wall_usd  # the two bills
+    assert together.goal_usd == alone.goal_usd
+
+
+def test_a_user_s_price_file_stands_above_the_shipped_price(tmp_path, monkeypatch):
+    file = tmp_path / "prices.yaml"
+    monkeypatch.setenv("MLBENCH_PRICES", str(file))
+    with pytest.raises(UserError, match="does not exist"):
+        compose(["hardware=gcp_n1_t4"])
+    file.write_text("gcp_n1_t4: {usd_per_hour: 0.3, usd_per_hour_spot: null, date: 2026-11-22, source: us}\n")
+    with pytest.raises(UserError, match="is not a price file"):  # YAML reads a date where a text is asked for
+        compose(["hardware=gcp_n1_t4"])
+    file.write_text(file.read_text().replace("2026-11-22", "'2026-11-22'"))
+    price = compose(["hardware=gcp_n1_t4"]).hardware.price
+    assert price is not None and (price.usd_per_hour, price.source) == (0.3, "us")
+    assert not compose(["hardware=gcp_n1_t4"]).deviations  # a price changes no measurement
+    shipped = compose(["hardware=aws_m5_xlarge"]).hardware.price
+    assert shipped is not None and shipped.usd_per_hour == 0.192

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from records import nothing_measured, record
 from scripted import experiment
@@ -115,6 +117,22 @@ def test_costs_come_with_both_prices_their_date_and_source():
     assert f"prices of {price.date}: {price.source}" in text
     spot = said(record(HARDWARE, cost=priced() | {"wall_usd_spot": 1.5, "goal_usd_spot": 0.75}))
     assert "spot 1.50 USD, 0.750 USD to the goal" in spot
+
+
+def test_a_run_on_a_cluster_has_two_bills():
+    hardware = experiment(HARDWARE).hardware
+    found = cost.cost(
+        hardware, 2, wall_s=3000.0, time_to_accuracy_s=1800.0, clustered=True, provisioning_s=600.0
+    )
+    assert found is not None and found.whole is not None
+    text = said(record(HARDWARE, cost=vars(found)))
+    assert f"{found.wall_usd:.3f} USD on demand for the whole command" in text
+    assert f"The whole cluster: {found.whole.usd:.2f} USD on demand for 1 h 00 min, 10 min 00 s of" in text
+    assert "head 0.190 USD" in text and "control plane 0.100 USD" in text
+    lines = result_card.short(
+        record(HARDWARE, cost=vars(found)), folder=Path("runs/x"), width=200, tracking_uri="", ascii_only=True
+    )
+    assert any(f"{found.whole.usd:.2f} USD for the whole cluster" in line.plain for line in lines)
 
 
 def test_a_run_that_missed_its_goal_has_no_cost_to_the_goal():

@@ -4,7 +4,9 @@ Nothing here talks to a cluster: equal arguments give equal objects. Field by fi
 ray-operator/apis/ray/v1.
 """
 
+import datetime
 import math
+import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
@@ -39,6 +41,18 @@ def run_name(experiment: Experiment) -> str:
     stamp = "".join(filter(str.isdigit, clock.iso(clock.wall())[2:19]))
     task = "".join(c if c.isalnum() else "-" for c in experiment.task.name.lower())[:12].strip("-")
     return f"mlb-{task}-{experiment.workers}-{stamp}-{secrets.token_hex(2)}"
+
+
+def _submission_time(name: str) -> list[str]:
+    """Return the words that tell the command when its nodes were asked for, by the stamp in the run's name.
+
+    The whole bill of a run begins there (mlbench/experiment/cost.py).
+    """
+    stamp = re.search(r"-(\d{12})-[0-9a-f]{4}$", name)
+    if stamp is None:
+        return []
+    then = datetime.datetime.strptime(stamp[1], "%y%m%d%H%M%S").replace(tzinfo=datetime.UTC)
+    return ["env", f"MLBENCH_SUBMITTED_AT={then.timestamp():.0f}"]
 
 
 def surroundings(experiment: Experiment) -> list[Object]:
@@ -88,7 +102,9 @@ def run_objects(
     config = cluster_config(experiment)
     group = group or name
     spec: Object = {
-        "entrypoint": shlex.join(["python", "-m", "mlbench.run", *pod_words(experiment, overrides, seed)]),
+        "entrypoint": shlex.join(
+            [*_submission_time(name), "python", "-m", "mlbench.run", *pod_words(experiment, overrides, seed)]
+        ),
         "entrypointNumCpus": 0,
         "submissionMode": config.submission_mode,
         "backoffLimit": 0,  # another attempt is another run

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from mlbench.experiment.overhead import overhead
 
 LOCK_WAIT = "30m"  # that a command waits for one that still holds the state, e.g. of a killed `up`
 IMAGES = {True: "AL2023_x86_64_NVIDIA", False: "AL2023_x86_64_STANDARD"}  # by whether nodes have GPUs
-BUSY = ("DependencyViolation", "ResourceInUse", "has dependencies", "currently in use")
 
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
@@ -86,65 +85,102 @@ def create(spec: ClusterSpec) -> list[Step]:
     ]  # fmt: skip
 
 
-def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
-    """Return what exists: what Terraform's state lists, else what carries the cluster's id as a tag.
-
-    Terraform deletes only what it has created. What it had begun to create when it was killed is in no state,
-    and is found by its tag.
-    """
-    found = _kubeconfig(spec, run)
-    if (_folder(spec) / "terraform.tfstate").exists() and (_folder(spec) / ".terraform").exists():
-        listed = _terraform(spec, "", "state", "list").argv
-        if names := kubernetes.answer(run, listed).split():
-            words = ("-auto-approve", f"-lock-timeout={LOCK_WAIT}")
-            destroy = _terraform(spec, "delete everything (about 15 min)", "destroy", *words)
-            return [Resource("terraform state", f"{len(names)} resources", True, destroy), *found]
-    arns = _tagged(spec, run) + _roles(spec, run)
-    found += sorted((_resource(spec, arn) for arn in arns), key=lambda one: ORDER.index(one.kind))
-    return found
-
-
-# Kinds of an ARN in the order in which they can be deleted, and the words that delete one by its id.
-DELETE: dict[str, Callable[[str], tuple[str, ...]]] = {
-    "nodegroup": lambda path: (
-        "eks", "delete-nodegroup", "--cluster-name", path.split("/")[0],
-        "--nodegroup-name", path.split("/")[1],
+# Kinds in the order in which they can be deleted: how to list the ids of those with the tag, and how to
+# delete one. The lists ask EC2 itself, as the tagging API goes on to name what is gone.
+TAGGED = {
+    "NAT gateway": (
+        ("ec2", "describe-nat-gateways", "--query", "NatGateways[].NatGatewayId", "--filter",
+         "Name=state,Values=pending,available,deleting,failed"),
+        ("ec2", "delete-nat-gateway", "--nat-gateway-id"),
     ),
-    "cluster": lambda name: ("eks", "delete-cluster", "--name", name),
-    "natgateway": lambda name: ("ec2", "delete-nat-gateway", "--nat-gateway-id", name),
-    "elastic-ip": lambda name: ("ec2", "release-address", "--allocation-id", name),
-    "subnet": lambda name: ("ec2", "delete-subnet", "--subnet-id", name),
-    "route-table": lambda name: ("ec2", "delete-route-table", "--route-table-id", name),
-    "security-group": lambda name: ("ec2", "delete-security-group", "--group-id", name),
-    "internet-gateway": lambda name: ("ec2", "delete-internet-gateway", "--internet-gateway-id", name),
-    "vpc": lambda name: ("ec2", "delete-vpc", "--vpc-id", name),
-    "role": lambda name: ("iam", "delete-role", "--role-name", name.rpartition("/")[2]),
+    "address": (
+        ("ec2", "describe-addresses", "--query", "Addresses[].AllocationId", "--filters"),
+        ("ec2", "release-address", "--allocation-id"),
+    ),
+    "subnet": (
+        ("ec2", "describe-subnets", "--query", "Subnets[].SubnetId", "--filters"),
+        ("ec2", "delete-subnet", "--subnet-id"),
+    ),
+    "route table": (
+        ("ec2", "describe-route-tables", "--query", "RouteTables[].RouteTableId", "--filters"),
+        ("ec2", "delete-route-table", "--route-table-id"),
+    ),
+    "internet gateway": (
+        ("ec2", "describe-internet-gateways", "--query", "InternetGateways[].InternetGatewayId", "--filters"),
+        ("ec2", "delete-internet-gateway", "--internet-gateway-id"),
+    ),
+    "VPC": (
+        ("ec2", "describe-vpcs", "--query", "Vpcs[].VpcId", "--filters"),
+        ("ec2", "delete-vpc", "--vpc-id"),
+    ),
 }  # fmt: skip
-ORDER = [*DELETE, "other"]
 
 
-def _resource(spec: ClusterSpec, arn: str) -> Resource:
-    kind, _, name = arn.split(":", 5)[5].partition("/")
-    if kind not in DELETE:
-        return Resource("other", arn, True, None)
-    words = ("aws", *DELETE[kind](name), "--region", str(spec.place))
-    return Resource(kind, arn, True, Step(words, f"delete a {kind}", patience=BUSY))
+def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
+    """Return what exists: what carries the cluster's id, and what Terraform's state lists.
+
+    Terraform deletes only what it has created. What it was creating when it was killed is in no state; that
+    is found by its tag, and deleted before the rest.
+    """
+    state = _state(spec, run)
+    with ThreadPoolExecutor() as threads:
+        listed = dict(zip(TAGGED, threads.map(lambda kind: _tagged(spec, run, kind), TAGGED), strict=True))
+        listed |= {"role": threads.submit(_roles, spec, run).result()}
+    found = _cluster(spec, run, state)
+    for kind, names in listed.items():
+        for name in names:
+            if name not in state:
+                words = TAGGED[kind][1] if kind in TAGGED else ("iam", "delete-role", "--role-name")
+                found.append(Resource(kind, name, True, _aws(spec, f"delete the {kind}", *words, name)))
+    if state:
+        words = ("-auto-approve", f"-lock-timeout={LOCK_WAIT}")
+        destroy = _terraform(spec, "delete everything (about 15 min)", "destroy", *words)
+        found.append(Resource("everything in", "Terraform's state", True, destroy))
+    return found + _kubeconfig(spec, run)
 
 
-def _tagged(spec: ClusterSpec, run: Run) -> list[str]:
-    """Return the ARNs of everything in the region that carries the cluster's id."""
-    argv = (
-        "aws", "resourcegroupstaggingapi", "get-resources", "--region", str(spec.place), "--output", "json",
-        "--tag-filters", f"Key=mlbench-id,Values={spec.id}",
-    )  # fmt: skip
-    listed = json.loads(kubernetes.answer(run, argv) or "{}").get("ResourceTagMappingList", [])
-    return [one["ResourceARN"] for one in listed]
+def conflicts(spec: ClusterSpec, run: Run) -> list[Resource]:
+    """Return what would be in the way of a new cluster: EKS's names are the only ones that are taken."""
+    return _cluster(spec, run, "")
+
+
+def _state(spec: ClusterSpec, run: Run) -> str:
+    """Return Terraform's state as JSON text, "" where it holds nothing."""
+    if not (_folder(spec) / ".terraform").exists():
+        return ""
+    shown = kubernetes.answer(run, ("terraform", f"-chdir={_folder(spec)}", "show", "-json"))
+    return shown if json.loads(shown).get("values", {}).get("root_module", {}).get("resources") else ""
+
+
+def _tagged(spec: ClusterSpec, run: Run, kind: str) -> list[str]:
+    """Return the ids of what carries the cluster's id as a tag."""
+    step = _aws(spec, "", *TAGGED[kind][0], f"Name=tag:mlbench-id,Values={spec.id}", "--output", "json")
+    return json.loads(kubernetes.answer(run, step.argv) or "[]") or []
 
 
 def _roles(spec: ClusterSpec, run: Run) -> list[str]:
-    """Return the ARNs of the cluster's IAM roles, which belong to no region; their path has the id."""
-    argv = ("aws", "iam", "list-roles", "--path-prefix", f"/mlbench/{spec.id}/", "--output", "json")
-    return [one["Arn"] for one in json.loads(kubernetes.answer(run, argv) or "{}").get("Roles", [])]
+    """Return the cluster's IAM roles; their path has its id."""
+    words = ("iam", "list-roles", "--path-prefix", f"/mlbench/{spec.id}/", "--output", "json")
+    roles = json.loads(kubernetes.answer(run, _aws(spec, "", *words).argv) or "{}").get("Roles", [])
+    return [one["RoleName"] for one in roles]
+
+
+def _cluster(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
+    """Return the EKS cluster where Terraform's state lacks it; it is ours where it carries the id."""
+    name = f"mlbench-{spec.name}"
+    if f'"{name}"' in state and "aws_eks_cluster" in state:
+        return []
+    words = ("eks", "list-clusters", "--query", "clusters", "--output", "json")
+    if name not in json.loads(kubernetes.answer(run, _aws(spec, "", *words).argv) or "[]"):
+        return []
+    words = ("eks", "describe-cluster", "--name", name, "--query", "cluster.tags", "--output", "json")
+    tags = json.loads(kubernetes.answer(run, _aws(spec, "", *words).argv) or "{}") or {}
+    delete = _aws(spec, "delete the cluster", "eks", "delete-cluster", "--name", name)
+    return [Resource("cluster", name, tags.get("mlbench-id") == spec.id, delete)]
+
+
+def _aws(spec: ClusterSpec, purpose: str, *words: str) -> Step:
+    return Step(("aws", *words, "--region", str(spec.place)), purpose)
 
 
 def _kubeconfig(spec: ClusterSpec, run: Run) -> list[Resource]:

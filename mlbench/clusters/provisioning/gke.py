@@ -6,6 +6,7 @@ the internet could try. Nodes have no public address either; a NAT gateway lets 
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mlbench.clusters.provisioning import kubernetes
@@ -89,35 +90,34 @@ def create(spec: ClusterSpec) -> list[Step]:
 def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     """Return what exists under the cluster's name, in the order in which it can be deleted."""
     name, region = _own(spec), _region(spec)
-    found: list[Resource] = []
-    where = f"--zone={spec.place}"
-    for one in _list(spec, run, "container", "clusters", "list", f"--filter=name={name}"):
-        ours = one.get("resourceLabels", {}).get("mlbench-id") == spec.id
-        delete = _gcloud(
-            spec, "delete the cluster (about 5 min)", "container", "clusters", "delete", name, where,
-            patience=BUSY,
-        )  # fmt: skip
-        found.append(Resource("cluster", name, ours, delete))
+    zone, place = (f"--zone={spec.place}",), (f"--region={region}",)
     # Disks of volumes outlive their cluster; GKE labels them with its name, which is in use only once.
-    words = f"labels.goog-k8s-cluster-name={name}"
-    for one in _list(spec, run, "compute", "disks", "list", f"--filter={words}"):
-        disk = one["name"]
-        delete = _gcloud(spec, "delete a volume", "compute", "disks", "delete", disk, where, patience=BUSY)
-        found.append(Resource("disk", disk, True, delete))
-    place = (f"--region={region}",)
-    for kind, group, at in (
-        ("router", ("routers",), place),
-        ("subnet", ("networks", "subnets"), place),
-        ("network", ("networks",), ()),
-    ):
-        for one in _list(spec, run, "compute", *group, "list", f"--filter=name={name}"):
-            if at and not one.get("region", "").endswith(f"/{region}"):
+    disks = f"labels.goog-k8s-cluster-name={name}"
+    kinds = (
+        ("cluster", ("container", "clusters"), zone, f"name={name}"),
+        ("disk", ("compute", "disks"), zone, disks),
+        ("router", ("compute", "routers"), place, f"name={name}"),
+        ("subnet", ("compute", "networks", "subnets"), place, f"name={name}"),
+        ("network", ("compute", "networks"), (), f"name={name}"),
+    )
+    with ThreadPoolExecutor() as threads:
+        listed = threads.map(lambda kind: _list(spec, run, *kind[1], "list", f"--filter={kind[3]}"), kinds)
+    found: list[Resource] = []
+    for (kind, group, at, _), resources in zip(kinds, listed, strict=True):
+        for one in resources:
+            if at == place and not one.get("region", "").endswith(f"/{region}"):
                 continue
-            delete = _gcloud(
-                spec, f"delete the {kind}", "compute", *group, "delete", name, *at, patience=BUSY
-            )
-            found.append(Resource(kind, name, spec.id in one.get("description", ""), delete))
+            delete = _gcloud(spec, f"delete the {kind}", *group, "delete", one["name"], *at, patience=BUSY)
+            found.append(Resource(kind, one["name"], _ours(spec, kind, one), delete))
     return found
+
+
+def _ours(spec: ClusterSpec, kind: str, one: dict[str, Any]) -> bool:
+    """Return whether a resource carries the id: a cluster as a label, others in their description."""
+    if kind == "disk":
+        return True  # it belongs to the cluster
+    label = one.get("resourceLabels", {}).get("mlbench-id")
+    return label == spec.id or f"mlbench-id={spec.id} " in one.get("description", "")
 
 
 def expired(project: str, run: Run) -> list[dict[str, Any]]:

@@ -1,11 +1,15 @@
 """Make a cluster, delete it, and prove that nothing of it is left."""
 
-import os
+import shlex
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+import psutil
+
+from mlbench.clusters import persistent
 from mlbench.clusters.provisioning import journal
 from mlbench.clusters.provisioning.journal import Journal
 from mlbench.clusters.provisioning.plan import provider
@@ -24,7 +28,9 @@ TOOLS = {  # how to get each command
 }
 RETRY_S = 20.0  # s between two tries of a step that another operation keeps from running
 RETRIES = 90  # tries: 30 min, longer than any cloud takes to create or delete a cluster
-ROUNDS = 3  # times that `down` deletes what it finds; some things can only be seen when others are gone
+ROUNDS = (
+    15  # times that `down` deletes what it finds: what depends on something that is still going has to wait
+)
 
 
 def up(spec: ClusterSpec, report: Report) -> None:
@@ -41,7 +47,8 @@ def up(spec: ClusterSpec, report: Report) -> None:
         prepare = getattr(provider(spec), "prepare", None)
         if prepare:
             prepare(spec)
-        if spec.billed and (found := provider(spec).inventory(spec, run)):
+        conflicts = getattr(provider(spec), "conflicts", provider(spec).inventory)
+        if spec.provider != "existing" and (found := conflicts(spec, run)):
             names = ", ".join(f"{one.kind} {one.name}" for one in found)
             raise UserError(f"there is already {names}, not made by this command", hint="say name=OTHER")
         log.append(state="creating")
@@ -59,6 +66,10 @@ def up(spec: ClusterSpec, report: Report) -> None:
         report(f"failed: {error.message}")
         down(spec.name, report)
         raise UserError(f"{error.message}; what had been made is deleted again", hint=error.hint) from error
+    except KeyboardInterrupt:
+        report("interrupted: what was made is deleted; a second Ctrl-C leaves that to `reap`")
+        down(spec.name, report)
+        raise
 
 
 def down(name: str, report: Report) -> None:
@@ -71,9 +82,12 @@ def down(name: str, report: Report) -> None:
         report(f"{name} is gone since {clock.iso(log.ended or 0)}")
         return
     module = provider(log.spec)
+    _await_survivor(log, report)
     log.append(state="deleting")
     found: list[Resource] = []
-    for _ in range(ROUNDS):
+    for attempt in range(ROUNDS):
+        if attempt > 1:
+            time.sleep(RETRY_S)
         found = module.inventory(log.spec, run)
         foreign = [one for one in found if not one.ours]
         if foreign:
@@ -103,7 +117,8 @@ def reap(report: Report, *, now: float) -> list[str]:
     names = [
         one.spec.name
         for one in journal.journals()
-        if one.state in ("creating", "deleting") or (one.state == "up" and one.spec.expires <= now)
+        if one.state in ("creating", "deleting")
+        or (one.state == "up" and one.spec.billed and one.spec.expires <= now)
     ]
     failed = []
     for name in names:
@@ -123,13 +138,16 @@ def perform(log: Journal, step: Step, *, tolerant: bool = False) -> None:
     """
     log.append(step=list(step.argv), begun=True)
     for attempt in range(RETRIES):
-        done = run(step.argv, environment=step.environment, text=step.input)
+        done = run(
+            step.argv, text=step.input, on_start=lambda pid: log.append(pid=pid, created=_created(pid))
+        )
         again = done.returncode and any(phrase in done.stderr for phrase in step.patience)
         if not again or attempt == RETRIES - 1:
             break
-        time.sleep(float(os.environ.get("MLBENCH_RETRY_S", RETRY_S)))
+        time.sleep(RETRY_S)
     log.append(step=list(step.argv), exit=done.returncode)
-    (log.folder / "output.log").open("a").write(f"$ {' '.join(step.argv)}\n{done.stdout}{done.stderr}\n")
+    with (log.folder / "output.log").open("a") as file:
+        file.write(f"$ {shlex.join(step.argv)}\n{done.stdout}{done.stderr}\n")
     if done.returncode and not tolerant:
         last = format.last_line(done.stderr or done.stdout)
         raise UserError(
@@ -138,20 +156,36 @@ def perform(log: Journal, step: Step, *, tolerant: bool = False) -> None:
 
 
 def run(
-    argv: Sequence[str], *, environment: dict[str, str] | None = None, text: str | None = None
+    argv: Sequence[str], *, text: str | None = None, on_start: Callable[[int], None] = lambda pid: None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command without a shell and return what it printed; one that is missing fails as any other."""
+    pipe = subprocess.PIPE
+    stdin = subprocess.DEVNULL if text is None else pipe
     try:
-        return subprocess.run(
-            list(argv),
-            env={**os.environ, **(environment or {})},
-            input=text,
-            stdin=subprocess.DEVNULL if text is None else None,
-            capture_output=True,
-            text=True,
-        )
+        with subprocess.Popen(list(argv), stdin=stdin, stdout=pipe, stderr=pipe, text=True) as process:
+            on_start(process.pid)
+            output, errors = process.communicate(text)
     except OSError as error:
         return subprocess.CompletedProcess(list(argv), 127, "", f"{argv[0]}: {error.strerror}")
+    return subprocess.CompletedProcess(list(argv), process.returncode, output, errors)
+
+
+def _await_survivor(log: Journal, report: Report) -> None:
+    """Wait for the command that a killed `up` or `down` has left running: it may still create something."""
+    last = next((one for one in reversed(log.events) if "pid" in one or "exit" in one), {})
+    while "pid" in last and _created(last["pid"]) == last["created"]:
+        report(f"waits for a command of the killed one (process {last['pid']})")
+        with suppress(psutil.Error):
+            psutil.Process(last["pid"]).wait()
+
+
+def _created(pid: int) -> float | None:
+    """Return when a process was started, None where it has ended; numbers of processes are used again."""
+    try:
+        process = psutil.Process(pid)
+        return process.create_time() if persistent.lives(process) else None
+    except psutil.Error:
+        return None
 
 
 def _require_tools(steps: Sequence[Step]) -> None:

@@ -90,6 +90,16 @@ def price_lines(spec: ClusterSpec) -> list[str]:
     return lines
 
 
+def run_command(spec: ClusterSpec) -> str:
+    """Return the command of a run on the cluster, with all its workers."""
+    words = ["python", "-m", "mlbench.run", f"workers={spec.workers}", f"hardware={spec.hardware.name}"]
+    words += ["cluster=kuberay", f"cluster.context={provider(spec).context(spec)}"]
+    words += ["backend=nccl"] if spec.hardware.gpus else []
+    words += ["cluster.spot=true"] if spec.spot else []
+    words += ["cluster.autoscaling=true"] if spec.provider == "gke" else []  # its pool begins with no node
+    return shlex.join([*words, "cluster.image=REPOSITORY@sha256:DIGEST"])
+
+
 def usd_at_most(spec: ClusterSpec) -> float:
     """Return what the cluster costs until it expires with all its workers, in USD."""
     return spec.hours * sum(spec.usd_per_hour().values())

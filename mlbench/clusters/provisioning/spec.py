@@ -6,7 +6,7 @@ import math
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Annotated, Literal
@@ -82,7 +82,6 @@ class Step:
     - argv: its words; no shell reads them.
     - purpose: what it does, in a few words.
     - unless: a command that succeeds where the step is not needed; what it finds is not ours to delete.
-    - environment: variables beside this process's.
     - input: what the command reads.
     - patience: phrases of an error after which the step is tried again, as another operation is under way.
     """
@@ -90,7 +89,6 @@ class Step:
     argv: tuple[str, ...]
     purpose: str
     unless: tuple[str, ...] | None = None
-    environment: dict[str, str] = field(default_factory=dict)
     input: str | None = None
     patience: tuple[str, ...] = ()
 

@@ -85,9 +85,8 @@ def cost(name: str) -> str:
     lines.append(f"  at most {format.usd(hours * sum(parts.values()))}: all workers all the time")
     if spec.provider == "gke":
         lines.append(f"  at least {format.usd(hours * sum(idle.values()))}: no worker ever")
-    lines.append(
-        f"  cap {format.usd(spec.max_usd or 0)}, at most {format.usd(spec.hours * sum(parts.values()))}"
-    )
+    whole = format.usd(spec.hours * sum(parts.values()))
+    lines.append(f"  until it expires at most {whole}, cap {format.usd(spec.max_usd or 0)}")
     lines.append(f"list prices, not your bill; not in it: {overhead(spec.provider).lacking}")
     return "\n".join(lines)
 

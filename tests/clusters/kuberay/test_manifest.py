@@ -15,6 +15,7 @@ from mlbench.clusters.kuberay import pods, rayjob, schema
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.identity import key
+from mlbench.launch import execute
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGE = "cluster.image=ghcr.io/example/mlbench@sha256:" + 64 * "0"
@@ -212,3 +213,14 @@ def test_the_command_prints_what_kubectl_takes() -> None:
         one["kind"] for one in [*rayjob.surroundings(experiment), *own]
     ]
     assert printed[-1]["spec"]["rayClusterSpec"] == own[-1]["spec"]["rayClusterSpec"]
+
+
+def test_the_command_is_told_when_its_nodes_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a run's whole bill begins with its submission; 1795327200 is 06:00 UTC of that day."""
+    experiment = compose(CPU)
+    made = rayjob.run_objects(experiment, CPU, name="mlb-logreg-2-261122060000-0a1b", seed=1)[-1]
+    words = shlex.split(made["spec"]["entrypoint"])
+    assert words[:4] == ["env", "MLBENCH_SUBMITTED_AT=1795327200", "python", "-m"]
+    assert execute.submitted() is None
+    monkeypatch.setenv(*words[1].split("="))
+    assert execute.submitted() == 1795327200.0

@@ -190,7 +190,7 @@ resource "aws_eks_node_group" "this" {
 # AWS itself takes all nodes away when the cluster expires, whatever has become of the machine that made it.
 resource "aws_autoscaling_schedule" "expiry" {
   for_each               = local.groups
-  scheduled_action_name  = "mlbench-expires"
+  scheduled_action_name  = "mlbench-expires-${each.key}"
   autoscaling_group_name = aws_eks_node_group.this[each.key].resources[0].autoscaling_groups[0].name
   start_time             = var.expires
   min_size               = 0

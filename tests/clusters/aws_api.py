@@ -1,0 +1,92 @@
+"""An AWS over HTTP for the real Terraform and the real aws command: moto, and EKS's add-ons beside it."""
+
+import io
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import boto3
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+from werkzeug.wrappers import Request, Response
+
+ADDON = re.compile(r"/clusters/([^/]+)/addons(?:/([^/]+))?$")
+
+
+class Aws:
+    """The server on loopback. `on_request` is called after a request with its action, or method and path."""
+
+    def __init__(self) -> None:
+        os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
+        self.addons: dict[tuple[str, str], dict[str, Any]] = {}
+        self.on_request: Callable[[str], None] = lambda action: None
+        self.moto = DomainDispatcherApplication(create_backend_app)
+        self.server = make_server("127.0.0.1", 0, self.application, threaded=True)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.client("sts")  # the first call makes moto load itself
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that make Terraform and aws talk to this server."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "none",
+            "AWS_SECRET_ACCESS_KEY": "none",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self, service: str) -> Any:
+        return boto3.client(
+            service, region_name="us-east-1", endpoint_url=self.url,
+            aws_access_key_id="none", aws_secret_access_key="none",
+        )  # fmt: skip
+
+    def left(self) -> list[str]:
+        """Return what exists of a cluster's kinds, whatever its tags, apart from what every account has."""
+        ec2, eks, iam = self.client("ec2"), self.client("eks"), self.client("iam")
+        names = [one["VpcId"] for one in ec2.describe_vpcs()["Vpcs"] if not one["IsDefault"]]
+        names += [one["SubnetId"] for one in ec2.describe_subnets()["Subnets"] if not one["DefaultForAz"]]
+        names += [
+            one["NatGatewayId"]
+            for one in ec2.describe_nat_gateways()["NatGateways"]
+            if one["State"] != "deleted"
+        ]
+        names += [one["AllocationId"] for one in ec2.describe_addresses()["Addresses"]]
+        names += [one["InternetGatewayId"] for one in ec2.describe_internet_gateways()["InternetGateways"]]
+        names += eks.list_clusters()["clusters"]
+        names += [one["RoleName"] for one in iam.list_roles()["Roles"]]
+        groups = self.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]
+        return names + [one["ScheduledActionName"] for one in groups] + [name for _, name in self.addons]
+
+    def application(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        request = Request(environ)
+        if match := ADDON.search(request.path):
+            return self.addon(request, *match.groups())(environ, start_response)
+        body = request.get_data()
+        environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}  # moto reads it, too
+        action = re.search(rb"Action=(\w+)", body)
+        answer = list(self.moto(environ, start_response))
+        self.on_request(action[1].decode() if action else f"{request.method} {request.path}")
+        return answer
+
+    def addon(self, request: Request, cluster: str, name: str | None) -> Response:
+        if request.method == "POST":
+            values = request.get_json()
+            name = values["addonName"]
+            self.addons[cluster, str(name)] = {**values, "clusterName": cluster, "status": "ACTIVE"}
+        known = self.addons.get((cluster, str(name)))
+        if known is None:
+            headers = {"X-Amzn-ErrorType": "ResourceNotFoundException"}
+            return Response(json.dumps({"message": "No addon"}), status=404, headers=headers)
+        if request.method == "DELETE":
+            del self.addons[cluster, str(name)]
+        arn = f"arn:aws:eks:us-east-1:123456789012:addon/{cluster}/{name}/0"
+        values = {"addon": {**known, "addonArn": arn, "addonVersion": "v1"}}
+        return Response(json.dumps(values), mimetype="application/json")
