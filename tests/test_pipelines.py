@@ -23,7 +23,7 @@ from mlbench.experiment.study import Invocation, Study
 from mlbench.tasks import registry
 
 TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none")
-FLOWS = ("scaling", "backends", "tuning", "suite", "sync")
+FLOWS = ("scaling", "backends", "tuning", "network", "suite", "sync")
 
 
 def plan(output: Path, *words: str, seeds: tuple[int, ...]) -> Study:

@@ -67,6 +67,8 @@ class Point:
     backend: str
     sync: str
     hardware: str
+    network: str  # in words; "host": the machines' own
+    emulated: bool  # whether the network is
     goal: Goal | None
     nodes: int
     reached: int
@@ -209,6 +211,8 @@ def _point(runs: list[Record]) -> Point:
         backend=experiment.backend.name,
         sync=experiment.sync.name,
         hardware=experiment.hardware.name,
+        network=str(experiment.network),
+        emulated=experiment.network.emulated,
         goal=runs[0].goal,
         nodes=nodes(experiment.hardware, runs[0].workers),
         reached=sum(run.status == "goal_reached" for run in runs),

@@ -17,11 +17,12 @@ shares_files = False
 class Config(Cluster):
     """A cluster's fields and this one's own."""
 
+    address: str | None  # HOST:PORT of the Ray's head; None: RAY_ADDRESS, or the Ray that this process is in
     wait_s: NonNegativeFloat  # s for an autoscaler to add nodes; 0: what does not fit is refused at once
 
 
 REACH_S = 5  # s in which a Ray that runs takes a connection; ray.init waits for minutes for one that does not
-HINT = "submit it as a Ray job, set RAY_ADDRESS=HOST:PORT, or say cluster=local"
+HINT = "submit it as a Ray job, say cluster.address=HOST:PORT, or cluster=local"
 ADDRESS = re.compile(r"(?P<host>\[[\da-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5})")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -29,13 +30,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[str]:
     """Yield this node's address; raise UserError if there is no cluster to attach to."""
-    require_address(os.environ.get("RAY_ADDRESS") or "auto")
+    given = getattr(experiment.cluster, "address", None) or os.environ.get("RAY_ADDRESS") or "auto"
+    require_address(given)
     connection.import_trainer()
     import ray
 
     joined = not ray.is_initialized()
     if joined:
-        address = _reachable()
+        address = _reachable(given)
         try:
             ray.init(
                 address=address,
@@ -66,25 +68,25 @@ def require_address(address: str) -> None:
         return
     if "://" in address:
         raise UserError(
-            f"RAY_ADDRESS={address} is an address of Ray Client or of a job server, which no driver can join",
-            hint="submit the command as a Ray job, or set RAY_ADDRESS=HOST:PORT on a node of the cluster",
+            f"{address} is an address of Ray Client or of a job server, which no driver can join",
+            hint="submit the command as a Ray job, or say cluster.address=HOST:PORT on a node of the cluster",
         )
     match = ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match["port"]) < 2**16:
-        raise UserError(f"RAY_ADDRESS={address} is not of the form HOST:PORT", hint=HINT)
+        raise UserError(f"{address} is not of the form HOST:PORT", hint=HINT)
     if match["host"] in LOOPBACK:
         ray_env.stay_on_loopback()
 
 
-def _reachable() -> str:
-    """Return the address that "auto" stands for to Ray, or raise UserError where nobody answers.
+def _reachable(given: str) -> str:
+    """Return the address, or the one that "auto" stands for to Ray; UserError where nobody answers.
 
     What Ray notes of the last cluster that was started here outlives that cluster.
     """
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
     try:
-        address = canonicalize_bootstrap_address_or_die("auto")
+        address = canonicalize_bootstrap_address_or_die(given)
     except ConnectionError as error:
         raise UserError("cluster=attached found no Ray cluster around this process", hint=HINT) from error
     host, _, port = address.rpartition(":")

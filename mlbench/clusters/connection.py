@@ -20,6 +20,7 @@ import psutil
 from mlbench.clusters import processes, ray_env
 from mlbench.experiment import plugins
 from mlbench.experiment.config import Experiment
+from mlbench.experiment.record import EmulatedLinks
 
 WHAT = {"gcs_server": "server of the cluster's state (GCS)", "raylet": "node server (raylet)"}
 IMPORT = "import-trainer"  # name of the thread
@@ -49,6 +50,9 @@ class Connection(WorkerResources):
     host: str
     job_id: str
     node_ids: list[str]
+    label_selector: list[dict[str, str]] | None = None  # of each rank's node; None: any
+    interface: str | None = None  # by which the workers reach each other; None: each finds it
+    links: EmulatedLinks | None = None  # where the hosts are emulated
     servers: tuple[tuple[str, psutil.Process], ...] = ()  # Ray's on this machine, with their names
     gcs: tuple[str, int] | None = None  # where the server of the cluster's state listens, if elsewhere
 
@@ -77,19 +81,39 @@ def shares_files(experiment: Experiment) -> bool:
 
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[Connection]:
-    """Join the cluster and reserve room for the workers; UserError where they do not fit."""
+    """Join the cluster and reserve room for the workers; UserError where they do not fit.
+
+    Where the network is emulated the cluster is one of emulated hosts, which end with the block.
+    """
+    with _reserved(experiment) as reserved:
+        servers, gcs = _servers()
+        yield replace(reserved, servers=servers, gcs=gcs)
+
+
+@contextmanager
+def _reserved(experiment: Experiment) -> Iterator[Connection]:
+    if experiment.network.emulated:
+        from mlbench.clusters.emulation import ray_hosts
+
+        _configure(experiment)
+        with ray_hosts.connect(experiment) as reserved:
+            yield reserved
+        return
     with join(experiment) as host:
         from mlbench.clusters import placement
 
-        servers, gcs = _servers()
-        yield replace(placement.reserve(experiment, host=host), servers=servers, gcs=gcs)
+        yield placement.reserve(experiment, host=host)
+
+
+def _configure(experiment: Experiment) -> None:
+    ray_env.disable_background_work()
+    ray_env.configure_train(timeout_s=experiment.backend.timeout_s)
 
 
 @contextmanager
 def join(experiment: Experiment) -> Iterator[str]:
     """Make this process a driver of the cluster's Ray; yield the address at which workers reach it."""
-    ray_env.disable_background_work()
-    ray_env.configure_train(timeout_s=experiment.backend.timeout_s)
+    _configure(experiment)
     with load(experiment.cluster.name).connect(experiment) as host:
         yield host
 

@@ -66,6 +66,11 @@ def stay_on_loopback() -> None:
     _default(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
 
 
+def allow_addresses() -> None:
+    """Undo `stay_on_loopback`, which a sweep's environment brings to its runs."""
+    os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
+
+
 def require_short_paths() -> None:
     """Raise UserError where Ray's sockets would get paths that Unix does not allow."""
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"

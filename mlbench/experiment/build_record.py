@@ -124,7 +124,8 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         ),
         energy=energy.energy(
             experiment.hardware,
-            [] if restarts else [node.energy_j for node in result.nodes],  # meters begin anew with a restart
+            # Meters begin anew with a restart; emulated hosts would all count their one machine.
+            [] if restarts or experiment.network.emulated else [node.energy_j for node in result.nodes],
             on_gpu=experiment.backend.device == "cuda",
             reached=reached is not None,
             samples=totals["samples"],
@@ -140,6 +141,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         profile=result.profile,
         ray=end.ray,
         submission=submission,
+        links=end.links,
         **totals,
     )
 

@@ -26,6 +26,7 @@ from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.division import Deviation, deviations
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.goal import Direction, Goal
+from mlbench.experiment.network import HOST, Network, faults
 
 GROUPS = overrides.GROUPS
 
@@ -243,6 +244,7 @@ class Experiment(Model):
     cluster: Cluster
     sync: Sync
     division: Division
+    network: Network = HOST
     workers: PositiveInt
     scale: Literal["official", "mini"]
     goal: Literal["official", "light", "none"] | float
@@ -417,6 +419,9 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
     except ValidationError as error:
         problems.append(("", error))
         experiment = None
+    if experiment is not None:
+        cluster, backend = experiment.cluster.name, experiment.backend
+        errors += faults(experiment.network, workers=experiment.workers, cluster=cluster, backend=backend)
     if experiment is not None and isinstance(experiment.task, TrainingConfig):
         task, device = experiment.task, experiment.backend.device
         precision = task.precision or task.RECIPE_PRECISION[device]

@@ -92,6 +92,8 @@ def _of_the_choice(experiment: Experiment, status: str) -> Iterator[str]:
         yield f"scale={experiment.scale}"
     if experiment.division.name != "closed":
         yield f"division={experiment.division.name}"
+    if experiment.network.emulated:
+        yield f"the network is emulated: {experiment.network}"
     if experiment.task.goals is not None:
         if experiment.goal != "official":
             yield f"goal={experiment.goal}"

@@ -173,6 +173,29 @@ class Node(Values):
     energy_j: dict[str, float] = {}  # J by part, first access to data to last validation; none: unreadable
 
 
+class LinkMeasurement(Values):
+    """What was measured between two emulated hosts before the run, and what their profile says."""
+
+    source: int  # numbers of the hosts
+    target: int
+    round_trip_ms: float  # median
+    round_trip_min_ms: float
+    bandwidth_mbit_s: float  # from source to target: one stream's data; with losses, of packets
+    bandwidth_back_mbit_s: float  # from target to source
+    lost_percent: float | None  # of the packets, where the profile has losses
+    expected_round_trip_ms: float
+    expected_bandwidth_mbit_s: float
+    expected_bandwidth_back_mbit_s: float
+
+
+class EmulatedLinks(Values):
+    """How the hosts of a run were emulated."""
+
+    kind: str  # "netem" (by the kernel) or "user space"
+    hosts: int
+    measured: list[LinkMeasurement]
+
+
 class Git(Values):
     """The state of the checkout that mlbench was imported from."""
 
@@ -292,6 +315,7 @@ class RunEnd(Values):
     interference: Interference | None = None  # what else used this machine's CPUs while Ray started
     machine_shared: bool = False  # another run of mlbench measured here at the same time
     ray: RayIds = RayIds()
+    links: EmulatedLinks | None = None  # None: the network is the machines' own
     result: WorkerResult | None = None  # None: the workers returned nothing
 
 
@@ -356,6 +380,7 @@ class Record(Values):
     data_rows: dict[str, int] = {}  # by split
     ray: RayIds
     submission: Submission | None = None  # None: the command ran on the cluster itself
+    links: EmulatedLinks | None = None  # None: the network was the machines' own
     table: list[Row]  # of tasks that measure without training
     profile: Profile | None = None  # None: no profile=N, or too few steps for its warm-up
 

@@ -33,7 +33,7 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
             backend=backend.name,
             timeout_s=backend.timeout_s,
             module=backend.module,
-            interface=backend.interface,
+            interface=connection.interface or backend.interface,
             sockets=backend.sockets if backend.name == "gloo" else None,
             variables=environment(backend),
             log=str((folder / events.NAME).absolute()),
@@ -43,6 +43,7 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
             use_gpu="GPU" in connection.resources,
             resources_per_worker=connection.resources,
             placement_strategy=connection.placement,
+            label_selector=connection.label_selector,
         ),
         run_config=RunConfig(
             name=folder.name,

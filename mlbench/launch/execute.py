@@ -301,6 +301,7 @@ def _measure(
         interference=interference,
         machine_shared=lock is not None and lock.shared,
         ray=RayIds(job_id=joined.job_id, node_ids=joined.node_ids) if joined else RayIds(),
+        links=joined.links if joined else None,
         result=result,
     )
     return end, exception

@@ -12,7 +12,7 @@ from mlbench.experiment.format import counted
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
 
-LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware")  # fields of Point
+LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware", "network")  # fields of Point
 OWN_FILES = ("_file", "_files", "_folder")  # ends of the fields by which a user names data of their own
 LONG = 40  # letters of a value in a label; of a longer one the beginning stands there, and a checksum
 SPLIT = "test"  # what a task that can validate on something else validates on
@@ -76,6 +76,8 @@ class Group:
         goal = f", {self.goal}" if self.goal else ""
         data = " ".join(filter(None, (self.dataset, self.other_data)))
         first = f"{self.task}, {self.scale}{goal}, hardware {', '.join(hardware)}"
+        if any(point.emulated for point in self.points):
+            first += f", emulated network {'; '.join(dict.fromkeys(point.network for point in self.points))}"
         return f"{first}, n = {n} a point, data {data}"
 
 
@@ -90,7 +92,8 @@ def groups(records: Sequence[Record], *, with_disturbed: bool = False) -> list[G
     for curve in scaling_curves(all_points):
         first = curve[0]
         data = compare.data(first)
-        place = (first.task, first.scale, str(first.goal), _other_data(data), repr(data))
+        emulated = "emulated" if first.emulated else ""  # never in one chart with real networks
+        place = (first.task, first.scale, str(first.goal), _other_data(data), repr(data), emulated)
         together.setdefault(place, []).append(curve)
     return [_group(some, compared) for _, some in sorted(together.items())]
 

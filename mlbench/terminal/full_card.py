@@ -38,6 +38,7 @@ def rows(record: Record) -> Rows:
         ("best in budget", _best_in_budget(record)),
         *_facts(record),
         *profile(record),
+        *network(record),
         ("data", _data(record)),
         ("cost", _cost(record)),
         ("transport", _transport(record)),
@@ -72,6 +73,23 @@ def profile(record: Record) -> Rows:
     return rows
 
 
+def network(record: Record) -> Rows:
+    """Return how hosts were emulated, and what was measured of each link before the run."""
+    links = record.links
+    if links is None:
+        return []
+    rows = [("network", f"{format.counted(links.hosts, 'emulated host')}, links by {links.kind}")]
+    for one in links.measured:
+        text = (
+            f"round trip {one.round_trip_ms:.3g} ms (profile {one.expected_round_trip_ms:g}), "
+            f"{one.bandwidth_mbit_s:.4g} Mbit/s there ({one.expected_bandwidth_mbit_s:g}), "
+            f"{one.bandwidth_back_mbit_s:.4g} Mbit/s back ({one.expected_bandwidth_back_mbit_s:g})"
+        )
+        lost = "" if one.lost_percent is None else f", {one.lost_percent:.2g} % of packets lost"
+        rows.append((f"hosts {one.source} and {one.target}", text + lost))
+    return rows
+
+
 def _what(record: Record) -> str:
     experiment = record.experiment
     threads = {node.threads_per_worker for node in record.nodes if node.threads_per_worker is not None}
@@ -79,7 +97,7 @@ def _what(record: Record) -> str:
     return (
         f"{experiment.task.name}, scale={experiment.scale}, recipe={experiment.task.recipe}, "
         f"division={experiment.division.name}, {format.counted(record.workers, 'worker')}{each}, "
-        f"{experiment.backend.name}, hardware={experiment.hardware.name}, "
+        f"{experiment.backend.name}, hardware={experiment.hardware.name}, network={experiment.network}, "
         f"cluster={experiment.cluster.name}, seed={record.seed}"
     )
 

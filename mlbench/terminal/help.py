@@ -15,6 +15,7 @@ GROUPS = {
     "backend": "how tensors travel between workers",
     "cluster": "where Ray runs",
     "sync": "how gradients are combined",
+    "network": "the link between workers, of the machines or emulated",
     "division": "what may differ from the task's reference",
 }
 

@@ -152,7 +152,8 @@ def _progress(record: Record) -> str:
 def _where(record: Record) -> str:
     experiment = record.experiment
     workers = format.counted(record.workers, "worker")
-    return f"{workers}, {experiment.backend.name}, {experiment.hardware.name}, seed={record.seed}"
+    network = f"emulated {experiment.network}, " if experiment.network.emulated else ""
+    return f"{workers}, {experiment.backend.name}, {experiment.hardware.name}, {network}seed={record.seed}"
 
 
 def _time(record: Record, width: int) -> str:

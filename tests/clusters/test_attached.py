@@ -3,6 +3,7 @@
 import pytest
 
 from mlbench.clusters import attached
+from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 
 
@@ -29,3 +30,10 @@ def test_an_address_that_no_driver_can_join_is_refused(address: str, sentence: s
 def test_an_address_of_a_server_is_taken(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "1")
     attached.require_address(address)
+
+
+def test_an_address_at_which_nobody_answers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "1")
+    experiment = compose(["cluster=attached", "cluster.address=127.0.0.1:1"])
+    with pytest.raises(UserError, match="found no Ray"), attached.connect(experiment):
+        pass

@@ -1,0 +1,90 @@
+"""Network namespaces without names: they live as long as a process or an open file is in them.
+
+So whatever ends the process that made them, also kill -9, the kernel removes them with all their interfaces.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mlbench.experiment.errors import UserError
+
+CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000  # linux/sched.h
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A network of its own, and a host name of its own; `net` and `uts` are open files of this process."""
+
+    hostname: str
+    net: int
+    uts: int
+
+    @property
+    def path(self) -> str:
+        """Where `ip link set ... netns PATH` finds it."""
+        return f"/proc/{os.getpid()}/fd/{self.net}"
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Make this thread's network the namespace's while the block runs; sockets made there stay in it."""
+        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _call("setns", self.net, CLONE_NEWNET)
+            try:
+                yield
+            finally:
+                _call("setns", before, CLONE_NEWNET)
+        finally:
+            os.close(before)
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return the command that runs `words` in the namespace; it ends when the thread that starts it does.
+
+        util-linux: setpriv(1), nsenter(1); both become the command, so that its process id is the child's.
+        """
+        uts = f"/proc/{os.getpid()}/fd/{self.uts}"
+        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", f"--uts={uts}", *words]
+
+    def close(self) -> None:
+        """Let go of the namespace."""
+        os.close(self.net)
+        os.close(self.uts)
+
+
+def create(hostname: str) -> Namespace:
+    """Make a namespace; raise UserError where this process may not.
+
+    In a thread of its own, as a namespace is a thread's: this one stays where it is.
+    """
+    made: list[Namespace] = []
+    errors: list[OSError] = []
+
+    def make() -> None:
+        try:
+            _call("unshare", CLONE_NEWNET | CLONE_NEWUTS)
+            _call("sethostname", hostname.encode(), len(hostname))
+            net, uts = (os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts"))
+            made.append(Namespace(hostname, net, uts))
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=make, name="namespace")
+    thread.start()
+    thread.join()
+    if errors:
+        raise UserError(
+            f"network= emulates hosts, for which this process lacks a right: {errors[0].strerror}",
+            hint="run it as root (CAP_SYS_ADMIN and CAP_NET_ADMIN), or leave network= out",
+        ) from errors[0]
+    return made[0]
+
+
+def _call(name: str, *values: int | bytes) -> None:
+    if getattr(_libc, name)(*values) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)

@@ -1,0 +1,79 @@
+"""What emulated hosts could leave behind: processes and control groups, each with its owner's name.
+
+Networks vanish with the last process in them (namespace.py). The owner is the process that made the hosts,
+by its id and its time of creation; what has a living owner is never touched.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from mlbench.clusters import persistent
+
+MARK = "MLBENCH_EMULATION"  # environment variable of all processes on emulated hosts
+PREFIX = "mlbench-"  # of control groups
+
+
+def owner() -> str:
+    """Return this process's name as an owner."""
+    return f"{os.getpid()}-{int(psutil.Process().create_time() * 100)}"
+
+
+def environment() -> Mapping[str, str]:
+    """Return the variables that mark a process as this one's."""
+    return {MARK: owner()}
+
+
+def processes(name: str | None = None) -> list[tuple[str, psutil.Process]]:
+    """Return (owner, process) of all emulated hosts; of one owner if it is given."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            mark = process.environ().get(MARK)
+            if mark and name in (None, mark):
+                found.append((mark, process))
+    return found
+
+
+def end(name: str, *, but: int | None = None) -> None:
+    """End what an owner has on emulated hosts, `but` one process, and remove its control groups."""
+    found = {process for _, process in processes(name) if process.pid != but}
+    for process in found:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    persistent.end(found)  # waits for them
+    for group in _groups():
+        if group.name == PREFIX + name:
+            for folder in (*(path for path in group.iterdir() if path.is_dir()), group):
+                with suppress(OSError):  # the next one to reap does it
+                    folder.rmdir()
+
+
+def reap() -> list[str]:
+    """End what owners that have died left behind; return their names."""
+    names = {name for name, _ in processes()} | {group.name.removeprefix(PREFIX) for group in _groups()}
+    dead = sorted(name for name in names if not _lives(name))
+    for name in dead:
+        end(name)
+    return dead
+
+
+def _lives(name: str) -> bool:
+    """Return whether the owner runs; a name that is none of ours counts as alive."""
+    pid, _, created = name.partition("-")
+    if not (pid.isdigit() and created.isdigit()):
+        return True
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(int(pid))
+        return persistent.lives(process) and int(process.create_time() * 100) == int(created)
+    return False
+
+
+def _groups() -> Iterator[Path]:
+    from mlbench.clusters.emulation.cpu_share import controller
+
+    root = controller()
+    yield from (path for path in (root.glob(f"{PREFIX}*") if root else ()) if path.is_dir())

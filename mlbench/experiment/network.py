@@ -1,0 +1,111 @@
+"""The network between the workers: the machines' own, or the links of emulated hosts on this machine."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(gt=0)]
+
+
+class Network(BaseModel):
+    """What a link between two hosts is like; `bandwidth_mbit_s` None emulates nothing.
+
+    A bandwidth is that of each direction and counts IP packets with their headers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: str
+    hosts: Count | None  # emulated hosts; None: one a worker
+    bandwidth_mbit_s: Positive | None  # from a host into the network
+    bandwidth_down_mbit_s: Positive | None  # from the network into a host; None: the same
+    delay_ms: NonNegative  # one way, from host to host
+    jitter_ms: NonNegative  # most by which a delay is shorter or longer
+    loss_percent: Annotated[float, Field(ge=0, lt=100)]  # of the packets
+    queue_ms: Positive  # most that a packet waits for a cable before it is dropped
+    cpus: Positive | None  # CPUs of a host; None: all hosts share this machine's
+    racks: Count  # switches that the hosts are dealt out to; 1: all hosts on one
+    rack_bandwidth_mbit_s: Positive | None  # of the cable between a rack and the others; None: a host's
+    rack_delay_ms: NonNegative  # in addition, between hosts of two racks
+    slow_rank: Annotated[int, Field(ge=0)] | None  # the rank whose host is slower than the others
+    slow_bandwidth_mbit_s: Positive | None  # of its link
+    slow_cpus: Positive | None  # of its host
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the workers run on emulated hosts."""
+        return self.bandwidth_mbit_s is not None
+
+    def __str__(self) -> str:
+        if self.bandwidth_mbit_s is None:
+            return self.name
+        parts = [f"{_rate(self.bandwidth_mbit_s)} and {self.delay_ms:g} ms"]
+        if self.bandwidth_down_mbit_s not in (None, self.bandwidth_mbit_s):
+            parts.append(f"{_rate(self.bandwidth_down_mbit_s)} down")
+        parts += [f"jitter {self.jitter_ms:g} ms"] if self.jitter_ms else []
+        parts += [f"loss {self.loss_percent:g} %"] if self.loss_percent else []
+        parts += [f"{self.cpus:g} CPUs a host"] if self.cpus else []
+        if self.racks > 1:
+            parts.append(
+                f"{self.racks} racks at {_rate(self.rack_bandwidth_mbit_s or self.bandwidth_mbit_s)}"
+            )
+        if self.slow_rank is not None:
+            slow = [_rate(self.slow_bandwidth_mbit_s)] if self.slow_bandwidth_mbit_s else []
+            slow += [f"{self.slow_cpus:g} CPUs"] if self.slow_cpus else []
+            parts.append(f"rank {self.slow_rank} at {' and '.join(slow)}")
+        return ", ".join(parts)
+
+
+def faults(network: Network, *, workers: int, cluster: str, backend: Any) -> Iterator[str]:
+    """Yield a sentence for everything that the values of one experiment say about hosts that cannot be."""
+    if not network.emulated:
+        plain, values = HOST.model_dump(), network.model_dump(exclude={"name", "queue_ms"})
+        idle = [name for name, value in values.items() if value != plain[name]]
+        if idle:
+            name = f"network.{idle[0]}"
+            yield f"{name}: network={network.name} emulates nothing; choose e.g. network=1gbit_1ms with it"
+        return
+    if cluster != "local":
+        yield f"network={network.name} emulates hosts on this machine, so it goes with cluster=local alone"
+    if backend.device != "cpu":
+        yield f"network={network.name}: emulated hosts have no GPUs, choose backend=gloo"
+    if backend.interface is not None:
+        yield f"backend.interface={backend.interface}: network={network.name} has an interface of its own"
+    hosts = network.hosts or workers
+    if hosts < 2 or workers % hosts:
+        yield f"network.hosts={hosts}: workers={workers} cannot be dealt out evenly to two hosts or more"
+    if network.racks > hosts:
+        yield f"network.racks={network.racks}: there are {hosts} hosts"
+    if network.jitter_ms > network.delay_ms:
+        yield f"network.jitter_ms={network.jitter_ms:g} is above network.delay_ms={network.delay_ms:g}"
+    slower = network.slow_bandwidth_mbit_s is not None or network.slow_cpus is not None
+    if (network.slow_rank is not None) != slower:
+        yield "network.slow_rank= goes with network.slow_bandwidth_mbit_s=, network.slow_cpus=, or both"
+    if network.slow_rank is not None and network.slow_rank >= workers:
+        yield f"network.slow_rank={network.slow_rank}: there are {workers} ranks"
+
+
+def _rate(mbit_s: float) -> str:
+    return f"{mbit_s / 1000:g} Gbit/s" if mbit_s >= 1000 else f"{mbit_s:g} Mbit/s"
+
+
+HOST = Network(  # of records from before there were emulated networks; as conf/network/host.yaml
+    name="host",
+    hosts=None,
+    bandwidth_mbit_s=None,
+    bandwidth_down_mbit_s=None,
+    delay_ms=0,
+    jitter_ms=0,
+    loss_percent=0,
+    queue_ms=100,
+    cpus=None,
+    racks=1,
+    rack_bandwidth_mbit_s=None,
+    rack_delay_ms=0,
+    slow_rank=None,
+    slow_bandwidth_mbit_s=None,
+    slow_cpus=None,
+)

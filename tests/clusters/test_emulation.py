@@ -1,0 +1,318 @@
+"""Emulated hosts and their links, measured with plain sockets that know nothing of mlbench's own probe."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import until
+from conftest import ROOT
+
+from mlbench.clusters.emulation import cpu_share, kernel, link, links, namespace, reaper
+from mlbench.clusters.emulation.links import Links, emulated
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.network import Network
+
+SO_RCVBUFFORCE = 33  # asm-generic/socket.h
+MBIT = 1e6 / 8  # bytes
+TCP_SHARE = 1448 / 1500  # of a full packet that is data: IPv4, TCP and its time stamps take 52 bytes
+
+
+def network(*words: str, workers: int = 2) -> Network:
+    return compose(
+        ["network=1gbit_1ms", f"workers={workers}", *(f"network.{word}" for word in words)]
+    ).network
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _root() -> None:
+    try:
+        links.require(network(), 2)
+    except UserError as error:
+        pytest.skip(f"hosts cannot be emulated here: {error}")
+
+
+@contextmanager
+def hosts(*words: str, workers: int = 2) -> Iterator[Links]:
+    with emulated(network(*words, workers=workers), workers, in_kernel=False) as made:
+        yield made
+
+
+def rate(made: Links, source: int, target: int, *, bytes_: float) -> float:
+    """Return the rate of one TCP stream in bytes/s, from the first third to the end."""
+    with made.hosts[target].entered():
+        server = socket.create_server((made.addresses[target], 0))
+    with made.hosts[source].entered():
+        near = socket.create_connection(server.getsockname())
+    far, _ = server.accept()
+    thread = threading.Thread(target=lambda: near.sendall(bytes(int(bytes_))))
+    thread.start()
+    times, counts = [], [0]
+    while counts[-1] < int(bytes_):
+        counts.append(counts[-1] + len(far.recv(2**16)))
+        times.append(time.monotonic())
+    thread.join()
+    for one in (near, far, server):
+        one.close()
+    first = next(i for i, count in enumerate(counts[1:]) if count > bytes_ / 3)
+    return (counts[-1] - counts[first + 1]) / (times[-1] - times[first])
+
+
+def connect_s(made: Links, source: int, target: int) -> float:
+    """Return the shortest time of a TCP connection, which is one round trip."""
+    with made.hosts[target].entered():
+        server = socket.create_server((made.addresses[target], 0))
+    times = []
+    for _ in range(7):
+        with made.hosts[source].entered():
+            begin = time.monotonic()
+            socket.create_connection(server.getsockname()).close()
+            times.append(time.monotonic() - begin)
+    server.close()
+    return min(times)
+
+
+def test_bandwidth_and_delay_are_those_of_the_profile_in_each_direction() -> None:
+    with hosts("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5") as made:
+        # Either way passes one cable up, at 80, and one down, at 40.
+        assert rate(made, 0, 1, bytes_=3e6) == pytest.approx(40 * MBIT * TCP_SHARE, rel=0.1)
+        assert rate(made, 1, 0, bytes_=3e6) == pytest.approx(40 * MBIT * TCP_SHARE, rel=0.1)
+        assert connect_s(made, 0, 1) == pytest.approx(10e-3, rel=0.2)
+    with hosts("bandwidth_mbit_s=30", "bandwidth_down_mbit_s=60", "delay_ms=20") as made:
+        assert rate(made, 0, 1, bytes_=3e6) == pytest.approx(30 * MBIT * TCP_SHARE, rel=0.1)
+        assert connect_s(made, 0, 1) == pytest.approx(40e-3, rel=0.1)
+
+
+def test_a_gigabit_link_carries_a_gigabit() -> None:
+    with hosts() as made:
+        best = max(rate(made, 0, 1, bytes_=60e6) for _ in range(3))
+        assert best == pytest.approx(1000 * MBIT * TCP_SHARE, rel=0.1)
+        assert made.probe(0, 1).round_trip_min_ms == pytest.approx(2.0, rel=0.25)
+
+
+def test_packets_are_lost_at_the_rate_of_the_profile() -> None:
+    packets, share = 4000, 0.05
+    with hosts(f"loss_percent={100 * share}", "bandwidth_mbit_s=100") as made:
+        with made.hosts[1].entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as far:
+            far.bind((made.addresses[1], 0))
+            far.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 2**25)
+            far.settimeout(1)
+            with made.hosts[0].entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near:
+                for number in range(packets):
+                    near.sendto(b"%d" % number, far.getsockname())
+                    if number % 50 == 0:
+                        time.sleep(1e-3)  # or the device's own queue overflows
+            seen = []
+            with pytest.raises(TimeoutError):
+                while True:
+                    seen.append(int(far.recv(99)))
+        assert seen == sorted(set(seen)), "packets were repeated or reordered"
+        deviation = (share * (1 - share) / packets) ** 0.5
+        assert 1 - len(seen) / packets == pytest.approx(share, abs=5 * deviation)
+    assert made.counts["lost"] >= packets - len(seen) and made.counts["dropped"] == 0
+
+
+def test_hosts_of_a_rack_share_its_cable_and_one_host_shares_its_own() -> None:
+    words = ("bandwidth_mbit_s=100", "racks=2", "rack_bandwidth_mbit_s=60", "rack_delay_ms=10")
+    with hosts(*words, workers=4) as made:
+        assert connect_s(made, 0, 1) == pytest.approx(2e-3, rel=0.5), "within a rack"
+        assert connect_s(made, 0, 2) == pytest.approx(22e-3, rel=0.1), "between racks"
+        assert together(made, (0, 2), (1, 3)) == pytest.approx(60 * MBIT * TCP_SHARE, rel=0.15)
+        assert together(made, (0, 1), (3, 1)) == pytest.approx(100 * MBIT * TCP_SHARE, rel=0.15), "incast"
+
+
+def together(made: Links, *pairs: tuple[int, int]) -> float:
+    """Return the rate of several streams at once, bytes/s, while all of them run."""
+    rates: list[list[float]] = [[] for _ in pairs]
+
+    def run(index: int) -> None:
+        rates[index].append(rate(made, *pairs[index], bytes_=5e6))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(pairs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(rate for (rate,) in rates)
+
+
+def test_the_slow_rank_has_the_slow_link() -> None:
+    with hosts("slow_rank=1", "slow_bandwidth_mbit_s=20", "bandwidth_mbit_s=200", workers=3) as made:
+        assert rate(made, 0, 2, bytes_=10e6) == pytest.approx(200 * MBIT * TCP_SHARE, rel=0.1)
+        assert rate(made, 0, 1, bytes_=1e6) == pytest.approx(20 * MBIT * TCP_SHARE, rel=0.1)
+
+
+def test_a_link_that_this_machine_cannot_carry_is_refused() -> None:
+    with (
+        hosts("bandwidth_mbit_s=1e6") as made,
+        pytest.raises(
+            UserError, match=r"between hosts 0 and 1 .*the bandwidth is .* Mbit/s instead of 1e\+06"
+        ),
+    ):
+        made.measure()
+
+
+def test_hosts_are_apart_from_each_other_and_from_the_machine() -> None:
+    with hosts() as made:
+        names = [
+            subprocess.run(
+                host.command(["hostname"]), capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for host in made.hosts
+        ]
+        assert names == ["emulated0", "emulated1"]
+        with made.hosts[0].entered(), socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with made.hosts[1].entered(), pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+        assert not {"control", "link"} & psutil.net_if_addrs().keys()
+
+
+@pytest.mark.parametrize(
+    ("gso_type", "gso_size", "data", "wire"),
+    [
+        (0, 0, 1000, 1000),
+        (1, 1448, 52 + 1448, 1500),
+        (1, 1448, 52 + 3 * 1448, 4500),
+        (1, 1448, 52 + 1449, 1553),
+    ],
+)
+def test_a_large_packet_counts_the_headers_of_its_segments(
+    gso_type: int, gso_size: int, data: int, wire: int
+) -> None:
+    header = bytes([0, gso_type, 0, 0]) + gso_size.to_bytes(2, "little") + bytes(4)
+    assert link.wire_bytes(header + bytes(data)) == wire
+
+
+def test_equal_cables_in_a_row_add_no_time_and_a_full_queue_drops() -> None:
+    first, second, slow = link.Cable(1000, 1.0), link.Cable(1000, 1.0), link.Cable(100, 1.0)
+    assert first.end(0.0, 100, 0.0) == pytest.approx(0.1)
+    assert second.end(0.1, 100, 0.1) == pytest.approx(0.1)
+    assert slow.end(0.1, 100, 0.1) == pytest.approx(1.0)
+    assert slow.end(0.2, 100, 0.1) == pytest.approx(2.0)
+    assert slow.end(0.3, 100, 0.1) is None
+
+
+def test_nothing_is_left_behind() -> None:
+    def state() -> tuple[set[str], list[psutil.Process], list[Path], int]:
+        groups = list((cpu_share.controller() or Path("/nowhere")).glob(f"{reaper.PREFIX}{reaper.owner()}"))
+        own = [process for _, process in reaper.processes(reaper.owner())]
+        return set(psutil.net_if_addrs()), own, groups, len(os.listdir("/proc/self/fd"))
+
+    with hosts():
+        pass  # what Python opens once
+    before = state()
+    with hosts("racks=2", workers=4) as made:
+        words = cpu_share.limited(["sleep", "600"], host=1, cpus=0.5)
+        process = subprocess.Popen(made.hosts[1].command(words), env={**os.environ, **reaper.environment()})
+        assert len(reaper.processes(reaper.owner())) == 3, "links, probe and sleeper"
+        assert len(state()[2]) == 1
+        reaper.end(reaper.owner())
+        assert process.wait() == -signal.SIGKILL
+    assert state() == before
+
+
+OWNER = """
+import os, subprocess, sys, time
+from mlbench.clusters.emulation import cpu_share, links, reaper
+from mlbench.experiment.config import compose
+network = compose(["network=1gbit_1ms"]).network
+with links.emulated(network, 2) as made:
+    words = cpu_share.limited(["sh", "-c", "setsid sleep 600 & sleep 600"], host=1, cpus=0.5)
+    subprocess.Popen(made.hosts[1].command(words), env={**os.environ, **reaper.environment()})
+    print(reaper.owner(), flush=True)
+    time.sleep(600)
+"""
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_what_kill_9_leaves_is_found_and_what_lives_is_left_alone() -> None:
+    def start() -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    killed, dead = start()
+    living, alive = start()
+    until(lambda: {"sleep"} <= {process.name() for _, process in reaper.processes(dead)})
+    assert dead not in reaper.reap()
+    kill(killed)
+    # The kernel ends the links and the first process of each host; what that one had started is the reaper's.
+    until(lambda: not {"python", "sh"} & {process.name() for _, process in reaper.processes(dead)})
+    assert {process.name() for _, process in reaper.processes(dead)} == {"sleep"}
+    assert dead in reaper.reap()
+    assert not list(reaper.processes(dead))
+    root = cpu_share.controller()
+    assert root is not None and not (root / f"{reaper.PREFIX}{dead}").exists()
+    assert (root / f"{reaper.PREFIX}{alive}").exists() and list(reaper.processes(alive))
+    kill(living)
+    assert reaper.reap() == [alive]
+
+
+ALL_REDUCE = ROOT / "tests" / "clusters" / "all_reduce.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mbit_s", "delay_ms", "steps"), [(1000, 1, 12), (100, 5, 4)])
+def test_a_step_takes_as_long_as_compute_and_the_theory_of_its_all_reduce(
+    mbit_s: int, delay_ms: int, steps: int
+) -> None:
+    with hosts(f"bandwidth_mbit_s={mbit_s}", f"delay_ms={delay_ms}") as made:
+        processes = [
+            subprocess.Popen(
+                host.command([sys.executable, str(ALL_REDUCE), made.addresses[0], str(rank), str(steps)]),
+                env={**os.environ, "GLOO_SOCKET_IFNAME": links.INTERFACE, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank, host in enumerate(made.hosts)
+        ]
+        lines = [process.communicate(timeout=240)[0].splitlines() for process in processes]
+        assert [process.returncode for process in processes] == [0, 0]
+    bytes_ = int(lines[0][0])
+    assert bytes_ == pytest.approx(25e6, rel=0.02)
+    # Two ranks in a ring: each sends half of the gradients twice, and waits for the first byte of either.
+    theory_s = 2 * (bytes_ / 2) / (mbit_s * MBIT * TCP_SHARE) + 2 * delay_ms / 1e3
+    computes, steps_s = zip(*(map(float, line.split()) for line in lines[0][1:]), strict=True)
+    # The quickest of either: what else a busy machine does only makes them longer.
+    assert min(steps_s) == pytest.approx(min(computes) + theory_s, rel=0.25), (computes, steps_s)
+
+
+def test_links_by_the_kernel_carry_the_same() -> None:
+    place = namespace.create("probe")
+    try:
+        if not kernel.has_netem(place):
+            pytest.skip("this kernel has no netem (tc: Specified qdisc kind is unknown)")
+    finally:
+        place.close()
+    asked: Callable[..., Network] = network
+    with emulated(
+        asked("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5"), 2, in_kernel=True
+    ) as made:
+        assert made.kind == "netem"
+        assert rate(made, 0, 1, bytes_=3e6) == pytest.approx(40 * MBIT * TCP_SHARE, rel=0.1)
+        assert connect_s(made, 0, 1) == pytest.approx(10e-3, rel=0.2)
+
+
+def test_a_missing_program_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for tool in ("nsenter", "setpriv"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"network=1gbit_1ms needs the program ip \(install iproute2\)"):
+        links.require(network(), 2)
