@@ -8,7 +8,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "clusters" / "kuberay")]
 
-import test_manifest as cases  # noqa: E402
+import test_manifest as cases  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 for name, words in {"cpu": cases.CPU, "gpu": cases.GPU, "sidecar": cases.SIDECAR}.items():
     (cases.GOLDEN / f"{name}.yaml").write_text(yaml.safe_dump_all(cases.objects(words), sort_keys=False))

@@ -86,7 +86,7 @@ def test_a_run_that_begins_is_not_concluded_by_somebody_else(tmp_path: Path) -> 
 def test_the_same_seed_in_the_same_millisecond_makes_runs_of_their_own(tmp_path: Path) -> None:
     experiment = config.compose(["task=logreg", f"output_root={tmp_path}"])
     with ThreadPoolExecutor(8) as pool:
-        folders = list(pool.map(lambda _: execute._folder(experiment, 7, 1.7e9), range(8)))
+        folders = list(pool.map(lambda _: execute.new_folder(experiment, 7, 1.7e9), range(8)))
     assert len(set(folders)) == 8 and all(folder.is_dir() for folder in folders)
     assert all(folder.name.endswith("-7") for folder in folders), "a seed's runs are found by this"
 
