@@ -12,6 +12,9 @@ from conftest import ROOT
 PAGES = ("README", "docs/tutorial", "docs/howto")
 INSTALLS = ("python3 -m venv", ". .venv", "pip install")  # .ci/run executes these
 SUITE = "python -m pytest"  # this suite
+TOO_BUSY = (
+    "a prediction needs runs at 2 or more worker counts"  # whose runs noise left out, on a busy machine
+)
 
 
 @pytest.mark.ray
@@ -30,8 +33,10 @@ def test_every_command_runs(tmp_path: Path, kept_ray: dict[str, str]) -> None:
         ended = subprocess.run(
             [sys.executable, *words[1:]], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
         )
-        assert ended.returncode == 0, (line, ended.stdout[-2000:], ended.stderr[-2000:])
+        refused = "mlbench.predict" in line and TOO_BUSY in ended.stderr
+        assert ended.returncode == (2 if refused else 0), (line, ended.stdout[-2000:], ended.stderr[-2000:])
         done[line] = ended.stdout
     assert "GOAL REACHED" in done["python -m mlbench.run task=logreg"]
-    assert any("Fastest to" in text or "No point" in text for text in done.values())
+    answers = ("Fastest to", "No point reached", "left out")  # the last two on a busy machine
+    assert any(one in text for one in answers for text in done.values())
     assert (tmp_path / "tutorial-report" / "report.html").exists()
