@@ -14,7 +14,7 @@ SOURCES = sorted((ROOT / "mlbench").rglob("*.py"))
 CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "process_time", "now", "utcnow"}
 COMMANDS = {"run", "sweep", "data", "results", "cluster", "predict"}
 # Beside the commands: how each of them ends, what a run waits for, and answers in a notebook.
-PRINTING = COMMANDS | {"mlbench", "args", "execute", "notebook"}
+PRINTING = COMMANDS | {"mlbench", "args", "execute", "submitted", "ui", "notebook"}
 
 
 def tool(*command: str) -> None:
@@ -110,5 +110,15 @@ def test_every_direct_dependency_is_imported_and_pinned() -> None:
     modules = {"hydra-core": "hydra", "scikit-learn": "sklearn", "nvidia-ml-py": "pynvml"}
     modules |= {"PyYAML": "yaml", "pillow": "PIL", "Jinja2": "jinja2", "pytest-xdist": "xdist"}
     modules |= {"vl-convert-python": "vl_convert", "mlperf-logging": "mlperf_logging"}
-    tools = {"ruff", "basedpyright", "import-linter", "ipykernel"}
+    modules |= {"common-expression-language": "cel"}
+    tools = {
+        "ruff",
+        "basedpyright",
+        "import-linter",
+        "ipykernel",
+        "sphinx",
+        "myst-parser",
+        "sphinx-book-theme",
+    }
+    tools |= {"axe-core-python", "mlcroissant", "mpich"}  # found by name
     assert {n for n in names - tools if modules.get(n, n) not in imported} == set()

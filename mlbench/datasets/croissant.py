@@ -45,7 +45,7 @@ def describe(manifest: Mapping[str, Any], schemas: Mapping[str, pa.Schema]) -> d
     return {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
-        "name": manifest["name"],
+        "name": str(manifest.get("name", "data set")),
         "description": f"{source}; as prepared by mlbench {manifest['mlbench']}: {rows}.",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
         "license": str(manifest.get("licence", "")),

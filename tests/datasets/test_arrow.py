@@ -191,7 +191,9 @@ def test_the_manifest_says_where_the_data_come_from_and_nothing_of_when_or_where
             "test": manifest["splits"]["test"],
         },
     }
-    assert sorted(path.name for path in one.iterdir()) == ["manifest.json", "test.arrow", "train.arrow"]
+    assert {path.name for path in one.iterdir()} == {
+        "croissant.json", "manifest.json", "test.arrow", "train.arrow",
+    }  # fmt: skip
 
 
 def test_the_short_hash_tells_data_apart_but_not_versions_of_mlbench(tmp_path, monkeypatch):

@@ -30,7 +30,8 @@ def resolved() -> dict[str, dict[str, Any]]:
                 found[f"{task} {recipe} {scale}"] = flatten(plain["task"])
     for group in ("sync", "division"):
         for choice in choices(group):
-            found[f"{group} {choice}"] = flatten(compose([f"{group}={choice}"]).plain()[group])
+            words = [f"{group}={choice}"] if group == "division" else [f"{group}={choice}", "division=open"]
+            found[f"{group} {choice}"] = flatten(compose(words).plain()[group])
     return found
 
 

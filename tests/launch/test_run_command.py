@@ -165,7 +165,7 @@ def test_an_address_at_which_no_ray_answers_is_told_and_not_waited_for(
         words = ("cluster=attached", f"output_root={tmp_path}", f"data_root={data_root}")
         done = command(*words, environment=environment)
     assert done.returncode == 2
-    assert "cluster=attached found no Ray at" in done.stderr and "set RAY_ADDRESS" in done.stderr
+    assert "cluster=attached found no Ray at" in done.stderr and "cluster.address=HOST:PORT" in done.stderr
     assert "Traceback" not in done.stderr
 
 

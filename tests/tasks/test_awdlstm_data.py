@@ -221,7 +221,7 @@ def test_wikitext_is_fetched_and_becomes_numbers_of_words(tmp_path, monkeypatch)
     assert opened.vocabulary == len(words) and opened.train.tolist()[:2] == [0, 1]
     assert arrow.verify(folder)["inputs"][0]["sha256"] == hashlib.sha256(packed).hexdigest()
     assert f"fetch {ZIP}" in seen and "write train" in seen
-    assert sorted(path.suffix for path in folder.iterdir()) == [".arrow"] * 4 + [".json"]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".arrow"] * 4 + [".json"] * 2
 
 
 def test_an_archive_with_other_counts_is_not_wikitext(tmp_path, monkeypatch):

@@ -121,7 +121,7 @@ def test_archives_become_batches(mirror: Mirror, tmp_path: Path) -> None:
         "wmt19-dev.tgz",
     ]
     assert sorted(path.name for path in folder.iterdir()) == [
-        "manifest.json", "test.arrow", "train.arrow", "vocabulary.arrow",
+        "croissant.json", "manifest.json", "test.arrow", "train.arrow", "vocabulary.arrow",
     ]  # fmt: skip
     assert list(dict.fromkeys(steps))[4:] == [
         "unpack", "tokenise and clean", "learn sub-words", "write train", "write test", "write vocabulary",

@@ -115,7 +115,7 @@ def test_the_entry_point_of_the_rayjob_trains_on_a_real_ray(
         head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
         variables = {one["name"]: one["value"] for one in head["env"] if one["name"] != "HOME"}
         with subprocess.Popen(
-            [sys.executable, *here[1:]],
+            [sys.executable if word == "python" else word for word in here],
             cwd=ROOT,
             env=kept_ray | variables | {"RAY_ADDRESS": note["address"]},
             stdout=subprocess.PIPE,
@@ -154,7 +154,8 @@ def test_a_sweep_keeps_one_ray_cluster_and_grows_it(kept_ray: dict[str, str], tm
         if "mlbench/shared" in job["metadata"]["labels"]:
             return keeps(cluster, job, sizes)
         jobs.append(job)
-        words = [word for word in shlex.split(job["spec"]["entrypoint"])[3:] if "_root=" not in word]
+        entry = shlex.split(job["spec"]["entrypoint"])
+        words = [word for word in entry[entry.index("mlbench.run") + 1 :] if "_root=" not in word]
         seed = int(job["metadata"]["annotations"]["mlbench/seed"])
         made = DrivenRun(tmp_path / "pods", *words, seed=seed, name=f"2026-{len(jobs)}")
         made.validate(99.5)
