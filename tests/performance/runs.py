@@ -2,10 +2,12 @@
 
     python tests/performance/runs.py --rounds 10                        the table of docs/performance.md
     python tests/performance/runs.py --rounds 5 --workers 2 resnet20 layout=channels_first
+    python tests/performance/runs.py --rounds 5 --workers 2 --without-ray resnet20
 
 Every round runs mlbench (Ray Train, all clocks on) and the reference (tests/performance/references, torchrun
 and DDP over gloo) one after the other, with the same hyper-parameters, data, threads and epochs; a word
-name=value adds a variant of the reference. Rates are samples a second of all workers over the epochs, data
+name=value adds a variant of the reference, and --without-ray mlbench's own loop under torchrun, which tells
+what the rest of a run takes from it. Rates are samples a second of all workers over the epochs, data
 included; start-up and validation are apart. Ratios are paired within a round; the interval is a 95 %
 bootstrap interval of their median. Also prints the parts of mlbench's start-up.
 """
@@ -31,6 +33,7 @@ from mlbench.tasks import registry
 ROOT = Path(__file__).parents[2]
 TRAINED = [name for name in choices("task") if compose([f"task={name}"]).target is not None]
 EPOCHS = {"resnet20": 10, "resnet50": 5, "logreg": 200, "awdlstm": 3, "gnmt": 2, "transformer": 3}
+WITHOUT_RAY = "mlbench without Ray"
 LATEST_VALIDATION = ("gnmt", "transformer")  # a search for translations: only one, at the end
 
 
@@ -41,11 +44,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--workers", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2]
     )
+    parser.add_argument("--without-ray", action="store_true", help="also mlbench's loop under torchrun")
     parser.add_argument("--share", type=float, default=1.0, help="of the default epochs")
     parser.add_argument("names", nargs="*", metavar="TASK|name=value", help=f"default: {' '.join(TRAINED)}")
     options = parser.parse_args(arguments)
     tasks = [name for name in options.names if "=" not in name] or TRAINED
     variants = ["", *(name for name in options.names if "=" in name)]
+    variants += [WITHOUT_RAY] if options.without_ray else []
     rows, worst, records = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for task in tasks:
@@ -100,8 +105,13 @@ def measure(
             if side == "mlbench":
                 records.append(run_mlbench(task, workers, epochs, folder))
                 rates[side].append(records[-1].samples_per_s or math.nan)
+            elif side == WITHOUT_RAY:
+                words = overrides(task, workers, epochs, folder)
+                rates[side].append(torchrun(workers, "without_ray", *words))
             else:
-                rates[side].append(run_reference(task, workers, epochs, side, data, folder))
+                words = ["--config", str(folder / "config.json"), "--data", str(data)]
+                words += ["--epochs", str(epochs), *([side] if side else [])]
+                rates[side].append(torchrun(workers, f"references.{task}", *words))
             print(
                 f"{task} x {workers} {side or 'reference'}: {rates[side][-1]:.4g}/s",
                 file=sys.stderr,
@@ -110,23 +120,24 @@ def measure(
     return rates
 
 
-def run_mlbench(task: str, workers: int, epochs: int, folder: Path) -> Record:
-    """Train with `python -m mlbench.run`; return the record."""
+def overrides(task: str, workers: int, epochs: int, folder: Path) -> list[str]:
+    """Return what a measured run is configured with."""
     words = [f"task={task}", f"workers={workers}", f"task.epochs={epochs}", "hardware.threads_per_worker=1"]
     words += ["goal=none", "division=open", "force=true", f"data_root={folder}/data"]
     words += [f"output_root={folder}", f"tracking_uri=sqlite:///{folder}/mlflow.db"]
-    if task in LATEST_VALIDATION:
-        words.append("task.validate_at=[1.0]")
-    _call([sys.executable, "-m", "mlbench.run", *words])
+    return words + (["task.validate_at=[1.0]"] if task in LATEST_VALIDATION else [])
+
+
+def run_mlbench(task: str, workers: int, epochs: int, folder: Path) -> Record:
+    """Train with `python -m mlbench.run`; return the record."""
+    _call([sys.executable, "-m", "mlbench.run", *overrides(task, workers, epochs, folder)])
     return load(max(folder.glob("*/record.json"), key=lambda path: path.stat().st_mtime))
 
 
-def run_reference(task: str, workers: int, epochs: int, variant: str, data: Path, folder: Path) -> float:
-    """Train with torchrun; return samples/s."""
+def torchrun(workers: int, module: str, *words: str) -> float:
+    """Train with a module under torchrun; return samples/s."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}", "--standalone"]
-    command += ["-m", f"references.{task}", "--config", str(folder / "config.json"), "--data", str(data)]
-    output = _call([*command, "--epochs", str(epochs), *([variant] if variant else [])])
-    return json.loads(output.splitlines()[-1])["samples_per_s"]
+    return json.loads(_call([*command, "-m", module, *words]).splitlines()[-1])["samples_per_s"]
 
 
 def _call(command: list[str]) -> str:

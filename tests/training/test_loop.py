@@ -1,6 +1,7 @@
 """The loop with real gloo processes: same mathematics whatever the number of workers, honest phases."""
 
 import copy
+import itertools
 import math
 import time
 from dataclasses import replace
@@ -163,6 +164,16 @@ def test_a_missed_goal_and_no_goal_train_to_the_last_epoch() -> None:
         outcome = train(Problem(worker, batch=8, epochs=3).parts(), worker)
         assert outcome.status == status and outcome.steps == 36
         assert outcome.time_to_accuracy is None
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_heartbeats_come_about_once_a_second_with_phases_and_without(enabled: bool) -> None:
+    ticks = itertools.count()
+    beats: list[Any] = []
+    timer = PhaseTimer(enabled=enabled, now=lambda: next(ticks) * 0.4)  # s
+    worker = Worker(timer=timer, heartbeat=beats.append)
+    train(Problem(worker, batch=8, epochs=1).parts(), worker)
+    assert len([beat for beat in beats if beat.get("step")]) >= 3
 
 
 def test_a_loss_that_is_not_finite_ends_as_diverged() -> None:
