@@ -15,6 +15,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 import torch
+from origin import origin
 from steps import TRAINED, Ours, configuration, take
 
 from mlbench.analysis.bootstrap import interval, median
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"default: {' '.join(TRAINED)}")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    print(origin(__file__, arguments, f"{options.rounds} rounds") + "\n")
     print("| task | step, ms | stamped | without / with, wall | 95 % | without / with, CPU | 95 % |")
     print("|---|--:|---|--:|---|--:|---|")
     with tempfile.TemporaryDirectory() as folder:

@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from origin import origin
+
 from mlbench.experiment import format, record
 
 ROOT = Path(__file__).parent.parent.parent
@@ -94,6 +96,7 @@ def main(arguments: Sequence[str]) -> int:
                     print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
         finally:
             cluster([sys.executable, "-m", "mlbench.cluster", "stop"])
+    print(origin(__file__, arguments, f"{options.rounds} rounds") + "\n")
     print_table(found)
     return 0
 

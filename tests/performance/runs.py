@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from origin import origin
+
 from mlbench.analysis.bootstrap import interval, median
-from mlbench.clusters import node
-from mlbench.experiment.clock import iso, wall
 from mlbench.experiment.config import choices, compose
 from mlbench.experiment.record import Record, load
 from mlbench.tasks import registry
@@ -64,12 +64,7 @@ def main(arguments: Sequence[str]) -> int:
                     print(rows[-1], file=sys.stderr, flush=True)
                     if not variant:
                         worst.append(median(ratios))
-    machine, git = node.describe(), records[0].software.git
-    print(
-        f"{machine.cpu_model}, {machine.usable_cpus} CPUs, one thread a worker, "
-        f"{iso(wall())[:10]}, {options.rounds} rounds, commit {git.sha[:7] if git else 'unknown'}: "
-        f"`{' '.join(['python tests/performance/runs.py', *arguments])}`\n"
-    )
+    print(origin(__file__, arguments, "one thread a worker", f"{options.rounds} rounds") + "\n")
     print(
         "| task | workers | reference | mlbench / reference | 95 % interval | mlbench, /s | reference, /s |"
     )

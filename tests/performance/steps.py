@@ -30,11 +30,11 @@ from unittest import mock
 
 import pyarrow as pa
 import torch
+from origin import origin
 from references import Reference, autocast, build, size_of, train_step
 
 from mlbench.analysis.bootstrap import interval, median
-from mlbench.clusters import node
-from mlbench.experiment.clock import iso, monotonic, wall
+from mlbench.experiment.clock import monotonic
 from mlbench.experiment.config import choices, compose
 from mlbench.tasks import registry
 from mlbench.training import loop
@@ -98,7 +98,9 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(lines[-len(words) - 1 :]), file=sys.stderr, flush=True)
             gc.collect()  # models and loops refer to each other
             torch.compiler.reset()
-    print(heading(options, arguments))
+    print(origin(__file__, arguments, f"{options.threads} thread(s)", f"{options.rounds} rounds") + "\n")
+    print("| task | scale | step | steps a round | side | side / reference | 95 % interval ", end="")
+    print("| side, p50 ms | reference, p50 ms |\n|---|---|---|--:|---|--:|---|--:|--:|")
     print("\n".join(lines))
     if options.scale == "official":
         print("\n" + "\n".join(cuts(options.tasks or TRAINED)))
@@ -247,22 +249,6 @@ def rows(name: str, scale: str, found: Measured) -> list[str]:
         cells = (name, scale, step, found.steps, side, f"{median(ratios):.3f}", between, own, theirs)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
-
-
-def heading(options: argparse.Namespace, arguments: Sequence[str]) -> str:
-    """Return what the numbers were measured on, and the table's head."""
-    machine = node.describe()
-    return "\n".join(
-        [
-            f"{machine.cpu_model}, {machine.usable_cpus} CPUs, {options.threads} thread(s), torch "
-            f"{torch.__version__}, {iso(wall())[:10]}, {options.rounds} rounds: "
-            f"`{' '.join(['python tests/performance/steps.py', *arguments])}`",
-            "",
-            "| task | scale | step | steps a round | side | side / reference | 95 % interval "
-            "| side, p50 ms | reference, p50 ms |",
-            "|---|---|---|--:|---|--:|---|--:|--:|",
-        ]
-    )
 
 
 def cuts(names: Sequence[str]) -> Iterator[str]:

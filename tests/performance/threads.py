@@ -20,12 +20,10 @@ from time import monotonic, sleep
 from typing import NamedTuple
 
 import psutil
+from origin import origin
 
-from mlbench.clusters import node
-from mlbench.experiment import events, provenance
-from mlbench.experiment.clock import iso, wall
+from mlbench.experiment import events
 
-ROOT = Path(__file__).parents[2]
 START_S = 300.0  # s until the first validation
 SHARE = 0.001  # of a CPU: threads below it are one row
 NOTHING = (0.0, 0.0, 0.0)
@@ -58,12 +56,7 @@ def main(arguments: Sequence[str]) -> int:
             if run.poll() is not None:
                 raise SystemExit("the run ended first: more epochs, or fewer --seconds")
             run.wait()
-    machine, git = node.describe(), provenance.git(ROOT)
-    print(
-        f"{machine.cpu_model}, {machine.usable_cpus} CPUs, {iso(wall())[:10]}, "
-        f"commit {git.sha[:7] if git else 'unknown'}, {seconds:.0f} s: "
-        f"`{' '.join(['python tests/performance/threads.py', *arguments])}`\n"
-    )
+    print(origin(__file__, arguments, f"{seconds:.0f} s") + "\n")
     print("| threads | computing | in the queue | waits a second |\n|---|--:|--:|--:|")
     for name, shares in rows(before, after, seconds):
         print(f"| {name} | {shares[0]:.2%} | {shares[1]:.2%} | {shares[2]:.0f} |")
