@@ -6,17 +6,20 @@ communication, and the performance profiles; the lines that are printed say wher
 how well the alpha-beta model predicts a step.
 """
 
+import sys
 from typing import Any
 
 import stages
 from metaflow.parameters import Parameter
-from study_flow import StudyFlow
+from study_flow import StudyFlow, main
+
+STUDY = "network"
 
 
 class NetworkFlow(StudyFlow):
     """Measures a study over emulated networks."""
 
-    study: Any = Parameter("study", default="network", help="a study of conf/study, or a begun one")
+    study: Any = Parameter("study", default=STUDY, help="a study of conf/study, or a begun one")
 
     def findings(self) -> list[str]:
         """Draw the cells, and say who wins where and how sure that is."""
@@ -24,4 +27,4 @@ class NetworkFlow(StudyFlow):
 
 
 if __name__ == "__main__":
-    NetworkFlow()
+    sys.exit(main(NetworkFlow, study=STUDY))
