@@ -11,6 +11,7 @@ from local_flow import PLACE, TERMINAL
 from rich.console import Console
 
 from mlbench.analysis import compare, select
+from mlbench.analysis.bootstrap import median
 from mlbench.analysis.points import Point, points
 from mlbench.experiment import attempts, format, record, run_folders, study
 from mlbench.experiment.errors import UserError
@@ -33,8 +34,8 @@ def planned(name: str) -> spec.SweepSpec:
 
 def checked(study: str, baseline: str = "", limit: float | str = 0.0) -> SweepSpec:
     """Return what a flow measures; UserError for every mistake that would show in a later step."""
-    found = planned(study)
-    session.extended_plan(found, session.load_results(found).study, spec.compose_points(found))
+    sweeps = planned(study)
+    session.extended_plan(sweeps, session.load_results(sweeps).study, spec.compose_points(sweeps))
     if baseline and not _baseline_runs(study, Path(baseline)):
         raise UserError(
             f"baseline={baseline} has no finished run", hint="give the output_root of an earlier night"
@@ -45,7 +46,7 @@ def checked(study: str, baseline: str = "", limit: float | str = 0.0) -> SweepSp
         share = -1.0
     if not 0 <= share < 1:
         raise UserError(f"limit={limit} is not a share from 0 to 1", hint="write 0.05 for 5 %")
-    return found
+    return sweeps
 
 
 def preview(of: SweepSpec) -> list[str]:
@@ -213,11 +214,10 @@ def networks(name: str) -> list[str]:
     png.write_bytes(network.png(cells, about=name))
     quantities: tuple[analysis.Quantity, ...] = ("step_s", "time_to_accuracy")
     lines = [f"{quantity}: {one}" for quantity in quantities for one in analysis.break_evens(cells, quantity)]
-    errors = sorted(abs(cell.error) for cell in cells if cell.error is not None)
+    errors = [abs(cell.error) for cell in cells if cell.error is not None]
     if errors:
-        middle, worst = errors[len(errors) // 2], errors[-1]
         lines.append(
-            f"the alpha-beta model is off by {format.percent(middle)} in the median of {len(errors)} cells, "
-            f"by {format.percent(worst)} at worst"
+            f"the alpha-beta model is off by {format.percent(median(errors))} in the median of {len(errors)} "
+            f"cells, by {format.percent(max(errors))} at worst"
         )
     return [*lines, str(parquet), str(png)]

@@ -95,13 +95,13 @@ def _look(words: list[str], defaults: dict[str, Any]) -> bool:
         options = vars(parser.parse_known_args(words)[0])
     except argparse.ArgumentError as error:
         raise UserError(str(error)) from error
-    asked = {name: options.pop(name) for name in ("cfg", "dry_run")}
+    looks = {name: options.pop(name) for name in ("cfg", "dry_run")}
     spec = stages.checked(**options)
-    if asked["cfg"]:
+    if looks["cfg"]:
         print(*stages.configurations(spec), sep="", end="")
-    elif asked["dry_run"]:
+    elif looks["dry_run"]:
         print(*stages.preview(spec), sep="\n")
-    return bool(asked["cfg"] or asked["dry_run"])
+    return bool(looks["cfg"] or looks["dry_run"])
 
 
 def _metaflow(flow: type[StudyFlow]) -> int:

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import stages
 from metaflow.parameters import Parameter
 from study_flow import StudyFlow, main
 
-from mlbench.analysis import select
+from mlbench.analysis.networks import strategy_labels
 from mlbench.analysis.points import Estimate, Point, estimate, points
 from mlbench.experiment import format, study
 from mlbench.experiment.record import Record
@@ -34,42 +34,25 @@ class SyncFlow(StudyFlow):
         return [str(folder / "sync.md")]
 
 
-def table(found: Iterable[Point]) -> str:
+def table(measured: Sequence[Point]) -> str:
     """Return a Markdown table, one row a point; a goal that half of the runs missed is never reached."""
+    rows = sorted(map(_row, measured, strategy_labels(measured)), key=lambda row: row[:4])
     lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
-    rows = sorted((_row(point) for point in found), key=lambda row: row[:4])
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
-def _row(point: Point) -> tuple[str, ...]:
-    given = select.fields(point.records[0])
+def _row(point: Point, label: str) -> tuple[str, ...]:
     steps = [run.steps if run.status == "goal_reached" else math.inf for run in point.records]
     return (
         point.task,
         str(point.workers),
-        str(given.get("network", "host")),
-        strategy(point.records[0]),
+        point.network,
+        label,
         f"{point.reached} of {point.n}",
         _sent(point.records),
         _estimate(estimate(steps), lambda value: f"{value:,.0f}"),
         _estimate(point.time_to_accuracy, format.duration),
     )
-
-
-def strategy(record: Record) -> str:
-    """Return a strategy's name with the fields that tell its points apart."""
-    sync = record.experiment.plain()["sync"]
-    chosen = {name: sync[name] for name in SHOWN.get(sync["name"], ())}
-    shown = [f"{name}={value}" for name, value in chosen.items() if value is not None]
-    return " ".join([sync["name"], *shown])
-
-
-SHOWN = {  # what tells apart the points of a strategy
-    "all_reduce": ("quantity", "message"),
-    "compression": ("method", "memory"),
-    "local_sgd": ("every", "start_step", "outer_momentum"),
-    "decentralised": ("graph", "compression"),
-}
 
 
 def _sent(records: Iterable[Record]) -> str:

@@ -155,16 +155,30 @@ def test_the_tables_of_all_runs_are_joined_with_their_runs(stages: ModuleType, t
 
 @pytest.mark.filterwarnings("ignore:The _yaml extension module:DeprecationWarning")  # metaflow's PyYAML
 def test_sync_strategies_are_tabulated_with_bytes_steps_and_time(stages: ModuleType, tmp_path: Path) -> None:
-    words = ("task=logreg", "goal=89", "workers=2", "division=open", "sync=compression", "sync.method=topk")
+    words = ("task=logreg", "goal=89", "workers=2", "division=open", "sync=compression")
+    slow = ("network=1gbit_1ms", "network.bandwidth_mbit_s=20")
     for seed in range(5):
         more = {"steps": 100 + seed, "time_to_accuracy": 2.0 + seed, "status": "goal_reached"}
         more["bytes_sent_per_step"] = RankStats.of([1000.0, 3000.0])
-        measured(tmp_path, *words, seed=seed, **more)
-    (heading, _, row) = (
+        measured(tmp_path, *words, "sync.method=topk", seed=seed, **more)
+    local = ("task=logreg", "goal=89", "workers=2", "division=open", "sync=local_sgd")
+    others = (words, (*words, *slow), (*local, "sync.outer_lr=0.7"), (*local, "sync.outer_lr=1"))
+    for seed, other in enumerate(others, start=5):
+        measured(tmp_path, *other, seed=seed)
+    (heading, _, *rows) = (
         importlib.import_module("sync")
         .table(stages.points(stages.load_results("tiny", []).records))
         .splitlines()
     )
+    telling = [tuple(cell.strip() for cell in one.strip("|").split("|")[2:4]) for one in rows]
+    assert telling == [
+        ("20 Mbit/s and 1 ms", "compression method=powersgd"),
+        ("host", "compression method=powersgd"),
+        ("host", "compression method=topk"),
+        ("host", "local_sgd outer_lr=0.7"),
+        ("host", "local_sgd outer_lr=1.0"),
+    ]
+    row = rows[2]
     named = dict(
         zip(*([cell.strip() for cell in line.strip("|").split("|")] for line in (heading, row)), strict=True)
     )

@@ -1,6 +1,7 @@
 """What a study over emulated networks says: times over bandwidth and delay, who wins where, a prediction.
 
-- A cell is all runs of one task, number of workers, sync strategy, bandwidth and delay.
+- A cell is all runs of one task, number of workers, sync strategy, bandwidth and delay. What else points
+  differ in stands in the name of the strategy, so no cell takes the place of another.
 - A break-even lies between two neighbouring bandwidths at which another strategy is the faster one; it is
   interpolated on logarithmic axes, and its interval is where the interval of the quotient passes 1.
 - Performance profile: the share of problems that a strategy solves within tau times the best one's time
@@ -16,12 +17,14 @@ from itertools import pairwise
 from typing import Any, Literal, TypeGuard
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, median, ratio
-from mlbench.analysis.points import Point
-from mlbench.experiment.identity import flatten
+from mlbench.analysis.compare import parsed
+from mlbench.analysis.points import Point, time_to_goal
 from mlbench.experiment.phases import EXPOSED
 from mlbench.experiment.record import Record
 
 Quantity = Literal["step_s", "time_to_accuracy"]
+ENDS = ("low", "high")  # of an interval
+AXES = ("network.name", "network.bandwidth_mbit_s", "network.delay_ms")  # fields of a cell's own
 
 
 @dataclass(frozen=True)
@@ -84,30 +87,47 @@ class BreakEven:
 
 def cells(points: Iterable[Point]) -> list[Cell]:
     """Return the cells of the points on emulated networks, each with all its runs that measured phases."""
-    found = []
     timed = [
         (point, runs)
         for point in points
         if point.emulated and (runs := [run for run in point.records if run.phases and run.steps])
     ]
-    labels = _labels([runs[0] for _, runs in timed])
-    for (point, runs), label in zip(timed, labels, strict=True):
-        network = runs[0].experiment.network
-        predicted = [predicted_step_s(run) for run in runs]
-        found.append(
-            Cell(
-                task=point.task,
-                workers=point.workers,
-                sync=label,
-                bandwidth_mbit_s=network.bandwidth_mbit_s or math.nan,
-                delay_ms=network.delay_ms,
-                step_s=tuple(_step_s(run) for run in runs),
-                time_to_accuracy=tuple(_reached(run) for run in runs) if point.goal else (),
-                exposed=tuple(run.exposed_communication_share or 0.0 for run in runs),
-                predicted_s=() if None in predicted else tuple(filter(None, predicted)),
-            )
-        )
-    return sorted(found, key=lambda cell: (*cell.place, cell.sync, cell.bandwidth_mbit_s))
+    labels = strategy_labels([point for point, _ in timed])
+    measured = [_cell(point, runs, label) for (point, runs), label in zip(timed, labels, strict=True)]
+    return sorted(measured, key=lambda cell: (*cell.place, cell.sync, cell.bandwidth_mbit_s))
+
+
+def _cell(point: Point, runs: Sequence[Record], label: str) -> Cell:
+    network = runs[0].experiment.network
+    predicted = [predicted_step_s(run) for run in runs]
+    return Cell(
+        task=point.task,
+        workers=point.workers,
+        sync=label,
+        bandwidth_mbit_s=network.bandwidth_mbit_s or math.nan,
+        delay_ms=network.delay_ms,
+        step_s=tuple(_step_s(run) for run in runs),
+        time_to_accuracy=tuple(time_to_goal(run) for run in runs) if point.goal else (),
+        exposed=tuple(run.exposed_communication_share or 0.0 for run in runs),
+        predicted_s=() if None in predicted else tuple(filter(None, predicted)),
+    )
+
+
+def strategy_labels(points: Sequence[Point]) -> list[str]:
+    """Return each point's sync strategy, with the fields in which points of one task and strategy differ."""
+    values: dict[tuple[str, str, str], set[str]] = {}
+    for point in points:
+        for name, value in point.series:
+            values.setdefault((point.task, point.sync, name), set()).add(value)
+    differing = {
+        (sync, name) for (_, sync, name), several in values.items() if len(several) > 1 and name not in AXES
+    }
+    labels = []
+    for point in points:
+        fields = {name: parsed(value) for name, value in point.series if (point.sync, name) in differing}
+        words = [f"{name.removeprefix('sync.')}={value}" for name, value in fields.items()]
+        labels.append(" ".join([point.sync, *words]))
+    return labels
 
 
 def predicted_step_s(run: Record) -> float | None:
@@ -127,7 +147,7 @@ def predicted_step_s(run: Record) -> float | None:
 
 def break_evens(measured: Sequence[Cell], quantity: Quantity = "step_s") -> list[BreakEven]:
     """Return where one strategy begins to beat another, for all that were measured over bandwidths."""
-    found = []
+    crossings = []
     for place in dict.fromkeys(cell.place for cell in measured):
         lines: dict[str, dict[float, Cell]] = {}
         for cell in measured:
@@ -136,8 +156,8 @@ def break_evens(measured: Sequence[Cell], quantity: Quantity = "step_s") -> list
         names = sorted(lines)
         for index, one in enumerate(names):
             for other in names[index + 1 :]:
-                found += _between(place, lines[one], lines[other], quantity)
-    return found
+                crossings += _between(place, lines[one], lines[other], quantity)
+    return crossings
 
 
 def performance_profiles(
@@ -174,7 +194,7 @@ def _between(
     }
     few = any(len(getattr(one[rate], quantity)) < FEWEST_SHOWN for one in (a, b) for rate in shared)
     first, second = (next(iter(one.values())).sync for one in (a, b))
-    found = []
+    crossings = []
     for left, right in pairwise(shared):
         below, above = ratios[left].value, ratios[right].value
         if not _finite(below) or not _finite(above) or (below - 1) * (above - 1) >= 0:
@@ -183,7 +203,7 @@ def _between(
         ends = sorted(end for end in ends if end is not None)
         lowest: Ratio = ratios[shared[0]]
         faster = first if below < 1 else second
-        found.append(
+        crossings.append(
             BreakEven(
                 *place,
                 winner=faster,
@@ -194,10 +214,7 @@ def _between(
                 gain=max(lowest.value or 1.0, 1 / (lowest.value or 1.0)),
             )
         )
-    return found
-
-
-ENDS = ("low", "high")
+    return crossings
 
 
 def _crossing(rates: Sequence[float], values: Sequence[float | None]) -> float | None:
@@ -220,22 +237,3 @@ def _finite(value: float | None) -> TypeGuard[float]:
 
 def _step_s(run: Record) -> float:
     return math.fsum(spread.mean for spread in run.phases.values()) / run.steps
-
-
-def _reached(run: Record) -> float:
-    return run.time_to_accuracy if run.time_to_accuracy is not None else math.inf
-
-
-def _labels(runs: Sequence[Record]) -> list[str]:
-    """Return each run's sync strategy, with the fields in which runs of one name differ."""
-    fields = [flatten(run.experiment.plain()["sync"]) for run in runs]
-    values: dict[tuple[str, str], set[str]] = {}
-    for one in fields:
-        for name, value in one.items():
-            values.setdefault((one["name"], name), set()).add(str(value))
-    return [
-        " ".join(
-            [one["name"], *(f"{name}={one[name]}" for name in one if len(values[one["name"], name]) > 1)]
-        )
-        for one in fields
-    ]

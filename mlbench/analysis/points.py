@@ -198,7 +198,7 @@ def _point(runs: list[Record]) -> Point:
     has_goal = runs[0].goal is not None
     compute = [_reached(run, sum(_mean(run, phase) for phase in COMPUTE)) for run in runs] if has_goal else []
     instrumented = all(run.phases for run in runs if run.status == "goal_reached")
-    times = [_reached(run, run.time_to_accuracy) for run in runs] if has_goal else []
+    times = [time_to_goal(run) for run in runs] if has_goal else []
     return Point(
         key=runs[0].key,
         source=runs[0].source,
@@ -252,6 +252,11 @@ def _common(runs: list[Record]) -> tuple[tuple[str, str], ...]:
         for name, value in series(run):
             values.setdefault(name, set()).add(value)
     return tuple((name, " | ".join(sorted(several))) for name, several in sorted(values.items()))
+
+
+def time_to_goal(run: Record) -> float:
+    """Return the run's time to accuracy, infinite if it missed its goal, s."""
+    return _reached(run, run.time_to_accuracy)
 
 
 def _reached(run: Record, value: float | None) -> float:

@@ -64,8 +64,9 @@ def test_performance_profiles_are_shares_of_the_problems_that_all_have_met() -> 
     assert chart.png(measured, about="test").startswith(b"\x89PNG")
 
 
-def emulated(tmp_path: Path, *words: str) -> Record:
-    run = Run(tmp_path, "network=1gbit_1ms", "network.bandwidth_mbit_s=80", *words)
+def emulated(tmp_path: Path, *words: str, bandwidth: float = 80) -> Record:
+    more = (f"network.bandwidth_mbit_s={bandwidth}", *words)
+    run = Run(tmp_path, "network=1gbit_1ms", *more, name=tmp_path.name)
     run.validate(90.0)
     link = LinkMeasurement(
         source=0,
@@ -94,6 +95,33 @@ def test_the_prediction_is_computing_and_the_ring_over_the_slowest_direction(tmp
     assert found.error == pytest.approx(expected / step_s - 1)
     assert (found.bandwidth_mbit_s, found.delay_ms, found.workers, found.sync) == (80.0, 1.0, 2, "ddp")
     assert networks.predicted_step_s(record.model_copy(update={"links": None})) is None
+
+
+def test_what_else_differs_is_part_of_the_strategy_and_no_cell_hides_another(tmp_path: Path) -> None:
+    records = [
+        emulated(tmp_path / f"{number}", *words, bandwidth=bandwidth)
+        for number, (bandwidth, *words) in enumerate(
+            [
+                (80, "network.loss_percent=0.1"),
+                (80, "network.loss_percent=1"),
+                (20, "network.loss_percent=1"),
+                (80, "sync=local_sgd", "division=open"),
+            ]
+        )
+    ]
+    assert [(one.sync, one.bandwidth_mbit_s) for one in networks.cells(points(records))] == [
+        ("ddp network.loss_percent=0.1", 80.0),
+        ("ddp network.loss_percent=1.0", 20.0),
+        ("ddp network.loss_percent=1.0", 80.0),
+        ("local_sgd", 80.0),
+    ]
+
+
+def test_a_run_that_missed_its_goal_needs_for_ever(tmp_path: Path) -> None:
+    missed = emulated(tmp_path).model_copy(update={"status": "goal_not_reached"})
+    assert missed.time_to_accuracy is not None
+    (one,) = networks.cells(points([missed]))
+    assert one.time_to_accuracy == (math.inf,)
 
 
 def test_a_real_network_is_no_cell_and_stands_in_no_chart_with_an_emulated_one(tmp_path: Path) -> None:
