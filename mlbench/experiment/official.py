@@ -16,6 +16,7 @@ from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import Node, RunStart, Values, WorkerResult
 
 FILE = "closed.json"
+IMPORTED = "imported: what it claims was not measured here"
 # Variables that lower the precision of arithmetic, and the values that do not.
 PRECISION = {
     "ONEDNN_DEFAULT_FPMATH_MODE": ("STRICT",),
@@ -83,7 +84,7 @@ def reasons(
     if result.data_changed:
         sentences.append("the data set changed while the run was training on it")
     if start.imported is not None:
-        sentences.append("imported: what it claims was not measured here")
+        sentences.append(IMPORTED)
     return list(dict.fromkeys(sentences))
 
 

@@ -34,7 +34,8 @@ def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
     for row in rows(grouped):
         if row["no_speedup"] and row["oversubscribed"]:
             continue
-        place = [row["task"], row["scale"], row["other_data"].replace("/", "_")] if several else []
+        emulated = "emulated" if row["emulated"] else ""
+        place = [row["task"], row["scale"], row["other_data"].replace("/", "_"), emulated] if several else []
         prefix = "".join(f"{part}/" for part in [*place, row["curve"]] if part)
         for name in METRICS:
             for end in ("", "_low", "_high"):
@@ -69,6 +70,8 @@ def _row(group: Group, curve: ScalingCurve, one: Speedup) -> Row:
         "backend": point.backend,
         "sync": point.sync,
         "hardware": point.hardware,
+        "network": point.network,
+        "emulated": point.emulated,
         "nodes": point.nodes,
         "source": point.source,
         "curve": curve.label,

@@ -41,10 +41,7 @@ def text(study: StudyText, records: Sequence[Record]) -> str:
         "Data licences": "in the manifest of each data set (python -m mlbench.data list)",
         "Archived (DOI)": UNKNOWN,
     }
-    answers = [
-        f"**{one.task}, {one.scale}, {one.goal or 'no goal'}.** {' '.join(summary.answer(one))}"
-        for one in grouping.groups(records)
-    ]
+    answers = [f"**{one.title}.** {' '.join(summary.answer(one))}" for one in grouping.groups(records)]
     commands = "\n".join(study.commands)
     doubts = [*known.get("caveats", []), *known.get("noise warnings", [])]
     parts = [

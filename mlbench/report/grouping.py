@@ -68,6 +68,18 @@ class Group:
         return [record for point in self.points for record in point.records]
 
     @property
+    def network(self) -> str:
+        """The emulated networks in words; "" for the machines' own."""
+        names = dict.fromkeys(point.network for point in self.points if point.emulated)
+        return f"emulated network {'; '.join(names)}" if names else ""
+
+    @property
+    def title(self) -> str:
+        """What tells the group from the others of a study: never an emulated network without its name."""
+        first = ", ".join(filter(None, (self.task, self.scale, self.other_data, self.network)))
+        return f"{first}: {self.goal}" if self.goal else first
+
+    @property
     def about(self) -> str:
         """What stands below every title; the data last, as names of files may be longer than the picture."""
         hardware = dict.fromkeys(point.hardware for point in self.points)
@@ -75,9 +87,8 @@ class Group:
         n = f"{repeats[0]} to {repeats[-1]}" if len(repeats) > 1 else f"{repeats[0]}"
         goal = f", {self.goal}" if self.goal else ""
         data = " ".join(filter(None, (self.dataset, self.other_data)))
-        first = f"{self.task}, {self.scale}{goal}, hardware {', '.join(hardware)}"
-        if any(point.emulated for point in self.points):
-            first += f", emulated network {'; '.join(dict.fromkeys(point.network for point in self.points))}"
+        network = f", {self.network}" if self.network else ""
+        first = f"{self.task}, {self.scale}{goal}, hardware {', '.join(hardware)}{network}"
         return f"{first}, n = {n} a point, data {data}"
 
 

@@ -48,9 +48,8 @@ def summarize(runs: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def answers(runs: "pd.DataFrame") -> dict[str, str]:
-    """Return what the runs say about time, price and certainty, in sentences by task, scale and goal."""
-    groups = grouping.groups(_records(runs))
-    return {f"{one.task}, {one.scale}, {one.goal}": " ".join(summary.answer(one)) for one in groups}
+    """Return what the runs say about time, price and certainty, in sentences, by task, data and goal."""
+    return {one.title: " ".join(summary.answer(one)) for one in grouping.groups(_records(runs))}
 
 
 def draw(runs: "pd.DataFrame", *names: str) -> "list[Picture]":

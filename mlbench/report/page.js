@@ -60,7 +60,6 @@
     })).map(function (line) { return line.map(cell).join(","); }).join("\n") + "\n";
   }
 
-  // Linear or logarithmic; null where a value is not above 0.
   function scales(figure) {
     return layers(figure).map(function (layer) {
       return layer.encoding && layer.encoding.y && layer.encoding.y.scale;

@@ -64,8 +64,6 @@ def page(
     grouped: Sequence[Group] | None = None,
 ) -> str:
     """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped."""
-    from jinja2 import Environment, StrictUndefined
-
     grouped = groups(records) if grouped is None else grouped
     sections = [_section(group, place, grouped, references) for place, group in enumerate(grouped)]
     points = [point for group in grouped for point in group.points]
@@ -76,9 +74,8 @@ def page(
         for one in section.figures
         if not one.chart.empty
     }
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters["joined"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")
-    return environment.from_string(packaged("page.html")).render(
+    return rendered(
+        "page.html",
         study=study,
         commands=study.commands or list(dict.fromkeys(record.command for record in records)),
         facts=facts(records),
@@ -90,8 +87,6 @@ def page(
         provenance=provenance(records),
         reading=READING,
         figures_json=_inside_script(drawn),
-        style=packaged("page.css"),
-        script=packaged("page.js"),
         library=_library() if drawn else "",
     )
 
@@ -121,8 +116,19 @@ def _library() -> str:
     return vl_convert.javascript_bundle(None).replace("</script", "<\\/script")  # pyright: ignore[reportArgumentType]
 
 
-def packaged(name: str) -> str:
-    """Return the text of a file beside this module."""
+def rendered(template: str, **values: Any) -> str:
+    """Return a page as HTML, from a template beside this module; every text is escaped."""
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, loader=FunctionLoader(_packaged)
+    )
+    environment.filters["joined"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")
+    style, script = _packaged("page.css"), _packaged("page.js")
+    return environment.get_template(template).render(style=style, script=script, **values)
+
+
+def _packaged(name: str) -> str:
     return files("mlbench.report").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -132,11 +138,9 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
     notes = {f"Note: {one.note}." for curve in group.curves for one in curve.speedups if one.note}
     points = [one.point for curve in group.curves for one in curve.speedups]
     notes |= {f"Implausible: {warning}." for point in points if (warning := rcp.warning(point.records))}
-    data = f", {group.other_data}" if group.other_data else ""
-    goal = f": {group.goal}" if group.goal else ""
     return _Section(
         id=f"group-{place}",
-        title=f"{group.task}, {group.scale}{data}{goal}",
+        title=group.title,
         task=group.task,
         headline=headline(group),
         answer=answer(group),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlbench.analysis.points import Point
 from mlbench.experiment.format import duration, number, usd
+from mlbench.experiment.official import IMPORTED
 from mlbench.experiment.record import Record
 from mlbench.report import page
 from mlbench.report.grouping import Group, groups
@@ -14,13 +15,20 @@ from mlbench.report.page_input import StudyText
 from mlbench.report.tables import Cell, Row, Table
 
 SINGLE = "single runs"
-HEADINGS = ["point", "hardware", "time to accuracy", "samples / s", "cost", "runs", "official", "study"]
+HEADINGS = [
+    "point",
+    "hardware",
+    "time to accuracy",
+    "samples / s",
+    "cost",
+    "runs",
+    "claims official",
+    "study",
+]
 
 
 def write(records: Sequence[Record], folder: Path) -> list[Path]:
     """Write index.html and a page a study into the folder; return their paths, the index first."""
-    from jinja2 import Environment, StrictUndefined
-
     studies: dict[str, list[Record]] = {}
     for one in records:
         studies.setdefault(one.experiment.study or SINGLE, []).append(one)
@@ -32,22 +40,14 @@ def write(records: Sequence[Record], folder: Path) -> list[Path]:
         text = page.page(some, study=StudyText(name, question, ()), references=[])
         written.append(folder / names[name])
         written[-1].write_text(text, encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    grouped = groups(records)
-    index = environment.from_string(page.packaged("site.html")).render(
-        sections=[(_title(one), one.task, _table(one)) for one in grouped],
+    index = page.rendered(
+        "site.html",
+        sections=[(one.title, one.task, _table(one)) for one in groups(records)],
         studies=[(name, names[name], len(some), _span(some)) for name, some in sorted(studies.items())],
         filters=page.filters(records),
-        style=page.packaged("page.css"),
-        script=page.packaged("page.js"),
     )
     written[0].write_text(index, encoding="utf-8")
     return written
-
-
-def _title(group: Group) -> str:
-    data = f", {group.other_data}" if group.other_data else ""
-    return f"{group.task}, {group.scale}{data}, {group.goal or 'no goal'}"
 
 
 def _table(group: Group) -> Table:
@@ -61,7 +61,7 @@ def _row(point: Point) -> Row:
     ends = ""
     if time and time.low is not None and time.high is not None and math.isfinite(time.high):
         ends = f"{duration(time.low)} to {duration(time.high)}"
-    official = sum(one.official for one in point.records)
+    official = sum(set(one.official_reasons) <= {IMPORTED} for one in point.records)
     studies = sorted({one.experiment.study or SINGLE for one in point.records})
     cells = [
         Cell(f"{point.workers} x {point.backend}, {point.sync}"),

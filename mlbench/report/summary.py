@@ -32,10 +32,11 @@ def headline(group: Group) -> list[str]:
     trust = "too few runs" if min(point.n for point in some) < FEWEST_SHOWN else "intervals"
     if busy := _busy(some):
         trust = f"{of(busy, runs)} on a busy machine"
-    allowed = [pair for pair in _reached(ours) if pair[1].point.exclusion_reason is None]
+    reached = _reached(ours)
+    allowed = _allowed(reached)
     if group.goal is None or not allowed:
-        why = "no goal" if group.goal is None else "goal not reached"
-        return ["-", why, "-", "-", str(runs), trust]
+        why = "not comparable" if reached else "goal not reached"
+        return ["-", why if group.goal else "no goal", "-", "-", str(runs), trust]
     curve, best = min(allowed, key=lambda pair: _median(pair[1].point))
     time, total, bill = best.point.time_to_accuracy, best.total, best.point.usd
     assert time is not None
@@ -56,6 +57,10 @@ def _reached(ours: Sequence[ScalingCurve]) -> list[tuple[ScalingCurve, Speedup]]
     return [(curve, one) for curve in ours for one in curve.speedups if _median(one.point) < math.inf]
 
 
+def _allowed(reached: Sequence[tuple[ScalingCurve, Speedup]]) -> list[tuple[ScalingCurve, Speedup]]:
+    return [(curve, one) for curve, one in reached if one.point.exclusion_reason is None]
+
+
 def _busy(some: Sequence[Point]) -> int:
     """Return how many runs were measured beside other work."""
     records = [run for point in some for run in point.records]
@@ -66,7 +71,7 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     if group.goal is None:
         return "The runs had no goal, so there is no time to accuracy and no speed-up."
     reached = _reached(ours)
-    allowed = [(curve, one) for curve, one in reached if one.point.exclusion_reason is None]
+    allowed = _allowed(reached)
     if not allowed:
         return f"No point reached {group.goal} in more than half of its runs" + (
             " without sharing CPUs or another caveat." if reached else "."

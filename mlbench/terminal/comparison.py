@@ -60,7 +60,8 @@ def _label(point: Point, fields: Sequence[str]) -> str:
     workers = format.counted(point.workers, "worker")
     series = dict(point.series)
     more = "".join(f", {name}={_short(parsed(series.get(name, 'null')))}" for name in fields)
-    return f"{point.task} {point.scale}, {workers}, {point.backend}, {point.hardware}{more}"
+    emulated = f", emulated network {point.network}" if point.emulated else ""
+    return f"{point.task} {point.scale}, {workers}, {point.backend}, {point.hardware}{emulated}{more}"
 
 
 def _pair(pair: Pair, limit: float | None, fields: Sequence[str]) -> str:

@@ -11,7 +11,16 @@ from mlbench.experiment.cost import Bill
 from mlbench.experiment.record import Record
 from mlbench.tasks import rcp, registry
 from mlbench.terminal import time_breakdown
-from mlbench.terminal.result_card import LABEL, NO_RESULT, WIDTH, advice, heading, verdict, wrapped
+from mlbench.terminal.result_card import (
+    LABEL,
+    NO_RESULT,
+    UNFINISHED,
+    WIDTH,
+    advice,
+    heading,
+    verdict,
+    wrapped,
+)
 
 SERIES = 10  # rows of a kind; of more the last is shown
 MARKED = ("next", "worker failures", "deviation", "caveat", "implausible", "warning")  # labels in yellow
@@ -119,7 +128,7 @@ def _best_in_budget(record: Record) -> str | None:
 def _cost(record: Record) -> str | None:
     name, cost = record.experiment.hardware.name, record.cost
     if cost is None:
-        if record.status in ("failed", "interrupted", "preempted"):
+        if record.status in UNFINISHED:
             return None
         why = "this machine has no list price" if name == "local" else "its profile states none"
         return (

@@ -16,7 +16,8 @@ WIDTH = 79  # columns where stdout is no terminal
 WIDEST = 100  # columns; longer lines are hard to read
 LABEL = 18  # columns of the first column
 ERROR_CHARACTERS = 400  # of a failure's reason; all of it is in record.json
-NO_RESULT = ("failed", "interrupted", "preempted", "diverged")
+UNFINISHED = ("failed", "interrupted", "preempted")
+NO_RESULT = (*UNFINISHED, "diverged")
 STYLES = {
     "goal_reached": "green",
     "completed": "green",
@@ -178,8 +179,7 @@ def _time(record: Record, width: int) -> str:
 def _short_cost(record: Record) -> str | None:
     if record.cost is None:
         name = record.experiment.hardware.name
-        unfinished = record.status in ("failed", "interrupted", "preempted")
-        return None if unfinished else f"not priced (hardware={name} has no price)"
+        return None if record.status in UNFINISHED else f"not priced (hardware={name} has no price)"
     text = f"{format.usd(record.cost.wall_usd)} for the whole command"
     if record.cost.goal_usd is not None:
         text = f"{format.usd(record.cost.goal_usd)} to the goal, {text}"

@@ -58,6 +58,8 @@ COLUMNS = (
     Column("cost_usd", lambda r: r.cost.wall_usd if r.cost else None,
            lambda r, cost: format.usd(cost), right=True, heading="cost"),
     Column("hardware", lambda r: r.experiment.hardware.name),
+    Column("sync", lambda r: r.experiment.sync.name),
+    Column("network", lambda r: str(r.experiment.network)),
     Column("division", lambda r: r.experiment.division.name),
     Column("goal", lambda r: str(r.goal) if r.goal else None),
     Column("seed", lambda r: r.seed, right=True),

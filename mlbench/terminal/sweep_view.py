@@ -64,16 +64,23 @@ class PointProgress:
         high = "missed" if math.isinf(ends.high) else format.duration(ends.high)
         return f"{format.duration(ends.low)} to {high}"
 
+    @property
+    def comparable(self) -> bool:
+        return bool(self.times) and not any(one.oversubscribed or one.caveats for one in self.records)
+
     @cached_property
     def words(self) -> tuple[str, ...]:
         return tuple(shlex.split(self.label))
 
     def speedup(self, points: "Sequence[PointProgress]") -> str:
-        """Return the median of the point that differs in having one worker over this one's; "" without it."""
+        """Return the median of the point that differs in having one worker over this one's.
+
+        "" without such a point, and where the report takes no speed-up (Point.exclusion_reason).
+        """
         others = {word for word in self.words if not word.startswith("workers=")}
         for base in points:
             alike = {word for word in base.words if not word.startswith("workers=")} == others
-            if alike and "workers=1" in base.words and base.times and self.times:
+            if alike and "workers=1" in base.words and base.comparable and self.comparable:
                 quotient = median(base.times) / median(self.times)
                 return f"{quotient:.2f}" if math.isfinite(quotient) and quotient else ""
         return ""
@@ -105,7 +112,7 @@ class SweepView(View):
         self._run_begin = now()
         self._epoch: tuple[float, float] | None = None
         self._rows: dict[str, tuple[int, list[str]]] = {}  # cells by label, with the count they are of
-        common = [word for word in self.points[0].words] if len(self.points) > 1 else []
+        common = self.points[0].words if len(self.points) > 1 else ()
         self._common = [word for word in common if all(word in point.words for point in self.points)]
 
     def elapsed(self) -> float:
@@ -223,7 +230,8 @@ def answer(groups: "Sequence[grouping.Group]") -> str:
         places = [number for number, heading in enumerate(points.headings) if heading in ANSWERS]
         headings = [points.headings[place] + ANSWERS[points.headings[place]] for place in places]
         rows = [[_text(row.cells[place]) for place in places] for row in points.rows]
-        parts.append(f"{group.task} {group.scale}, goal {group.goal or 'none'}")
+        network = f", {group.network}" if group.network else ""
+        parts.append(f"{group.task} {group.scale}, goal {group.goal or 'none'}{network}")
         parts.append(tables.table(headings, rows))
         parts += [textwrap.fill(sentence, WIDTH) for sentence in summary.answer(group)] + [""]
     return "\n".join(parts).rstrip()

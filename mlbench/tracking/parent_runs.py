@@ -107,9 +107,9 @@ def _answer(group: "Group") -> str:
     """Return a group's answer as Markdown."""
     from mlbench.report import summary
 
-    return "\n\n".join(
-        [f"**{group.task} {group.scale}, goal {group.goal or 'none'}**", *summary.answer(group)]
-    )
+    network = f", {group.network}" if group.network else ""
+    title = f"**{group.task} {group.scale}, goal {group.goal or 'none'}{network}**"
+    return "\n\n".join([title, *summary.answer(group)])
 
 
 def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:

@@ -22,11 +22,11 @@ from mlbench.analysis.speedup import speedups
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.phases import PHASES, LatenessBlock
 from mlbench.experiment.record import Node, Record
-from mlbench.report import grouping, page, provenance_section, render, tables, writer
+from mlbench.report import aggregates, grouping, page, provenance_section, render, tables, writer
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.charts.phases import APART, OUTSIDE
-from mlbench.report.summary import answer
-from mlbench.terminal import time_breakdown
+from mlbench.report.summary import answer, headline
+from mlbench.terminal import sweep_view, time_breakdown
 
 T4 = "hardware=gcp_n1_t4"
 STUDY = writer.StudyText(
@@ -97,6 +97,34 @@ def test_metrics_for_a_tracking_store_are_finite_and_step_by_workers(records: li
     speedup_two = next(value for name, value, workers in found if (name, workers) == ("speedup", 2))
     assert speedup_two == writer.rows(records)[1]["speedup"]
     assert len({(name, workers) for name, _, workers in found}) == len(found)
+
+
+def test_emulated_networks_are_named_wherever_a_result_stands() -> None:
+    """A result on an emulated network looks like no other: in titles, answers, tables on disk, metrics."""
+    emulated = [
+        run.model_copy(update={"key": f"e{run.key}", "run_id": f"e{run.run_id}"})
+        for run in studies.study("network=1gbit_1ms", workers=(2, 4), repeats=3)
+    ]
+    grouped = grouping.groups([*studies.study(workers=(2, 4), repeats=3), *emulated])
+    name = "emulated network 1 Gbit/s and 1 ms"
+    goal = "top1_accuracy >= 95"
+    assert [one.title for one in grouped] == [f"resnet20, mini: {goal}", f"resnet20, mini, {name}: {goal}"]
+    sections = sweep_view.answer(grouped)
+    assert sections.count(name) == 1 and f"goal {goal}, {name}" in sections
+    rows = [(row["network"], row["emulated"]) for row in aggregates.rows(grouped)]
+    assert rows == [("host", False)] * 2 + [("1 Gbit/s and 1 ms", True)] * 2
+    names = [(metric, step) for metric, _, step in writer.metrics(grouped)]
+    assert len(names) == len(set(names)) and ("resnet20/mini/emulated/time_to_accuracy_s", 2) in names
+
+
+def test_a_summary_s_row_says_why_it_has_no_best_point(records: list[Record]) -> None:
+    (group,) = grouping.groups([run for run in records if run.workers == 8])
+    assert headline(group)[:2] == ["-", "not comparable"]
+    missed = [studies.run(2, seed, T4, time=50, status="goal_not_reached") for seed in range(3)]
+    assert headline(*grouping.groups(missed))[:2] == ["-", "goal not reached"]
+    (group,) = grouping.groups(records)
+    best = headline(group)
+    assert best[0] == "4 workers" and float(best[2]) > 2 and best[3].endswith("USD") and best[4] == "19"
 
 
 def test_metrics_of_several_families_and_tasks_have_names_of_their_own() -> None:

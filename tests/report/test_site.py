@@ -1,16 +1,18 @@
 """The site of several studies, made from exports, in a real browser."""
 
+import re
 from pathlib import Path
 
 import chromium
 import pytest
 import sample
+import studies
 from driven import Run
 from screenshots import save
 from test_page import axe
 
 from mlbench import results
-from mlbench.experiment import run_folders
+from mlbench.experiment import official, run_folders
 from mlbench.report import site
 
 
@@ -33,6 +35,19 @@ def test_exports_become_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ]
     index = (tmp_path / "site" / "index.html").read_text()
     assert '<a href="one.html">one</a>: 2 runs' in index and "4.0 s" in index
+
+
+def test_the_leaderboard_names_emulated_networks_and_repeats_claims_as_claims(tmp_path: Path) -> None:
+    """Every run of a site is imported, so what was official where it was measured is a claim here."""
+    claims = {"official_reasons": [official.IMPORTED], "imported": True}
+    real = studies.study(workers=(2,), repeats=3, **claims)
+    emulated = studies.study("network=1gbit_1ms", workers=(2,), repeats=3)
+    text = site.write([*real, *emulated], tmp_path)[0].read_text()
+    titles = re.findall("<h2>(.*?)</h2>", text)
+    assert "emulated" not in titles[0] and "emulated network 1 Gbit/s and 1 ms" in titles[1]
+    first, second = text.split("<h2>")[1:3]
+    assert "claims official" in first and "3 of 3</td>" in first
+    assert first.count("3 of 3</td>") == 2 and second.count("0 of 3</td>") == 1
 
 
 def test_a_study_s_name_is_no_path() -> None:
