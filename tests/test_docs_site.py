@@ -63,6 +63,12 @@ def test_the_reference_is_made_from_the_code(site: Path) -> None:
     assert "pandas table" not in (api := (site / "docs" / "api.html").read_text()) and "load_runs" in api
 
 
+def test_every_group_of_the_configuration_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    groups = {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()}
+    assert set(re.findall(r"^```{configuration} (\w+)$", page, re.M)) == groups | {"config"}
+
+
 def test_what_the_readme_installs_is_what_ci_installs() -> None:
     script = (ROOT / ".ci" / "run").read_text()
     assert "pip install -q -r requirements.txt" in script and "python3 -m venv" in script
