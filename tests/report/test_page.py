@@ -34,6 +34,7 @@ def made() -> list[Record]:
     """Return a study with a missed run, whose texts try to break out of the page."""
     records = studies.study(T4, repeats=3)
     evil = {"run_id": f"evil {EVIL}", "error": EVIL, "warnings": [EVIL], "caveats": []}
+    records[0] = records[0].model_copy(update={"run_id": "=1+1"})  # a formula to a spreadsheet
     return [*records, studies.run(4, 9, T4, time=40, status="diverged", **evil)]
 
 
@@ -159,6 +160,8 @@ def test_a_figure_s_numbers_and_picture_can_be_saved(browser: chromium.Page, pat
     rows = list(csv.DictReader(io.StringIO(text)))
     assert kind.startswith("data:text/csv") and len(rows) == 3 + 9 + 1
     assert {float(row["x"]) > 0 and float(row["y"]) > 0 for row in rows} == {True}
+    assert any("'=1+1" in row.values() for row in rows)
+    assert not any(str(value).startswith("=") for row in rows for value in row.values())
     assert browser.ask(href.format("svg")).startswith("data:image/svg+xml;base64,")
 
 

@@ -124,6 +124,8 @@ def test_a_summary_s_row_says_why_it_has_no_best_point(records: list[Record]) ->
     assert headline(*grouping.groups(missed))[:2] == ["-", "goal not reached"]
     (group,) = grouping.groups(records)
     best = headline(group)
+    busy = [studies.run(1, 7, T4, time=90, warnings=["the load average was 8 on 2 CPUs"])]
+    assert headline(*grouping.groups([*studies.study(T4), *busy]))[-1] == "1 of 16 runs on a busy machine"
     assert best[0] == "4 workers" and float(best[2]) > 2 and best[3].endswith("USD") and best[4] == "19"
 
 
