@@ -58,6 +58,17 @@ def test_a_task_that_measures_without_training_has_a_card():
     assert "epoch" not in text
 
 
+def test_of_a_series_the_full_card_has_the_last_row_and_of_a_few_rows_all():
+    series = [{"kind": "distance", "epoch": epoch, "loss": 1 / (1 + epoch)} for epoch in range(11)]
+    few = [{"kind": "optimum", "loss": 0.25}, {"kind": "optimum", "loss": 0.5}]
+    rows = full_card.rows(record(table=[*series, *few]))
+    assert [row for row in rows if row[0] in ("distance", "optimum")] == [
+        ("distance", "epoch 10, loss 0.0909"),
+        ("optimum", "loss 0.25"),
+        ("optimum", "loss 0.5"),
+    ]
+
+
 def test_what_a_task_noted_beside_its_goal_is_on_the_card():
     rows = [{"kind": "bleu", "signature": "nrefs:1|case:lc"}, {"kind": "batches", "share_of_padding": 0.0625}]
     text = said(record(table=rows))
