@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import psutil
-
 from mlbench.clusters import connection, node, persistent, ray_env
-from mlbench.clusters.processes import of_session
+from mlbench.clusters.processes import end, of_session
 from mlbench.experiment.config import Cluster, Experiment
 from mlbench.experiment.errors import UserError
 
@@ -55,7 +53,7 @@ def connect(experiment: Experiment) -> Iterator[str]:
         started = set() if address else of_session(context.address_info["session_dir"])
         ray.shutdown()
         # Ray's workers end when they miss their server, but now and then one of them hangs for ever (2.60).
-        persistent.end(started)
+        end(started)
 
 
 def _init(address: str | None, *, verbose: bool) -> Any:
@@ -89,10 +87,10 @@ def _init(address: str | None, *, verbose: bool) -> Any:
 
 def _end_log_monitor() -> None:
     """End the process that sends the workers' output to drivers: ten times a second it looks for some."""
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):
-            if any(word.endswith("log_monitor.py") for word in child.cmdline()):
-                child.kill()
+    from ray._private import worker
+
+    if worker._global_node:
+        worker._global_node.kill_log_monitor(check_alive=False)
 
 
 def require_machine() -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +13,12 @@ import psutil
 from filelock import FileLock
 
 from mlbench.clusters import node, ray_env
-from mlbench.clusters.processes import SERVERS, lives, of_session, session_of
+from mlbench.clusters.processes import SERVERS, end, of_session, runs, session_of
 from mlbench.experiment.errors import UserError
 
 # What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
 DRIVER_RESOURCE = {"mlbench_driver": 1.0}
 ADDRESS = "MLBENCH_RAY_ADDRESS"  # environment variable by which a sweep tells its runs
-STOP_S = 2  # s that Ray's processes have to end; the two servers do not end by themselves within 10 s (2.60)
 # `ray start` prints its address for people, and not at all on loopback; so the servers are asked for.
 START = """
 import psutil
@@ -104,18 +102,6 @@ def stop() -> bool:
     return True
 
 
-def end(processes: Collection[psutil.Process]) -> None:
-    """Wait STOP_S for processes that were told to end, and kill those that have not."""
-    # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
-    waits = 10 * STOP_S
-    while waits and any(lives(process) for process in processes):
-        time.sleep(0.1)
-        waits -= 1
-    for process in filter(lives, processes):
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
 def _note() -> dict[str, Any] | None:
     """Return what `start` wrote down: an address and, by pid and time of creation, its servers."""
     try:
@@ -128,8 +114,7 @@ def _note() -> dict[str, Any] | None:
 def _is_alive(server: dict[str, Any]) -> bool:
     """Return whether this very process is alive; its number may be another's by now."""
     try:
-        process = psutil.Process(server["pid"])
-        return process.create_time() == server["created"] and lives(process)
+        return runs(server["pid"], server["created"])
     except (KeyError, TypeError, ValueError, psutil.Error):
         return False
 

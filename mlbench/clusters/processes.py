@@ -1,7 +1,8 @@
 """Processes on this machine: those of one Ray, which name its session's folder, and their families."""
 
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ import psutil
 
 SERVERS = ("gcs_server", "raylet")  # Ray's two servers, by the names of their processes
 SESSION = re.compile(r"/[^ =]*/session_[^/ ]+")  # the folder that every process of one Ray names
+STOP_S = 2  # s that processes have to end; Ray's two servers do not end by themselves within 10 s (2.60)
 
 
 def session_of(process: psutil.Process) -> str | None:
@@ -57,3 +59,28 @@ def lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def create_time(pid: int) -> float | None:
+    """Return when the process that has this number was started (s since 1970); None where none runs."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return process.create_time() if lives(process) else None
+    return None
+
+
+def runs(pid: int, created: float | None) -> bool:
+    """Return whether the process that got this number at that time still runs; numbers are used again."""
+    return created is not None and create_time(pid) == created
+
+
+def end(processes: Collection[psutil.Process]) -> None:
+    """Wait STOP_S for processes that were told to end, and kill those that have not."""
+    # Where nobody reaps orphans (a container without init) an ended process stays as a zombie.
+    waits = 10 * STOP_S
+    while waits and any(lives(process) for process in processes):
+        time.sleep(0.1)
+        waits -= 1
+    for process in filter(lives, processes):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()

@@ -38,7 +38,7 @@ def test_a_process_that_does_not_end_by_itself_is_killed() -> None:
     stuck = sleeper()
     both = processes.children(psutil.Process())
     assert {quick.pid, stuck.pid} <= {process.pid for process in both}
-    persistent.end([process for process in both if process.pid in (quick.pid, stuck.pid)])
+    processes.end([process for process in both if process.pid in (quick.pid, stuck.pid)])
     assert quick.wait(timeout=30) == 0
     assert stuck.wait(timeout=30) == -9
 

@@ -53,6 +53,19 @@ def test_ray_s_processes_name_the_session_and_what_only_looks_at_it_is_none(
     assert processes.session_of(psutil.Process()) is None
 
 
+def test_a_process_is_its_number_and_when_it_was_started(start: Callable[..., psutil.Process]) -> None:
+    process = start("-c", SLEEP)
+    created = processes.create_time(process.pid)
+    assert created is not None and processes.runs(process.pid, created)
+    assert not processes.runs(process.pid, created + 1)  # another one that got the number
+    process.kill()
+    while processes.lives(process):
+        pass
+    assert process.is_running(), "it has not been waited for"
+    assert processes.create_time(process.pid) is None and not processes.runs(process.pid, created)
+    assert not processes.runs(process.pid, None)  # it had ended before it was looked at
+
+
 def test_what_is_below_a_process_belongs_to_it(start: Callable[..., psutil.Process]) -> None:
     parent = start("-c", PARENT)
     family = with_child(parent)

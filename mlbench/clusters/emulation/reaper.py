@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from mlbench.clusters import persistent
+from mlbench.clusters.processes import create_time
+from mlbench.clusters.processes import end as end_processes
 
 MARK = "MLBENCH_EMULATION"  # environment variable of all processes on emulated hosts
 PREFIX = "mlbench-"  # of control groups
@@ -44,7 +45,7 @@ def end(name: str, *, but: int | None = None) -> None:
     for process in found:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    persistent.end(found)  # waits for them
+    end_processes(found)  # waits for them
     for group in _groups():
         if group.name == PREFIX + name:
             for folder in (*(path for path in group.iterdir() if path.is_dir()), group):
@@ -66,10 +67,8 @@ def _lives(name: str) -> bool:
     pid, _, created = name.partition("-")
     if not (pid.isdigit() and created.isdigit()):
         return True
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(int(pid))
-        return persistent.lives(process) and int(process.create_time() * 100) == int(created)
-    return False
+    seconds = create_time(int(pid))
+    return seconds is not None and int(seconds * 100) == int(created)
 
 
 def _groups() -> Iterator[Path]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import psutil
 
-from mlbench.clusters import persistent
+from mlbench.clusters.processes import create_time, runs
 from mlbench.clusters.provisioning import journal
 from mlbench.clusters.provisioning.journal import Journal
 from mlbench.clusters.provisioning.plan import provider
@@ -139,7 +139,7 @@ def perform(log: Journal, step: Step, *, tolerant: bool = False) -> None:
     log.append(step=list(step.argv), begun=True)
     for attempt in range(RETRIES):
         done = run(
-            step.argv, text=step.input, on_start=lambda pid: log.append(pid=pid, created=_created(pid))
+            step.argv, text=step.input, on_start=lambda pid: log.append(pid=pid, created=create_time(pid))
         )
         again = done.returncode and any(phrase in done.stderr for phrase in step.patience)
         if not again or attempt == RETRIES - 1:
@@ -173,19 +173,10 @@ def run(
 def _await_survivor(log: Journal, report: Report) -> None:
     """Wait for the command that a killed `up` or `down` has left running: it may still create something."""
     last = next((one for one in reversed(log.events) if "pid" in one or "exit" in one), {})
-    while "pid" in last and _created(last["pid"]) == last["created"]:
+    while "pid" in last and runs(last["pid"], last["created"]):
         report(f"waits for a command of the killed one (process {last['pid']})")
         with suppress(psutil.Error):
             psutil.Process(last["pid"]).wait()
-
-
-def _created(pid: int) -> float | None:
-    """Return when a process was started, None where it has ended; numbers of processes are used again."""
-    try:
-        process = psutil.Process(pid)
-        return process.create_time() if persistent.lives(process) else None
-    except psutil.Error:
-        return None
 
 
 def _require_tools(steps: Sequence[Step]) -> None:
