@@ -125,12 +125,12 @@ def _prices(args: Args) -> int:
             "cluster prices takes nothing, or a catalogue and whose it is",
             hint=f"{COMMAND.program} prices import FILE provider=aws (or gke)",
         )
-    found = catalog.read(Path(args.arguments[1]), provider)
-    if found.prices:
-        print(f"{len(found.prices)} prices are in {price_file.write(found.prices)}")
-    for sentence in found.refused:
+    catalogue = catalog.read(Path(args.arguments[1]), provider)
+    if catalogue.prices:
+        print(f"{len(catalogue.prices)} prices are in {price_file.write(catalogue.prices)}")
+    for sentence in catalogue.refused:
         print(f"refused: {sentence}")
-    return FAILED if found.refused else OK
+    return FAILED if catalogue.refused else OK
 
 
 def _only(args: Args, what: str = "NAME") -> str:

@@ -30,14 +30,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 @contextmanager
 def connect(experiment: Experiment) -> Iterator[str]:
     """Yield this node's address; raise UserError if there is no cluster to attach to."""
-    given = getattr(experiment.cluster, "address", None) or os.environ.get("RAY_ADDRESS") or "auto"
-    require_address(given)
+    place = getattr(experiment.cluster, "address", None) or os.environ.get("RAY_ADDRESS") or "auto"
+    require_address(place)
     connection.import_trainer()
     import ray
 
     joined = not ray.is_initialized()
     if joined:
-        address = _reachable(given)
+        address = _reachable(place)
         try:
             ray.init(
                 address=address,
@@ -78,7 +78,7 @@ def require_address(address: str) -> None:
         ray_env.stay_on_loopback()
 
 
-def _reachable(given: str) -> str:
+def _reachable(place: str) -> str:
     """Return the address, or the one that "auto" stands for to Ray; UserError where nobody answers.
 
     What Ray notes of the last cluster that was started here outlives that cluster.
@@ -86,7 +86,7 @@ def _reachable(given: str) -> str:
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
     try:
-        address = canonicalize_bootstrap_address_or_die(given)
+        address = canonicalize_bootstrap_address_or_die(place)
     except ConnectionError as error:
         raise UserError("cluster=attached found no Ray cluster around this process", hint=HINT) from error
     host, _, port = address.rpartition(":")

@@ -87,3 +87,14 @@ def test_a_cluster_that_expired_elsewhere_is_named_with_what_deletes_it(lab, tmp
         "old of ann has expired (20261121t000000z): gcloud container clusters delete mlbench-old "
         "--zone=us-central1-a --project=demo"
     ]
+
+
+def test_a_journal_whose_beginning_was_cut_off_blocks_no_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    spec = plan.parse("gke", SETTINGS, creating=True)
+    folder = journal.root() / "lab"
+    folder.mkdir(parents=True)
+    (folder / "journal.part").write_text('{"at": 1, "spec": {"na')
+    assert journal.journals() == []  # `list` and `reap` go on
+    assert journal.begin(spec).spec == spec
+    assert [path.name for path in folder.iterdir()] == [journal.FILE]

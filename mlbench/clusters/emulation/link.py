@@ -43,7 +43,7 @@ EARLY_S = 2e-5  # s that a packet may leave early, less than a turn of the loop 
 
 @dataclass(frozen=True)
 class Link:
-    """What the process is told; `tuns` are inherited files, one a host, whose addresses are `addresses`.
+    """What the process emulates; `tuns` are inherited files, one a host, whose addresses are `addresses`.
 
     - paths: (source, target, names of cables, s of delay) for each ordered pair of hosts.
     - rates: bytes/s of each cable. overhead_s: what the process itself adds to a path's delay.

@@ -56,7 +56,7 @@ class Links:
 
     def measure(self) -> list[LinkMeasurement]:
         """Measure every host's link, and every rack's; UserError where one is off its profile."""
-        found = []
+        measurements = []
         for source, target in _pairs(self.network, len(self.hosts)):
             wrong: list[str] = []
             for _ in range(ATTEMPTS):
@@ -70,8 +70,8 @@ class Links:
                     f"{source} and {target} {', '.join(wrong)}",
                     hint="a slower network, or a machine that is less busy or has more CPUs",
                 )
-            found.append(measured)
-        return found
+            measurements.append(measured)
+        return measurements
 
     def probe(self, source: int, target: int) -> LinkMeasurement:
         """Measure the path between two hosts, both ways."""
@@ -182,15 +182,15 @@ def _user_space(links: Links) -> Iterator[None]:
                 f"link set dev {INTERFACE} mtu {MTU} txqueuelen 2000 up",
             ]
             _ip(place, lines)
-        told = link.Link(
+        words = link.Link(
             tuns=tuns,
             addresses=links.addresses,
             **link.plain(links.paths),
             queue_s=network.queue_ms / 1e3,
             jitter_s=network.jitter_ms / 1e3,
             loss=network.loss_percent / 100,
-        )
-        process = _start(told.words(), tuns)
+        ).words()
+        process = _start(words, tuns)
     except OSError as error:
         raise UserError(
             f"network={network.name} needs TUN devices: {error.strerror or error}",
@@ -217,13 +217,13 @@ def _user_space(links: Links) -> Iterator[None]:
 @contextmanager
 def _prober(links: Links, workers: int) -> Iterator[None]:
     """Run the process that measures the links."""
-    told = probe.Probe(
+    words = probe.Probe(
         network=links.network.model_dump(),
         workers=workers,
         namespaces=[(host.hostname, host.net, host.uts) for host in links.hosts],
         addresses=links.addresses,
-    )
-    links.prober = _start(told.words(), [file for host in links.hosts for file in (host.net, host.uts)])
+    ).words()
+    links.prober = _start(words, [file for host in links.hosts for file in (host.net, host.uts)])
     with _ended(links.prober):
         yield
 

@@ -41,7 +41,7 @@ TOLERANCE = 0.1  # share by which a link may differ from its profile
 
 @dataclass(frozen=True)
 class Probe:
-    """What the process is told; `namespaces` are hosts as (name, inherited files)."""
+    """What the process measures; `namespaces` are hosts as (name, inherited files)."""
 
     network: dict[str, Any]
     workers: int
@@ -53,18 +53,18 @@ class Probe:
         return [sys.executable, "-m", __name__, json.dumps(asdict(self))]
 
 
-def main(told: Probe) -> None:
+def main(probe: Probe) -> None:
     """Answer until standard input ends."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-    network = Network.model_validate(told.network)
-    ways = {(path.source, path.target): path for path in topology.paths(network, told.workers)}
-    hosts = [Namespace(*one) for one in told.namespaces]
+    network = Network.model_validate(probe.network)
+    ways = {(path.source, path.target): path for path in topology.paths(network, probe.workers)}
+    hosts = [Namespace(*one) for one in probe.namespaces]
     for line in sys.stdin:
         what, *pair = json.loads(line)
         source, target = map(int, pair)
         ends = hosts[source], hosts[target]
-        addresses = [told.addresses[source], told.addresses[target]]
+        addresses = [probe.addresses[source], probe.addresses[target]]
         path, back = ways[source, target], ways[target, source]
         if what == "round_trips":
             answer = json.dumps(round_trips(*ends, addresses[1]))

@@ -30,22 +30,22 @@ def environment() -> Mapping[str, str]:
 
 def processes(name: str | None = None) -> list[tuple[str, psutil.Process]]:
     """Return (owner, process) of all emulated hosts; of one owner if it is given."""
-    found = []
+    pairs = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             mark = process.environ().get(MARK)
             if mark and name in (None, mark):
-                found.append((mark, process))
-    return found
+                pairs.append((mark, process))
+    return pairs
 
 
 def end(name: str, *, but: int | None = None) -> None:
     """End what an owner has on emulated hosts, `but` one process, and remove its control groups."""
-    found = {process for _, process in processes(name) if process.pid != but}
-    for process in found:
+    running = {process for _, process in processes(name) if process.pid != but}
+    for process in running:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    end_processes(found)  # waits for them
+    end_processes(running)  # waits for them
     for group in _groups():
         if group.name == PREFIX + name:
             for folder in (*(path for path in group.iterdir() if path.is_dir()), group):

@@ -19,17 +19,12 @@ IMAGES = {True: "AL2023_x86_64_NVIDIA", False: "AL2023_x86_64_STANDARD"}  # by w
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
     """Return the specification with its region; UserError where something is missing and needed."""
-    machine = spec.hardware.machine
-    if machine is None or machine.provider != "aws":
-        raise UserError(
-            f"hardware={spec.hardware.name} is no machine of AWS's", hint="e.g. hardware=aws_g4dn_xlarge"
-        )
     if creating and (not spec.allow or spec.allow.endswith("/0")):
         raise UserError(
             "aws needs the addresses that may reach the cluster's API, and not all of them",
             hint="say allow=YOUR.ADDRESS/32",
         )
-    return spec.model_copy(update={"place": spec.place or machine.place})
+    return spec.model_copy(update={"place": spec.place or spec.machine.place})
 
 
 def context(spec: ClusterSpec) -> str:
@@ -48,15 +43,14 @@ def prepare(spec: ClusterSpec) -> None:
 
 def variables(spec: ClusterSpec) -> dict[str, Any]:
     """Return the values of the module's variables."""
-    machine, beside = spec.hardware.machine, overhead("aws")
-    assert machine is not None  # `complete` has refused it
+    beside = overhead("aws")
     return {
         "name": f"mlbench-{spec.name}",
         "region": spec.place,
         "tags": spec.labels,
         "allow": spec.allow,
         "head_type": beside.head_type,
-        "worker_type": machine.type,
+        "worker_type": spec.machine.type,
         "workers": spec.nodes,
         "spot": spec.spot,
         "gpu": spec.hardware.gpus > 0,
@@ -126,17 +120,17 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     with ThreadPoolExecutor() as threads:
         listed = dict(zip(TAGGED, threads.map(lambda kind: _tagged(spec, run, kind), TAGGED), strict=True))
         listed |= {"role": threads.submit(_roles, spec, run).result()}
-    found = _cluster(spec, run, state)
+    resources = _cluster(spec, run, state)
     for kind, names in listed.items():
         for name in names:
             if name not in state:
                 words = TAGGED[kind][1] if kind in TAGGED else ("iam", "delete-role", "--role-name")
-                found.append(Resource(kind, name, True, _aws(spec, f"delete the {kind}", *words, name)))
+                resources.append(Resource(kind, name, True, _aws(spec, f"delete the {kind}", *words, name)))
     if state:
         words = ("-auto-approve", f"-lock-timeout={LOCK_WAIT}")
         destroy = _terraform(spec, "delete everything (about 15 min)", "destroy", *words)
-        found.append(Resource("everything in", "Terraform's state", True, destroy))
-    return found + _kubeconfig(spec, run)
+        resources.append(Resource("everything in", "Terraform's state", True, destroy))
+    return resources + _kubeconfig(spec, run)
 
 
 def conflicts(spec: ClusterSpec, run: Run) -> list[Resource]:
@@ -206,14 +200,7 @@ def _folder(spec: ClusterSpec) -> Path:
 
 
 def _terraform(spec: ClusterSpec, purpose: str, verb: str, *words: str) -> Step:
-    asks = verb != "state"
-    argv = (
-        "terraform",
-        f"-chdir={_folder(spec)}",
-        verb,
-        *(("-input=false", "-no-color") if asks else ()),
-        *words,
-    )
+    argv = ("terraform", f"-chdir={_folder(spec)}", verb, "-input=false", "-no-color", *words)
     return Step(argv, purpose)
 
 

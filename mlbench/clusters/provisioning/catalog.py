@@ -53,10 +53,10 @@ def read(file: Path, provider: str) -> Import:
         if profile.machine is None or profile.machine.provider != provider or name.startswith("mlbench_"):
             continue  # the published runs' prices are dated on purpose
         try:
-            found = _price(profile, rows)
-            if found is None:
+            usd = _price(profile, rows)
+            if usd is None:
                 continue
-            on_demand, spot = found
+            on_demand, spot = usd
             _check(profile, on_demand, spot)
             prices[name] = Price(
                 usd_per_hour=on_demand,

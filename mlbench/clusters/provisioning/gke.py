@@ -22,15 +22,11 @@ BUSY = ("incompatible operation", "is currently being", "is not ready", "resourc
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
     """Return the specification with project and zone; UserError where one is missing and needed."""
-    machine = spec.hardware.machine
-    if machine is None or machine.provider != "gke":
-        raise UserError(
-            f"hardware={spec.hardware.name} is no machine of Google's", hint="e.g. hardware=gcp_n1_t4"
-        )
     project = spec.project or os.environ.get("CLOUDSDK_CORE_PROJECT")
     if not project and creating:
         raise UserError("gke needs the project that pays", hint="say project=ID")
-    return spec.model_copy(update={"project": project or "PROJECT", "place": spec.place or machine.place})
+    place = spec.place or spec.machine.place
+    return spec.model_copy(update={"project": project or "PROJECT", "place": place})
 
 
 def context(spec: ClusterSpec) -> str:
@@ -102,14 +98,14 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     )
     with ThreadPoolExecutor() as threads:
         listed = threads.map(lambda kind: _list(spec, run, *kind[1], "list", f"--filter={kind[3]}"), kinds)
-    found: list[Resource] = []
-    for (kind, group, at, _), resources in zip(kinds, listed, strict=True):
-        for one in resources:
+    resources: list[Resource] = []
+    for (kind, group, at, _), answers in zip(kinds, listed, strict=True):
+        for one in answers:
             if at == place and not one.get("region", "").endswith(f"/{region}"):
                 continue
             delete = _gcloud(spec, f"delete the {kind}", *group, "delete", one["name"], *at, patience=BUSY)
-            found.append(Resource(kind, one["name"], _ours(spec, kind, one), delete))
-    return found
+            resources.append(Resource(kind, one["name"], _ours(spec, kind, one), delete))
+    return resources
 
 
 def _ours(spec: ClusterSpec, kind: str, one: dict[str, Any]) -> bool:
@@ -144,11 +140,9 @@ def _note(spec: ClusterSpec) -> str:
 
 
 def _machine(spec: ClusterSpec) -> list[str]:
-    machine = spec.hardware.machine
-    assert machine is not None  # `complete` has refused it
-    words = [f"--machine-type={machine.type}"]
-    if machine.accelerator:
-        gpu = f"type={machine.accelerator},count={spec.hardware.gpus},gpu-driver-version=default"
+    words = [f"--machine-type={spec.machine.type}"]
+    if spec.machine.accelerator:
+        gpu = f"type={spec.machine.accelerator},count={spec.hardware.gpus},gpu-driver-version=default"
         words.append(f"--accelerator={gpu}")
     return [*words, "--spot"] if spec.spot else words
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlbench.clusters.provisioning.spec import ClusterSpec, folder_of
+from mlbench.clusters.provisioning.spec import ClusterSpec, require_name
 from mlbench.experiment import clock
 from mlbench.experiment.errors import UserError
 
@@ -50,7 +50,7 @@ def root() -> Path:
 
 def begin(spec: ClusterSpec) -> Journal:
     """Write the first line of a new cluster's journal; UserError where one of that name is not gone."""
-    folder = folder_of(spec.name, root())
+    folder = root() / spec.name
     path = folder / FILE
     if path.exists():
         before = load(spec.name)
@@ -61,13 +61,16 @@ def begin(spec: ClusterSpec) -> Journal:
             )
         path.rename(folder / f"journal-{before.spec.id}.jsonl")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _append(path, {"spec": spec.model_dump(mode="json")})
+    part = path.with_suffix(".part")  # what a crash cuts off is no journal
+    part.unlink(missing_ok=True)
+    _append(part, {"spec": spec.model_dump(mode="json")})
+    part.rename(path)
     return load(spec.name)
 
 
 def load(name: str) -> Journal:
     """Read the journal of one cluster; UserError where there is none or it cannot be read."""
-    path = folder_of(name, root()) / FILE
+    path = root() / require_name(name) / FILE
     try:
         lines = path.read_text().splitlines()
         spec = ClusterSpec.model_validate(json.loads(lines[0])["spec"])

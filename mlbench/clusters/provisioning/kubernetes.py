@@ -53,14 +53,14 @@ def charts(spec: ClusterSpec, context: str, run: Run) -> list[Resource]:
     """
     argv = ("helm", "list", "--all-namespaces", "--kube-context", context, "--output=json")
     releases = json.loads(answer(run, (*argv, "--selector", f"mlbench-id={spec.id}")) or "[]")
-    found = []
+    resources = []
     for one in releases:
         uninstall = (
             "helm", "uninstall", one["name"], "--namespace", one["namespace"], "--kube-context", context,
             "--wait", "--timeout", WAIT,
         )  # fmt: skip
-        found.append(Resource("chart", one["name"], True, Step(uninstall, f"uninstall {one['name']}")))
-    return found
+        resources.append(Resource("chart", one["name"], True, Step(uninstall, f"uninstall {one['name']}")))
+    return resources
 
 
 def answer(run: Run, argv: Sequence[str]) -> str:

@@ -48,8 +48,8 @@ def up(spec: ClusterSpec, report: Report) -> None:
         if prepare:
             prepare(spec)
         conflicts = getattr(provider(spec), "conflicts", provider(spec).inventory)
-        if spec.provider != "existing" and (found := conflicts(spec, run)):
-            names = ", ".join(f"{one.kind} {one.name}" for one in found)
+        if spec.provider != "existing" and (resources := conflicts(spec, run)):
+            names = ", ".join(f"{one.kind} {one.name}" for one in resources)
             raise UserError(f"there is already {names}, not made by this command", hint="say name=OTHER")
         log.append(state="creating")
         for number, step in enumerate(steps, 1):
@@ -84,26 +84,26 @@ def down(name: str, report: Report) -> None:
     module = provider(log.spec)
     _await_survivor(log, report)
     log.append(state="deleting")
-    found: list[Resource] = []
+    resources: list[Resource] = []
     for attempt in range(ROUNDS):
         if attempt > 1:
             time.sleep(RETRY_S)
-        found = module.inventory(log.spec, run)
-        foreign = [one for one in found if not one.ours]
+        resources = module.inventory(log.spec, run)
+        foreign = [one for one in resources if not one.ours]
         if foreign:
             names = ", ".join(f"{one.kind} {one.name}" for one in foreign)
             raise UserError(
                 f"{names} does not carry the id {log.spec.id} of cluster {name}, so it is not deleted",
                 hint="delete it yourself if it is yours",
             )
-        if not any(one.delete for one in found):
+        if not any(one.delete for one in resources):
             break
-        for one in found:
+        for one in resources:
             if one.delete:
                 report(f"delete {one.kind} {one.name}")
                 perform(log, one.delete, tolerant=True)
-    if found:
-        names = ", ".join(f"{one.kind} {one.name}" for one in found)
+    if resources:
+        names = ", ".join(f"{one.kind} {one.name}" for one in resources)
         raise UserError(f"still there and perhaps billed: {names}", hint="delete it in the cloud's console")
     forget = getattr(module, "forget", None)
     if forget:

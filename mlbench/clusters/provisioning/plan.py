@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
 
-from mlbench.clusters.provisioning.spec import PROVIDERS, ClusterSpec, new_id, now, owner
+from mlbench.clusters.provisioning.spec import PROVIDERS, ClusterSpec, new_id, now, owner, require_name
 from mlbench.experiment import config, format
 from mlbench.experiment.config import Hardware
 from mlbench.experiment.errors import UserError, suggest
@@ -32,7 +32,7 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
             f"hardware={chosen} is no machine of {name}", hint=f"e.g. hardware={DEFAULT_HARDWARE[name]}"
         )
     spec = ClusterSpec(
-        name=_name(settings["name"] or chosen.replace("_", "-")),
+        name=require_name(settings["name"] or chosen.replace("_", "-")),
         id=new_id(),
         provider=name,  # type: ignore[arg-type]  (checked above)
         hardware=hardware,
@@ -128,13 +128,6 @@ def _size(spec: ClusterSpec) -> str:
         f"{format.counted(spec.workers, 'worker')} on {format.counted(spec.nodes, 'node')} of "
         f"{spec.hardware.name}" + (f" in {spec.place}" if spec.place else "")
     )
-
-
-def _name(text: str) -> str:
-    from mlbench.clusters.provisioning.journal import root
-    from mlbench.clusters.provisioning.spec import folder_of
-
-    return folder_of(text, root()).name
 
 
 def _number(settings: Mapping[str, str], setting: str, least: float) -> float:

@@ -7,27 +7,26 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mlbench.experiment import clock
-from mlbench.experiment.config import Hardware, Model, PositiveFloat, PositiveInt
+from mlbench.experiment.config import Hardware, Machine, Model, PositiveFloat, PositiveInt
 from mlbench.experiment.cost import nodes
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.overhead import hourly
 
 PROVIDERS = ("gke", "aws", "kind", "existing")
-NAME = re.compile(r"[a-z][a-z0-9-]{0,29}")  # what all providers take, with room for suffixes
+NAME = r"^[a-z][a-z0-9-]{0,29}$"  # what all providers take, with room for suffixes
 HOUR = 3600  # s
 
 
 class ClusterSpec(Model):
     """A cluster: its provider, its size, and until when it may cost how much."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
+    name: Annotated[str, Field(pattern=NAME)]
     id: str  # drawn anew for every cluster; what carries another one is not ours
     provider: Literal["gke", "aws", "kind", "existing"]
     hardware: Hardware
@@ -55,13 +54,18 @@ class ClusterSpec(Model):
     @property
     def labels(self) -> dict[str, str]:
         """Return the labels or tags of everything that is created."""
-        expires = datetime.datetime.fromtimestamp(self.expires, datetime.UTC)
         return {
             "mlbench-cluster": self.name,
             "mlbench-id": self.id,
             "mlbench-owner": self.owner,
-            "mlbench-expires": expires.strftime("%Y%m%dt%H%M%Sz"),
+            "mlbench-expires": label_time(self.expires),
         }
+
+    @property
+    def machine(self) -> Machine:
+        """Return the workers' machine; only for a cluster of a cloud, whose `plan.parse` asks for one."""
+        assert self.hardware.machine is not None
+        return self.hardware.machine
 
     @property
     def billed(self) -> bool:
@@ -106,14 +110,19 @@ class Resource:
 Run = Callable[[Sequence[str]], CompletedProcess[str]]
 
 
-def folder_of(name: str, root: Path) -> Path:
-    """Return the folder that holds a cluster's journal; UserError for a name that no cluster can have."""
-    if not NAME.fullmatch(name):
+def require_name(name: str) -> str:
+    """Return the name; UserError for one that no cluster can have."""
+    if not re.fullmatch(NAME, name):
         raise UserError(
             f"{name!r} cannot be the name of a cluster",
             hint="lower-case letters, digits and -, beginning with a letter, at most 30",
         )
-    return root / name
+    return name
+
+
+def label_time(seconds: float) -> str:
+    """Return a time (s since 1970) as a label has it; of two such texts the later one is the greater."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y%m%dt%H%M%Sz")
 
 
 def new_id() -> str:

@@ -7,7 +7,7 @@ from mlbench.clusters.provisioning import gke, journal, kubernetes
 from mlbench.clusters.provisioning.journal import Journal
 from mlbench.clusters.provisioning.lifecycle import run
 from mlbench.clusters.provisioning.plan import provider
-from mlbench.clusters.provisioning.spec import HOUR
+from mlbench.clusters.provisioning.spec import HOUR, label_time
 from mlbench.experiment import clock, format
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.overhead import overhead
@@ -36,10 +36,12 @@ def rows() -> list[list[str]]:
 
 def usd_at_most(log: Journal, now: float) -> float:
     """Return what a cluster has cost by `now` with all its workers all the time, in USD at list prices."""
-    seconds = max((log.ended or now) - log.spec.created, 0.0)
-    if log.spec.billed:
-        seconds = max(seconds, overhead(log.spec.provider).minimum_s)
-    return seconds / HOUR * sum(log.spec.usd_per_hour().values())
+    return _hours(log, now) * sum(log.spec.usd_per_hour().values())
+
+
+def _hours(log: Journal, now: float) -> float:
+    """Return the hours that a cloud has billed of a cluster by `now`."""
+    return max((log.ended or now) - log.spec.created, overhead(log.spec.provider).minimum_s) / HOUR
 
 
 def text(name: str) -> str:
@@ -47,9 +49,9 @@ def text(name: str) -> str:
     log = journal.load(name)
     lines = [f"{name}: {log.spec.provider}, {log.state}"]
     if log.state != "gone":
-        found = provider(log.spec).inventory(log.spec, run)
-        lines += [f"  {one.kind} {one.name}" + ("" if one.ours else ": not ours") for one in found]
-        lines += [] if found else ["  nothing exists"]
+        resources = provider(log.spec).inventory(log.spec, run)
+        lines += [f"  {one.kind} {one.name}" + ("" if one.ours else ": not ours") for one in resources]
+        lines += [] if resources else ["  nothing exists"]
         if log.spec.billed:
             left = log.spec.expires - clock.wall()
             when = (
@@ -77,8 +79,7 @@ def cost(name: str) -> str:
     spec = log.spec
     if not spec.billed:
         return f"{name}: {spec.provider} is billed by nobody that mlbench knows"
-    now = clock.wall()
-    hours = max((log.ended or now) - spec.created, overhead(spec.provider).minimum_s) / HOUR
+    hours = _hours(log, clock.wall())
     parts, idle = spec.usd_per_hour(), spec.usd_per_hour(workers=False)
     lines = [f"{name}: {log.state}, {format.duration(hours * HOUR)} since it was asked for"]
     lines += [f"  {part:14} {hours * usd:8.4f} USD" for part, usd in parts.items()]
@@ -112,13 +113,13 @@ def dashboard(name: str, *, port: str) -> tuple[list[str], str]:
 def elsewhere(project: str, *, now: float) -> str:
     """Return the expired clusters of a GKE project that other machines made, each with what deletes it."""
     here = {one.spec.id for one in journal.journals()}
-    stamp = clock.iso(now).replace("-", "").replace(":", "").partition(".")[0].lower() + "z"
-    return "\n".join(_elsewhere(project, here, stamp)) or f"{project} has no expired cluster of mlbench"
+    lines = list(_elsewhere(project, here, label_time(now)))
+    return "\n".join(lines) or f"{project} has no expired cluster of mlbench"
 
 
-def _elsewhere(project: str, here: set[str], stamp: str) -> Iterator[str]:
+def _elsewhere(project: str, here: set[str], now: str) -> Iterator[str]:
     for labels in gke.expired(project, run):
-        if labels["mlbench-id"] not in here and labels.get("mlbench-expires", stamp) < stamp:
+        if labels["mlbench-id"] not in here and labels.get("mlbench-expires", now) < now:
             name = labels["mlbench-cluster"]
             yield (
                 f"{name} of {labels.get('mlbench-owner')} has expired ({labels.get('mlbench-expires')}): "
