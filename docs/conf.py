@@ -20,7 +20,7 @@ author = "The mlbench developers"
 copyright = "2026, the mlbench developers"
 version = release = mlbench.__version__
 root_doc = "docs/index"
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_nb", "sphinx.ext.autodoc"]
 include_patterns = [
     "README.md",
     "RULES.md",
@@ -29,6 +29,7 @@ include_patterns = [
     "docs/*.md",
     "mlbench/tasks/*/README.md",
     "notebooks/README.md",
+    "notebooks/*.ipynb",
 ]
 exclude_patterns = ["**/.*", "build"]
 html_theme = "sphinx_book_theme"
@@ -39,6 +40,7 @@ html_copy_source = False
 myst_enable_extensions: list[str] = []
 html_show_sourcelink = False
 myst_heading_anchors = 4
+nb_execution_mode = "off"  # the outputs are those of tests/tools/notebooks.py, which a test compares
 autodoc_typehints = "signature"
 suppress_warnings = ["myst.header", "myst.strikethrough"]
 

@@ -63,6 +63,14 @@ def test_the_reference_is_made_from_the_code(site: Path) -> None:
     assert "pandas table" not in (api := (site / "docs" / "api.html").read_text()) and "load_runs" in api
 
 
+@pytest.mark.slow
+def test_notebooks_are_pages_with_their_outputs(site: Path) -> None:
+    page = (site / "notebooks" / "scaling.html").read_text()
+    assert "Fastest to top1_accuracy" in page and '<table border="1" class="dataframe">' in page
+    pictures = re.findall(r'src="([^"]+\.png)"', page)
+    assert len(pictures) >= 8 and all((site / "notebooks" / one).resolve().exists() for one in pictures)
+
+
 def test_every_group_of_the_configuration_is_on_its_page() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     groups = {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()}

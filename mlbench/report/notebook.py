@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlbench.analysis import compare as comparison
 from mlbench.analysis.chart import Chart
+from mlbench.analysis.points import Point
 from mlbench.experiment import record, run_folders
 from mlbench.experiment.identity import flatten
 from mlbench.experiment.record import Record
@@ -26,8 +27,9 @@ GROUPS = ("task", "backend", "sync", "hardware", "cluster")  # of the configurat
 def load_runs(output_root: str | Path = "runs") -> "pd.DataFrame":
     """Return one row a finished run, oldest first, indexed by the run's name.
 
-    Columns: task, scale, backend, sync, hardware, cluster, the fields of the record (seconds), `phase_...`
-    (seconds, mean over ranks), the task's settings as `task....`, caveats, and `folder`, the run's folder.
+    Columns: task, scale, backend, sync, hardware, cluster, network, the fields of the record (seconds),
+    `phase_...` (seconds, mean over ranks), the task's settings as `task....`, caveats, and `folder`, the run's
+    folder.
     Prints a sentence for each record that cannot be read.
     """
     import pandas as pd
@@ -72,8 +74,8 @@ def compare(a: "pd.DataFrame", b: "pd.DataFrame") -> "pd.DataFrame":
     rows = [
         {
             "task": pair.a.task,
-            "A": f"{pair.a.workers} workers, n = {pair.a.n}",
-            "B": f"{pair.b.workers} workers, n = {pair.b.n}",
+            "A": _side(pair.a),
+            "B": _side(pair.b),
             "measure": one.name,
             "median A": one.a,
             "median B": one.b,
@@ -86,6 +88,11 @@ def compare(a: "pd.DataFrame", b: "pd.DataFrame") -> "pd.DataFrame":
         for one in pair.measures
     ]
     return pd.DataFrame(rows)
+
+
+def _side(point: Point) -> str:
+    network = f", emulated network {point.network}" if point.emulated else ""
+    return f"{grouping.workers(point)}{network}, n = {point.n}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,8 @@ def _records(runs: "pd.DataFrame") -> Sequence[Record]:
 
 def _row(one: Record, folder: Path) -> dict[str, Any]:
     experiment = one.experiment.plain()
-    row = {group: experiment[group]["name"] for group in GROUPS} | {"scale": experiment["scale"]}
+    row = {group: experiment[group]["name"] for group in GROUPS}
+    row |= {"network": str(one.experiment.network), "scale": experiment["scale"]}
     row |= {name: getattr(one, name) for name in COLUMNS}
     row |= {f"phase_{name}": spread.mean for name, spread in one.phases.items()}
     row |= {
