@@ -28,8 +28,8 @@ def load_runs(output_root: str | Path = "runs") -> "pd.DataFrame":
     """Return one row a finished run, oldest first, indexed by the run's name.
 
     Columns: task, scale, backend, sync, hardware, cluster, network, the fields of the record (seconds),
-    `phase_...` (seconds, mean over ranks), the task's settings as `task....`, caveats, and `folder`, the run's
-    folder.
+    `phase_...` (seconds, mean over ranks), the task's settings as `task....`, caveats, and `folder`, where
+    the run is.
     Prints a sentence for each record that cannot be read.
     """
     import pandas as pd

@@ -42,7 +42,7 @@ def texts(book: NotebookNode) -> list[str]:
 
 def main() -> None:
     os.environ.pop("MLBENCH_RUNS", None)
-    os.environ["JUPYTER_PLATFORM_DIRS"] = "1"
+    os.environ |= {"JUPYTER_PLATFORM_DIRS": "1", "PYTHONPATH": str(FOLDER.parent)}
     for path in sorted(FOLDER.glob("*.ipynb")):
         book = execute(path)
         for output in outputs(book):
