@@ -27,12 +27,8 @@ def executed(path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore:Proactor:RuntimeWarning", "ignore::DeprecationWarning")
-def test_the_outputs_of_a_notebook_are_those_of_the_sample_records(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_outputs_of_a_notebook_are_those_of_the_sample_records(path: Path) -> None:
     """What the documentation shows is what the code of today prints; else run tests/tools/notebooks.py."""
-    monkeypatch.delenv("MLBENCH_RUNS", raising=False)
-    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     stored, fresh = (nbformat.read(path, as_version=4), notebooks.execute(path))
     assert notebooks.texts(stored) == notebooks.texts(fresh)
     assert "picture" in notebooks.texts(stored)

@@ -19,10 +19,12 @@ METADATA = {
 
 
 def execute(path: Path) -> NotebookNode:
-    """Return a notebook with the outputs of a kernel of its own, run in the notebook's folder."""
+    """Return a notebook with the outputs of a kernel of its own, of this checkout and the sample records."""
     book = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(path.parent)}}
-    NotebookClient(book, timeout=120, resources=resources, record_timing=False).execute()
+    env = {**os.environ, "PYTHONPATH": str(FOLDER.parent), "MLBENCH_RUNS": "sample"}
+    env["JUPYTER_PLATFORM_DIRS"] = "1"
+    NotebookClient(book, timeout=120, resources=resources, record_timing=False).execute(env=env)
     return book
 
 
@@ -41,8 +43,6 @@ def texts(book: NotebookNode) -> list[str]:
 
 
 def main() -> None:
-    os.environ.pop("MLBENCH_RUNS", None)
-    os.environ |= {"JUPYTER_PLATFORM_DIRS": "1", "PYTHONPATH": str(FOLDER.parent)}
     for path in sorted(FOLDER.glob("*.ipynb")):
         book = execute(path)
         for output in outputs(book):
