@@ -186,11 +186,11 @@ def run_end(log: Log) -> RunEnd:
         raise UserError("the event log is damaged: it has no readable run_result") from error
 
 
-def lost_end(log: Log, error: str) -> RunEnd:
+def lost_end(log: Log, error: str, *, status: str = "interrupted") -> RunEnd:
     """Return the end of a run whose driver could not write it, because of `error`: the log's last event."""
     result = worker_result(log)
     ended = max(event["time_ms"] for event in log) / 1000
-    return RunEnd(status=None if result else "interrupted", error=error, ended=ended, result=result)
+    return RunEnd(status=None if result else status, error=error, ended=ended, result=result)
 
 
 def worker_result(log: Log) -> WorkerResult | None:

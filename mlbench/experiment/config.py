@@ -284,8 +284,7 @@ class Experiment(Model):
     @classmethod
     def _store_has_a_scheme_of_mlflow(cls, uri: str | None) -> str | None:
         scheme = urlsplit(uri or "").scheme.partition("+")[0]
-        plugins_of_mlflow = {point.name for point in entry_points(group="mlflow.tracking_store")}
-        if scheme and scheme not in STORES | plugins_of_mlflow:
+        if scheme and scheme not in STORES and not entry_points(group="mlflow.tracking_store", name=scheme):
             raise ValueError(f"MLflow has no store of the kind {scheme}: {', '.join(sorted(STORES))}")
         return uri
 

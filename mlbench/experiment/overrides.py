@@ -15,7 +15,7 @@ from mlbench.experiment import plugins
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.identity import flatten
 
-GROUPS = ("task", "hardware", "backend", "cluster", "sync", "network", "division")
+GROUPS = plugins.GROUPS
 SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra's own that is read: more folders of YAML files
 # Names of 0.1 and what they are called now.
 RENAMED = {"instrument": "phase_timing", "rerun": "force", "unit": "task.metric_unit", "task.rate": "task.lr"}

@@ -37,7 +37,8 @@ CONTRACT = {
 ONE_OF = {"task": (), "sync": (), "cluster": ("connect", "submit")}
 IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one of these, in `torch`
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
-GROUPS = ("task", "hardware", "backend", "cluster", "sync", "division", "study")  # folders of YAML files
+GROUPS = ("task", "hardware", "backend", "cluster", "sync", "network", "division")
+FOLDERS = (*GROUPS, "study")  # of YAML files
 USER_CONF = "MLBENCH_CONFIG_DIR"  # environment variable; empty: no folder of one's own
 
 
@@ -92,7 +93,7 @@ def conf_packages() -> tuple[str, ...]:
 
 
 def user_conf() -> tuple[str, ...]:
-    """Return the folder of the user's own YAML files, if there is one with a folder of GROUPS."""
+    """Return the folder of the user's own YAML files, if there is one with one of FOLDERS."""
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     place = os.environ.get(USER_CONF, os.path.join(config, "mlbench"))
     # There may be other files, e.g. the user's prices.
@@ -107,7 +108,7 @@ def search_folders(searchpath: Sequence[str] = ()) -> tuple[Path, ...]:
 def folder(address: str) -> Path:
     """Return the folder that an address of Hydra's search path names; UserError where there is none.
 
-    It is pkg://package.conf, file:///folder, or a folder with at least one of the folders GROUPS.
+    It is pkg://package.conf, file:///folder, or a folder with at least one of FOLDERS.
     """
     if address.startswith("pkg://"):
         spec = find_spec(address.removeprefix("pkg://"))
@@ -119,12 +120,12 @@ def folder(address: str) -> Path:
     if path is None or not path.is_dir():
         raise UserError(f"{address} is not a folder to search", hint=hint)
     if not _has_groups(path):
-        raise UserError(f"{address} has none of the folders {', '.join(GROUPS)}", hint=hint)
+        raise UserError(f"{address} has none of the folders {', '.join(FOLDERS)}", hint=hint)
     return path
 
 
 def _has_groups(path: Path) -> bool:
-    return any((path / group).is_dir() for group in GROUPS)
+    return any((path / group).is_dir() for group in FOLDERS)
 
 
 def files(group: str, searchpath: Sequence[str] = ()) -> dict[str, Path]:

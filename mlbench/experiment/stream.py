@@ -8,7 +8,8 @@ is read again from its beginning repeats them, so the events carry their numbers
 import json
 from typing import Any
 
-VARIABLE = "MLBENCH_EVENT_STREAM"  # environment variable: the run prints such lines
+# Environment variables of a run in a pod: it prints such lines; and when it was submitted, s since 1970.
+VARIABLE, SUBMITTED = "MLBENCH_EVENT_STREAM", "MLBENCH_SUBMITTED_AT"
 MARK = "mlbench-event-stream "
 
 

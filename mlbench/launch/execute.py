@@ -34,7 +34,6 @@ from mlbench.tasks import registry
 from mlbench.terminal import live_view, show, streams
 from mlbench.tracking import cache, uploader
 
-SUBMITTED = "MLBENCH_SUBMITTED_AT"  # variable with the time of a submission, s since 1970
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
 ABORT_STORE_WAIT_S = 5  # s, likewise where the run was aborted
 STOPPED = "stopped by the user (Ctrl-C or SIGTERM)"
@@ -93,7 +92,7 @@ def resolved(experiment: Experiment) -> tuple[Experiment, int]:
 def submitted() -> float | None:
     """Return when the cluster around this process was asked for (s since 1970), where somebody says so."""
     try:
-        return float(os.environ[SUBMITTED])
+        return float(os.environ[stream.SUBMITTED])
     except (KeyError, ValueError):
         return None
 
@@ -132,8 +131,10 @@ def _recorded(
     folder = new_folder(experiment, seed, begun)
     log = folder / events.NAME
     start = run_start(experiment, folder, seed=seed, begun=begun, overrides=overrides)
-    submitted = bool(os.environ.get(stream.VARIABLE))
-    display = EventStream(log) if submitted else live_view.RunView(experiment, seed, command_started=begun)
+    if os.environ.get(stream.VARIABLE):
+        display: Any = EventStream(log)
+    else:
+        display = live_view.RunView(experiment, seed, command_started=begun)
     # It takes the run before anybody can find it in its log.
     mlflow = uploader.MlflowUploader(folder, experiment.store)
     events.append(log, "run_configuration", start.model_dump(mode="json"))

@@ -18,10 +18,10 @@ from typing import Any
 from mlbench.clusters import connection
 from mlbench.clusters.submission import Submission, SubmissionLost
 from mlbench.experiment import clock, events
-from mlbench.experiment.build_record import build_record, worker_result
+from mlbench.experiment.build_record import build_record, lost_end
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record, RunEnd
+from mlbench.experiment.record import Record
 from mlbench.launch import execute as local
 from mlbench.launch import signals
 from mlbench.terminal import live_view
@@ -124,7 +124,9 @@ class Copy:
             try:
                 os.close(uploader.lock(folder))
             except BlockingIOError as error:
-                raise UserError(f"another command follows this run into {folder}") from error
+                raise SubmissionLost(
+                    f"another command follows this run into {folder}", goes_on=True
+                ) from error
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -201,15 +203,9 @@ def _concluded(
     log = events.read(copy.log)
     if not any(event["key"] == "run_result" for event in log):
         status, error = end or ("failed", "its event log has no end")
-        result = worker_result(log)
-        ended = max(event["time_ms"] for event in log[:-1]) / 1000 if len(log) > 2 else clock.wall()
-        last = RunEnd(
-            status=None if result else status,
-            error=error,
-            ended=ended,
-            hostname=platform.node(),
-            result=result,
-        )
+        last = lost_end(log[:-1], error, status=status).model_copy(update={"hostname": platform.node()})
+        if len(log) <= 2:  # it never trained
+            last = last.model_copy(update={"ended": clock.wall()})
         events.append(copy.log, "run_result", last.model_dump(mode="json"))
     record = build_record(events.read(copy.log))
     record.save(copy.folder)

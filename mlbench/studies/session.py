@@ -6,9 +6,11 @@ Ray Tune run what is missing (tune.py); `publish` writes the report and the pare
 
 import hashlib
 import os
+import platform
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,31 +168,42 @@ def _run_missing(
         missing = _feasible(missing, _refusals_here(missing, wanted), result=result, progress=progress)
         if missing:
             sample = wanted[missing[0].point.key]
-            if submitted.takes(sample.cluster.name):
-                _run_submitted(missing, wanted, known, budget, spec=spec, result=result, progress=progress)
-                return
-            progress.say(f"starting Ray ({sample.cluster.name})")
-            with connection.join(sample) as host:
-                refusals = _refusals_there(missing, wanted, host=host, progress=progress)
-                missing = _feasible(missing, refusals, result=result, progress=progress)
+            cluster = _submitting if submitted.takes(sample.cluster.name) else _joined
+            with cluster(missing, wanted, spec=spec, result=result, progress=progress) as (missing, spec):
                 if missing:
                     _run(missing, known, budget, spec=spec, result=result, progress=progress)
 
 
-def _run_submitted(
+@contextmanager
+def _joined(
     missing: Sequence[Trial],
     wanted: Mapping[str, Experiment],
-    known: Mapping[str, Experiment],
-    budget: Budget,
     *,
     spec: SweepSpec,
     result: StudyResult,
     progress: SweepView,
-) -> None:
-    """Let Tune submit one run after the other; its own Ray is on this machine, and measures nothing.
+) -> Iterator[tuple[list[Trial], SweepSpec]]:
+    """Join the cluster; yield the trials that fit on it."""
+    sample = wanted[missing[0].point.key]
+    progress.say(f"starting Ray ({sample.cluster.name})")
+    with connection.join(sample) as host:
+        refusals = _refusals_there(missing, wanted, host=host, progress=progress)
+        yield _feasible(missing, refusals, result=result, progress=progress), spec
 
-    Runs on nodes of one shape share a Ray cluster, which grows: so they are sorted by their size, and random
-    only within one.
+
+@contextmanager
+def _submitting(
+    missing: Sequence[Trial],
+    wanted: Mapping[str, Experiment],
+    *,
+    spec: SweepSpec,
+    result: StudyResult,
+    progress: SweepView,
+) -> Iterator[tuple[list[Trial], SweepSpec]]:
+    """Join a Ray on this machine, which submits one run after the other and measures nothing.
+
+    Runs on nodes of one shape share a Ray cluster, which grows: so the trials are yielded sorted by their
+    size, and random only within one. The Ray clusters are deleted at the end.
     """
     sample = wanted[missing[0].point.key]
     cluster = connection.load(sample.cluster.name)
@@ -202,27 +215,20 @@ def _run_submitted(
             refusals[key] = str(error)
     missing = _feasible(missing, refusals, result=result, progress=progress)
     if not missing:
+        yield [], spec
         return
-    missing = sorted(missing, key=lambda trial: cluster.sweep_order(wanted[trial.point.key]))
-    folder = hashlib.sha256(str(result.folder.absolute()).encode()).hexdigest()[
-        :8
-    ]  # a resumed sweep finds it
-    shared = f"mlb-sweep-{folder}"
-    settings = {"cluster.shared": f"cluster.shared={shared}"} | dict(spec.output_settings)
+    place = f"{platform.node()}:{result.folder.absolute()}"  # a resumed sweep has it, and nobody else's
+    digest = hashlib.sha256(place.encode()).hexdigest()[:8]
+    shared = getattr(sample.cluster, "shared", None) or f"mlb-sweep-{digest}"
+    settings = dict(spec.output_settings) | {"cluster.shared": f"cluster.shared={shared}"}
     progress.say(f"submitting to {sample.cluster.name}; the runs share Ray clusters named {shared}-*")
     here = sample.model_copy(update={"cluster": config.compose(["cluster=local"]).cluster})
     try:
         with connection.join(here):
-            _run(
-                missing,
-                known,
-                budget,
-                spec=replace(spec, output_settings=settings),
-                result=result,
-                progress=progress,
-            )
+            ordered = sorted(missing, key=lambda trial: cluster.sweep_order(wanted[trial.point.key]))
+            yield ordered, replace(spec, output_settings=settings)
     finally:
-        fields = sample.cluster.model_copy(update={"shared": settings["cluster.shared"].split("=", 1)[1]})
+        fields = sample.cluster.model_copy(update={"shared": shared})
         try:
             cluster.end_sweep(sample.model_copy(update={"cluster": fields}))
         except Exception as error:  # whatever the cluster says, what was measured is measured

@@ -85,6 +85,12 @@ def test_hydra_s_search_path_adds_a_folder(tmp_path: Path, address: str) -> None
         config.compose(["hardware=mine"])
 
 
+@pytest.mark.parametrize("group", config.GROUPS)
+def test_a_folder_with_files_of_any_group_is_one_to_search(tmp_path: Path, group: str) -> None:
+    (tmp_path / group).mkdir()
+    assert plugins.folder(str(tmp_path)) == tmp_path
+
+
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a user's own folder of YAML files with a hardware profile, found as ~/.config/mlbench is."""

@@ -1,7 +1,6 @@
 """Whether a run can ever be scheduled, from what the live cluster has: its quotas and nodes."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
@@ -10,11 +9,6 @@ from mlbench.clusters.kuberay.pods import Object, head_request, worker_request, 
 from mlbench.clusters.kuberay.rayjob import worker_pods
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
-
-QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|[kKMGTP]i?)?")
-SUFFIXES = {"m": 1e-3, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15} | {
-    f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTP", 1)
-}
 
 
 def require_room(api: Kubernetes, experiment: Experiment) -> None:
@@ -94,10 +88,9 @@ def _require_quota(
 
 def quantity(text: str | int | float) -> float:
     """Return a Kubernetes quantity as a number, e.g. 0.5 for 500m."""
-    match = QUANTITY.fullmatch(str(text))
-    if match is None:
-        raise ValueError(f"{text!r} is not a quantity")
-    return float(match[1]) * (SUFFIXES[match[2]] if match[2] else 1.0)
+    from kubernetes.utils import parse_quantity
+
+    return float(parse_quantity(text))
 
 
 def _fitting(nodes: Sequence[Object], labels: Mapping[str, str], request: Mapping[str, str]) -> list[Object]:

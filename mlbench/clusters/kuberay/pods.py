@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlbench.clusters.kuberay.config import Config, cluster_config
+from mlbench.experiment import stream
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 
@@ -134,7 +135,7 @@ def _container(config: Config, name: str, request: Mapping[str, str], *, head: b
         {"name": "MLFLOW_DISABLE_TELEMETRY", "value": "true"},
     ]
     if head:
-        environment.append({"name": "MLBENCH_EVENT_STREAM", "value": "1"})
+        environment.append({"name": stream.VARIABLE, "value": "1"})
         if config.results_claim:
             mounts["results"] = RESULTS
     container: Object = {

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from mlbench.clusters.kuberay import mlflow_server, pods
 from mlbench.clusters.kuberay.config import Config, cluster_config
 from mlbench.clusters.kuberay.pods import MANAGED, RUN, Object
-from mlbench.experiment import clock
+from mlbench.experiment import clock, stream
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
@@ -52,7 +52,7 @@ def _submission_time(name: str) -> list[str]:
     if stamp is None:
         return []
     then = datetime.datetime.strptime(stamp[1], "%y%m%d%H%M%S").replace(tzinfo=datetime.UTC)
-    return ["env", f"MLBENCH_SUBMITTED_AT={then.timestamp():.0f}"]
+    return ["env", f"{stream.SUBMITTED}={then.timestamp():.0f}"]
 
 
 def surroundings(experiment: Experiment) -> list[Object]:

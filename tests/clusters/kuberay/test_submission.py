@@ -1,5 +1,6 @@
 """A run from submission to record against an API server over HTTP, whose operator follows a script."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -11,12 +12,14 @@ from driven import Run
 from fake_cluster import FakeCluster
 
 from mlbench.clusters.kuberay import api, follow, objects, shared
+from mlbench.clusters.kuberay.capacity import quantity
 from mlbench.experiment import clock, events
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record, load
 from mlbench.launch import submitted
 from mlbench.launch.submitted import Settings
+from mlbench.tracking import uploader
 from mlbench.tracking.sync import uploaded_runs
 
 IMAGE = "cluster.image=ghcr.io/example/mlbench@sha256:" + 64 * "0"
@@ -311,6 +314,27 @@ def test_a_log_that_kubernetes_has_cut_makes_no_result(cluster: FakeCluster, run
     cluster.script = script
     record = run()
     assert record.status == "failed" and "1 events are missing" in record.error
+
+
+def test_a_run_that_another_command_follows_is_left_to_it(
+    cluster: FakeCluster, run: Any, log: Log, tmp_path: Path
+) -> None:
+    folder = tmp_path / log[0]["value"]["run_id"]
+    folder.mkdir()
+    descriptor = uploader.lock(folder)
+    cluster.script = finishes(log)
+    try:
+        with pytest.raises(UserError, match="another command follows this run") as refused:
+            run()
+    finally:
+        os.close(descriptor)
+    assert [f"attach={name}" in refused.value.hint for name in cluster.names("rayjobs")] == [True]
+
+
+def test_a_quantity_is_read_in_every_form_of_kubernetes() -> None:
+    texts = ("500m", "2", "15Gi", "12e3", "1E", "250u", "123Mi")
+    numbers = (0.5, 2, 15 * 2**30, 12000, 10**18, 0.00025, 123 * 2**20)
+    assert tuple(map(quantity, texts)) == pytest.approx(numbers)
 
 
 @pytest.mark.parametrize(
