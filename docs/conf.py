@@ -41,6 +41,8 @@ myst_enable_extensions: list[str] = []
 html_show_sourcelink = False
 myst_heading_anchors = 4
 nb_execution_mode = "off"  # the outputs are those of tests/tools/notebooks.py, which a test compares
+linkcheck_timeout = 20  # s; `python -m sphinx -b linkcheck -c docs . FOLDER` asks every link to another site
+linkcheck_retries = 2
 autodoc_typehints = "signature"
 suppress_warnings = ["myst.header", "myst.strikethrough"]
 

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from conftest import ROOT
@@ -24,6 +25,25 @@ def test_contributing_names_files_that_exist() -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+EXTERNAL = re.compile(r"https?://[^\s<>\"'`|\\)\]]+")
+HERE = ("127.0.0.1", "localhost", "mlflow")  # names in examples of a server of one's own
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted((ROOT / "conf").glob("**/*.yaml"))], ids=lambda page: page.name
+)
+def test_links_to_other_sites_are_well_formed(page: Path) -> None:
+    """Whether they answer is asked where there is a network: the README has the command."""
+    for match in EXTERNAL.findall(page.read_text()):
+        link = urlsplit(match.rstrip(".,;:"))
+        if link.hostname in HERE:
+            continue
+        assert link.scheme == "https", match
+        assert link.hostname and re.fullmatch(r"([a-z0-9-]+\.)+[a-z]{2,}", link.hostname), match
+        assert link.port is None and link.username is None, match
+        assert re.fullmatch(r"[\w./~%@:=+,()#-]*", link.path + link.fragment), match
 
 
 def test_every_page_is_on_the_map() -> None:
