@@ -57,7 +57,7 @@ def test_a_study_is_predicted_in_a_table_and_sentences(root: Path, capsys: Any) 
     assert lines[0] == "scaling"
     assert re.split(r"\s{2,}", lines[2].strip())[:4] == ["workers", "measured", "predicted", "95 % interval"]
     assert [line.split()[0] for line in lines[3:10]] == ["1", "2", "4", "8", "16", "32", "64"]
-    for start in ("Least time: ", "Least cost: ", "Deadline of 1 h 00 min: ", "Budget of 5.00 USD: "):
+    for start in ("Fastest: ", "Cheapest: ", "Deadline of 1 h 00 min: ", "Budget of 5.00 USD: "):
         assert any(line.startswith(start) for line in lines), start
     assert "Fitted on 9 runs at 1, 2, 4 workers." in lines
     assert "Start-up comes on top: 12.0 s (median)." in lines
@@ -73,7 +73,7 @@ def test_json_has_the_numbers_of_the_table(root: Path, capsys: Any) -> None:
     assert eight["time_s"]["low"] < WORLD.run(8).total_s < eight["time_s"]["high"]
     assert eight["cost_usd"]["value"] == pytest.approx(8 * eight["time_s"]["value"] / 3600 * 0.54)
     assert [one["workers"] for one in told["leave_one_out"]] == [1, 2, 4]
-    assert {one["question"] for one in told["advice"]} == {"least time", "least cost"}
+    assert {one["question"] for one in told["advice"]} == {"fastest", "cheapest"}
 
 
 def test_runs_can_be_named_one_by_one_and_some_held_out(root: Path, capsys: Any) -> None:
@@ -179,7 +179,7 @@ def test_the_documented_examples_work_on_a_study_of_several_tasks(tmp_path: Path
     assert len(examples()) == 3
     for example in examples():
         assert ask(tmp_path, *example.split()) == 0, example
-        assert "Least time: " in capsys.readouterr().out
+        assert "Fastest: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The event log of a run: one JSON object a line, appended and flushed event by event.
 
-This file is the truth; MLflow and every report can be made again from it. A line has the fields of MLPerf's
+MLflow and every report can be made again from this file. A line has the fields of MLPerf's
 mllog (time_ms, event_type, key, value, metadata). A process that dies leaves at most one torn last line,
 which readers skip.
 """

@@ -1,4 +1,4 @@
-"""How many workers to take: for the least time, the least cost, a deadline, a budget."""
+"""How many workers to take: the fastest, the cheapest, for a deadline, for a budget."""
 
 import math
 import re
@@ -23,7 +23,7 @@ class Advice:
 
 
 def advise(forecasts: Sequence[Forecast], *, deadline: float | None, budget: float | None) -> list[Advice]:
-    """Return an answer for the least time, the least cost, and a deadline (s) and a budget (USD) if given.
+    """Return the fastest and the cheapest, and an answer for a deadline (s) and a budget (USD) if given.
 
     Only supported counts are advised: going up, each must be shown to be faster than the one before.
     Raises UserError for a budget where the hardware has no price.
@@ -31,14 +31,14 @@ def advise(forecasts: Sequence[Forecast], *, deadline: float | None, budget: flo
     supported, reason, slower = _supported(forecasts)
     priced = all(one.cost_usd for one in forecasts)
     if reason and len(supported) == 1 and not slower:
-        answers = [Advice("least time", None, f"Least time: no advice, {reason}.")]
+        answers = [Advice("fastest", None, f"Fastest: no advice, {reason}.")]
     else:
         more = reason or "no larger count was predicted"
-        sentence = f"Least time: {in_words(supported[-1])}; {more}."
-        answers = [Advice("least time", supported[-1].workers, sentence)]
+        sentence = f"Fastest: {in_words(supported[-1])}; {more}."
+        answers = [Advice("fastest", supported[-1].workers, sentence)]
         if priced:
             cheapest = min(supported, key=_usd)
-            answers.append(Advice("least cost", cheapest.workers, f"Least cost: {in_words(cheapest)}."))
+            answers.append(Advice("cheapest", cheapest.workers, f"Cheapest: {in_words(cheapest)}."))
     if deadline is not None:
         order = _usd if priced else (lambda one: one.workers)
         answers.append(_within("deadline", format.duration(deadline), supported, deadline, _time, order))

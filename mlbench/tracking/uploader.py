@@ -1,8 +1,8 @@
 """MLflow, written from the event log and never in its way.
 
-The log is the truth. While a run goes on, a thread of the driver follows it and writes what is new to
-MLflow; what it cannot write stays in the log, and `sync` writes it later. Both write the same entries from
-the same events, so it does not matter who comes first or is killed half-way.
+Everything is made from the log. While a run goes on, a thread of the driver follows it and writes what is
+new to MLflow; what it cannot write stays in the log, and `sync` writes it later. Both write the same entries
+from the same events, so it does not matter who comes first or is killed half-way.
 """
 
 import fcntl

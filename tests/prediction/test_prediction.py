@@ -452,7 +452,7 @@ def chosen(**asked: float | None) -> dict[str, int | None]:
 
 
 def test_advice_for_each_question() -> None:
-    assert chosen() == {"least time": 4, "least cost": 1}  # 8 are not shown to be faster than 4
+    assert chosen() == {"fastest": 4, "cheapest": 1}  # 8 are not shown to be faster than 4
     assert chosen(deadline=7 * 3600.0)["deadline"] == 2
     assert chosen(deadline=3.5 * 3600.0)["deadline"] is None
     assert chosen(budget=20.0)["budget"] == 4
@@ -471,10 +471,8 @@ def test_no_advice_where_the_runs_do_not_show_that_two_workers_are_faster() -> N
 
 def test_advice_in_words() -> None:
     said = {one.question: one.sentence for one in advise(ROWS, deadline=7 * 3600.0, budget=5.0)}
-    assert said["least time"].startswith(
-        "Least time: 4 workers, 4 h 00 min (2 h 40 min to 6 h 00 min), 16.00 USD"
-    )
-    assert "; 8 are not shown to be faster than 4 workers" in said["least time"]
+    assert said["fastest"].startswith("Fastest: 4 workers, 4 h 00 min (2 h 40 min to 6 h 00 min), 16.00 USD")
+    assert "; 8 are not shown to be faster than 4 workers" in said["fastest"]
     assert "with the whole interval, 4 workers" in said["deadline"]
     assert "no advised worker count is predicted to keep it; closest is 1 worker" in said["budget"]
 
