@@ -103,14 +103,23 @@ def _against_one(best: Speedup, compared: Sequence[Speedup]) -> str:
     if best.why or best.total is None or best.total.value is None or best.efficiency is None:
         return f"; there is no speed-up: {best.why}"
     if best.point is best.base:
-        others = any(one.point.workers > 1 for one in compared if one.why is None)
-        return (
-            ": more workers were not faster" if others else "; nothing else was measured to compare it with"
-        )
+        others = [one.point for one in compared if one.why is None and one.point is not best.point]
+        if not others:
+            return "; nothing else was measured to compare it with"
+        return f": {_slower(min(others, key=_median), best.point)}"
     shown = _shown(best.total, best.point, best.base or best.point)
     doubt = "" if shown else ", which does not show that it is faster at all"
     share = percent(best.efficiency.value or 0)
     return f", {_times(best.total, 'as fast as one worker')}{doubt}, a parallel efficiency of {share}"
+
+
+def _slower(other: Point, best: Point) -> str:
+    """Return by how much the next fastest point is slower, and whether that is shown."""
+    longer = ratio(other.times, best.times)
+    if longer.value is None or not math.isfinite(longer.value):
+        return f"with {counted(other.workers, 'worker')} half of the runs or more missed the goal"
+    doubt = "" if _shown(longer, other, best) else ", which does not show that more workers are slower"
+    return f"{counted(other.workers, 'worker')} need {_times(longer, 'as long')}{doubt}"
 
 
 def _against_others(

@@ -2,7 +2,6 @@
 
 import math
 import shlex
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +18,7 @@ from mlbench.experiment import clock, format
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.terminal import tables
 from mlbench.terminal.live_view import View, never_raises
+from mlbench.terminal.result_card import wrapped
 
 if TYPE_CHECKING:
     from mlbench.report import grouping
@@ -233,7 +233,7 @@ def answer(groups: "Sequence[grouping.Group]") -> str:
         network = f", {group.network}" if group.network else ""
         parts.append(f"{group.task} {group.scale}, goal {group.goal or 'none'}{network}")
         parts.append(tables.table(headings, rows))
-        parts += [textwrap.fill(sentence, WIDTH) for sentence in summary.answer(group)] + [""]
+        parts += ["\n".join(wrapped(sentence, WIDTH)) for sentence in summary.answer(group)] + [""]
     return "\n".join(parts).rstrip()
 
 

@@ -117,6 +117,20 @@ def test_emulated_networks_are_named_wherever_a_result_stands() -> None:
     assert len(names) == len(set(names)) and ("resnet20/mini/emulated/time_to_accuracy_s", 2) in names
 
 
+def test_where_one_worker_is_fastest_the_answer_says_by_how_much_and_how_sure() -> None:
+    """The quotient of the medians is 12 s over 4 s; three runs each, none of one side among the other's."""
+    one = [studies.run(1, seed, T4, time=time) for seed, time in enumerate((3.0, 4.0, 5.0))]
+    two = [studies.run(2, seed, T4, time=time) for seed, time in enumerate((11.0, 12.0, 13.0))]
+    (group,) = grouping.groups([*one, *two])
+    assert "is 1 worker in 4.0 s" in answer(group)[0]
+    assert answer(group)[0].endswith(": 2 workers need 3 times as long (95 % interval 2.2 to 4.33).")
+    (few,) = grouping.groups([*one[:2], *two[:2]])
+    assert answer(few)[0].endswith(", which does not show that more workers are slower.")
+    missed = [studies.run(2, seed, T4, time=12, status="goal_not_reached") for seed in range(3)]
+    (lost,) = grouping.groups([*one, *missed])
+    assert answer(lost)[0].endswith(": with 2 workers half of the runs or more missed the goal.")
+
+
 def test_a_summary_s_row_says_why_it_has_no_best_point(records: list[Record]) -> None:
     (group,) = grouping.groups([run for run in records if run.workers == 8])
     assert headline(group)[:2] == ["-", "not comparable"]
