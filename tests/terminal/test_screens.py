@@ -12,6 +12,7 @@ import termios
 import pytest
 import sample
 import screenshots
+from conftest import ROOT
 
 SIZES = ((80, 24), (120, 40))  # columns, rows
 SCREENS = {
@@ -26,10 +27,12 @@ def shown(words: list[str], columns: int, rows: int) -> str:
     """Return what a command writes on a terminal of this size."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    command = [sys.executable, "-m", "mlbench.results", *words, f"output_root={sample.SAMPLE}"]
-    env = {**os.environ, "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "mlbench.results", *words, f"output_root={sample.SAMPLE.name}"]
+    env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
     env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=theirs, stdin=theirs, env=env, cwd=sample.SAMPLE.parent
+    ) as process:
         os.close(theirs)
         text = b""
         while True:
@@ -54,4 +57,5 @@ def test_a_terminal_shows_the_answer_on_one_screen(name: str, columns: int, rows
     # Commands to copy are the only lines that may be longer.
     assert [line for line in lines if len(line) > columns and "python -m" not in line] == []
     assert {"card": "GOAL REACHED", "list": "resnet20", "compare": "B is"}[name] in "\n".join(lines)
+    assert str(ROOT) not in text  # the pictures show no path of the machine that made them
     screenshots.terminal(text, f"{name}-{columns}x{rows}", columns)

@@ -1,5 +1,6 @@
 """MLflow in a real browser: the printed link shows a fresh profile the results, without a click."""
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import chromium
 import pytest
@@ -107,6 +109,25 @@ def test_the_study_opens_with_its_answer(root: Path, link: str) -> None:
         )
         page.until(lambda: "Fastest to" in page.ask(TEXT))
         save(page, "mlflow-study")
+
+
+def test_two_runs_stand_side_by_side(root: Path, link: str) -> None:
+    """MLflow's compare view shows in which parameters one run with one worker and one with two differ."""
+    tasks = [run for run in runs(root) if run.data.tags.get("task") == "resnet20" and "key" in run.data.tags]
+    pair = [next(run for run in tasks if run.data.params["workers"] == count) for count in ("1", "2")]
+    server, _, rest = link.partition("/#/")
+    ids, experiments = json.dumps([run.info.run_id for run in pair]), json.dumps([rest.split("/")[1]])
+    words = f"runs={quote(ids)}&experiments={quote(experiments)}&workflowType=machine_learning"
+    switches = "[...document.querySelectorAll('button[role=switch]')]"
+    with chromium.browse() as page:
+        page.open(f"{server}/#/compare-runs?{words}", width=1500, height=900)
+        page.until(lambda: page.ask(f"{switches}.length") >= 2 and "backend.device" in page.ask(TEXT))
+        assert {run.info.run_name for run in pair} <= set(page.ask(TEXT).splitlines())
+        page.ask(f"{switches}.forEach(each => each.click())")
+        page.until(lambda: "backend.device" not in page.ask(TEXT))
+        assert re.search(r"workers\s+1\s+2\s", page.ask(TEXT))
+        page.ask(f"{switches}[0].closest('section, div').scrollIntoView()")
+        save(page, "mlflow-compare")
 
 
 def test_the_view_s_columns_are_what_a_run_has() -> None:
