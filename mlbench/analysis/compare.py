@@ -177,7 +177,7 @@ def _pair(a: Point, b: Point, limit: float | None) -> Pair:
 def _goal_regression(a: Point, b: Point) -> str | None:
     """Return that half of B's runs or more missed the goal, and fewer of A's; None where that is not so.
 
-    B's median time is then infinite and A's is not. It needs no test: with three runs a side the rank test
+    B's median time is then infinite and A's is not. It needs no test: with three runs per side the rank test
     never gives less than 1/20, not even for always against never.
     """
     if 2 * len(b.missed) < b.n or 2 * len(a.missed) >= a.n:

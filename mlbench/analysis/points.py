@@ -46,7 +46,7 @@ class Point:
       without a price. usd_with_startup: from the command to the goal.
     - epochs x seconds_per_epoch is time_to_accuracy in every single run (not for their medians): what lies
       outside the batches, validations above all, is inside seconds_per_epoch.
-    - phases, outside: s an epoch, mean over ranks and runs, so that they add up.
+    - phases, outside: s per epoch, mean over ranks and runs, so that they add up.
     - exposed, overlapped: communication as a share of the time in batches.
     - joules: energy to the goal, of the parts that could be read; joules_per_sample: likewise.
     - usd_spent: what all runs cost from command to end, the missed ones too.

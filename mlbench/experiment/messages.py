@@ -28,7 +28,7 @@ class Part(TypedDict):
 class Report(TypedDict):
     """What a rank reports to the controller: the validations since its last report."""
 
-    started_at: float  # s since 1970, the first touch of training data
+    started_at: float  # s since 1970, the first access to training data
     rank: int
     parts: list[Part]
     system: list[dict[str, Any]]  # samples of its node, on a node's first rank

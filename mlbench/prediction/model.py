@@ -6,7 +6,7 @@ Every part is a non-negative least-squares fit of two terms to relative errors, 
 - all-reduce: hops, and volume 2(k-1)/k. A ring has 2(k-1) hops, a tree 2 log2 k (Thakur et al. 2005,
   Optimization of Collective Communication Operations in MPICH). Forms that fit alike count equally.
 - epochs to the goal: 1, and the global batch where it grows (McCandlish et al. 2018, critical batch size).
-- outside the batches, an epoch: 1, and 1/k, as validation is shared out.
+- outside the batches, per epoch: 1, and 1/k, as validation is shared out.
 
 No more communication is hidden behind backward, as a share of itself and of compute, than a run has shown.
 """

@@ -94,7 +94,7 @@ def epochs_to_goal(validations: int, *, a_epoch: int) -> float:
     """Return the epochs after which the goal was met, from the number of logged validations.
 
     Translation validated after 30, 60 and 90 % of an epoch and at its end, and logged the last value twice;
-    GNMT's ends of epochs were not counted as validations (3 an epoch), the Transformer's were (4).
+    GNMT's ends of epochs were not counted as validations (3 per epoch), the Transformer's were (4).
     """
     if a_epoch == 1:
         return float(validations)
