@@ -351,6 +351,16 @@ def choices(group: str) -> list[str]:
     return list(plugins.files(group))
 
 
+def hardware(name: str) -> Hardware:
+    """Return a profile by its name, without composing a run; UserError for one that is not valid."""
+    values = overrides.hardware(name)
+    try:
+        return Hardware.model_validate(values)
+    except ValidationError as error:
+        sentences = complaints.sentences([("hardware.", error)], {"hardware": values})
+        raise UserError("; ".join(sentences)) from error
+
+
 def compose(words: Sequence[str] = ()) -> Experiment:
     """Turn `name=value` words into an Experiment with its deviations from the closed reference.
 

@@ -67,10 +67,14 @@ def parse(words: Sequence[str]) -> Overrides:
             if value in known:
                 result.choices[name] = value
             else:
-                result.errors.append(f"{name}={value} is unknown{suggest(value, known)}")
+                result.errors.append(_unknown(name, value, known))
         else:
             result.values[name] = override.value()
     return result
+
+
+def _unknown(group: str, choice: str, known: list[str]) -> str:
+    return f"{group}={choice} is unknown{suggest(choice, known)}"
 
 
 def _unreadable(word: str) -> str:
@@ -105,6 +109,22 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, value in overrides.values.items():
         _assign(composed, name, value, overrides.errors)
     return composed, reference
+
+
+def hardware(name: str) -> dict[str, Any]:
+    """Return the values of a profile of conf/hardware with the user's price, without the rest of a run.
+
+    Raises UserError for a profile that is unknown or cannot be read.
+    """
+    known = plugins.files("hardware")
+    if name not in known:
+        raise UserError(_unknown("hardware", name, list(known)))
+    plugins.values(known[name])  # its mistakes are told with its name
+    folders = tuple(map(str, plugins.search_folders()))
+    others = (f"~{group}" for group in GROUPS if group != "hardware")
+    values = json.loads(_compose(f"hardware={name}", *others, folders=folders)).get("hardware")
+    _require_parts("hardware", values, known[name])
+    return values | _price(values)
 
 
 @cache

@@ -85,6 +85,14 @@ def test_a_kind_cluster_of_somebody_else_s_is_left_alone(here: Path) -> None:
     assert (here / "clusters").read_text() == "mlbench-lab\n"
 
 
+def test_a_kind_cluster_that_took_the_name_is_not_deleted(here: Path) -> None:
+    up("kind")
+    (here / "config.json").write_text("{}")  # ours was deleted, and somebody has made another
+    with pytest.raises(UserError, match="cluster mlbench-lab does not carry the id"):
+        lifecycle.down("lab", print)
+    assert (here / "clusters").read_text() == "mlbench-lab\n"
+
+
 def test_an_operator_that_was_there_stays(here: Path) -> None:
     (here / "crd").touch()
     up("existing", context="lab")

@@ -3,15 +3,17 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
-from mlbench.clusters.provisioning import plan
-from mlbench.experiment.config import compose
+from mlbench.clusters.provisioning import aws, plan
+from mlbench.experiment.config import compose, hardware
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.overhead import hourly
 
+IDLE = {"ray", "torch", "mlflow", "kubernetes", "numpy", "scipy", "pyarrow", "psutil", "rich"}
 EMPTY = {name: "" for name in ("hardware", "spot", "hours", "max_usd", "name", "project", "place")} | {
     "workers": "8", "allow": "192.0.2.1/32", "context": ""
 }  # fmt: skip
@@ -22,9 +24,9 @@ def parse(provider: str, *, creating: bool = False, **settings: str):
 
 
 def test_eight_t4_workers_cost_what_a_pencil_says(tmp_path) -> None:
-    """The command prints it with no tool on the PATH and without heavy imports."""
+    """The command prints it with no tool on the PATH, and imports nothing that it does not need."""
     code = "import sys; from mlbench.cluster import main; code = main(sys.argv[1:]);"
-    code += "print({'ray', 'torch', 'mlflow', 'kubernetes'} & sys.modules.keys()); sys.exit(code)"
+    code += f"print({IDLE} & sys.modules.keys()); sys.exit(code)"
     done = subprocess.run(
         [sys.executable, "-c", code, "plan", "gke", "workers=8"],
         cwd=ROOT,
@@ -66,6 +68,7 @@ def test_no_command_opens_an_address_or_reads_a_shell(provider: str) -> None:
     ("provider", "settings", "sentence"),
     [
         ("gce", {}, "not a provider"),
+        ("gke", {"hardware": "gcp_n1_t5", "project": "p"}, "hardware=gcp_n1_t5 is unknown.*gcp_n1_t4"),
         ("gke", {"hardware": "aws_m5_xlarge", "project": "p"}, "no machine of gke"),
         ("gke", {"hours": "4", "max_usd": "20"}, "the project that pays"),
         ("gke", {"project": "p", "hours": "4"}, "an expiry and a spending cap"),
@@ -86,3 +89,29 @@ def test_a_mistake_is_refused_before_anything_is_made(provider, settings, senten
     with pytest.raises(UserError, match=sentence):
         parse(provider, creating=True, **settings)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cap_is_kept_to_the_cent_and_nodes_are_those_that_the_workers_need() -> None:
+    words = {"hardware": "aws_g4dn_12xlarge", "hours": "4"}  # four GPUs a node
+    most = plan.usd_at_most(parse("aws", creating=False, **words))
+    spec = parse("aws", creating=True, max_usd=f"{most + 0.01:.2f}", **words)
+    assert aws.variables(spec)["workers"] == 2 and " workers=8 " in plan.run_command(spec)
+    with pytest.raises(UserError, match="which is above max_usd"):
+        parse("aws", creating=True, max_usd=f"{most - 0.01:.2f}", **words)
+
+
+def test_a_profile_is_the_one_that_a_run_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of the user's own that takes over another, at the price of the user's price file."""
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "ours.yaml").write_text("defaults: [gcp_n1_t4, _self_]\nname: ours\ncpus: 2\n")
+    price = '{usd_per_hour: 0.4, usd_per_hour_spot: null, date: "2026-11-22", source: our contract}'
+    (tmp_path / "prices.yaml").write_text(f"ours: {price}\n")
+    monkeypatch.setenv("MLBENCH_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setenv("MLBENCH_PRICES", str(tmp_path / "prices.yaml"))
+    ours = hardware("ours")
+    assert (ours.cpus, ours.price and ours.price.usd_per_hour) == (2, 0.4)
+    for name in ("ours", "gcp_n1_t4", "local"):
+        assert hardware(name) == compose([f"hardware={name}"]).hardware
+    (tmp_path / "hardware" / "wrong.yaml").write_text("defaults: [local, _self_]\nname: wrong\ncpus: many\n")
+    with pytest.raises(UserError, match="hardware.cpus=many: not a whole number"):
+        hardware("wrong")

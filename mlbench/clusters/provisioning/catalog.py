@@ -49,7 +49,7 @@ def read(file: Path, provider: str) -> Import:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     prices, refused = {}, []
     for name in config.choices("hardware"):
-        profile = config.compose([f"hardware={name}"]).hardware
+        profile = config.hardware(name)
         if profile.machine is None or profile.machine.provider != provider or name.startswith("mlbench_"):
             continue  # the published runs' prices are dated on purpose
         try:
@@ -75,7 +75,7 @@ def rows() -> list[list[str]]:
     """Return name, USD/h on demand and spot, date and source of every profile with a price."""
     own, listed = price_file.read(), []
     for name in config.choices("hardware"):
-        price = config.compose([f"hardware={name}"]).hardware.price
+        price = config.hardware(name).price
         if price is not None:
             spot = "-" if price.usd_per_hour_spot is None else f"{price.usd_per_hour_spot:g}"
             where = "price file" if name in own else "shipped"

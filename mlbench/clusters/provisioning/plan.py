@@ -26,7 +26,7 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
     if name not in PROVIDERS:
         raise UserError(f"{name!r} is not a provider{suggest(name, PROVIDERS)}")
     chosen = settings["hardware"] or DEFAULT_HARDWARE[name]
-    hardware = config.compose([f"hardware={chosen}"]).hardware
+    hardware = config.hardware(chosen)
     if name in ("gke", "aws") and (hardware.machine is None or hardware.machine.provider != name):
         raise UserError(
             f"hardware={chosen} is no machine of {name}", hint=f"e.g. hardware={DEFAULT_HARDWARE[name]}"
