@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Fail the test that leaves a process, a control group, an interface or shared memory behind."""
+    from leftovers import leftovers
+
+    before = leftovers()
+    yield
+    end = time.monotonic() + 10  # s; what was killed needs a moment
+    while leftovers() - before and time.monotonic() < end:
+        time.sleep(0.1)
+    assert leftovers() - before == set()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
+Cpus = Annotated[float, Field(ge=0.1)]  # the kernel's least quota is 1 ms, in cpu_share's period of 10 ms
 
 
 class Network(BaseModel):
@@ -26,13 +27,13 @@ class Network(BaseModel):
     jitter_ms: NonNegative  # most by which a delay is shorter or longer
     loss_percent: Annotated[float, Field(ge=0, lt=100)]  # of the packets
     queue_ms: Positive  # most that a packet waits for a cable before it is dropped
-    cpus: Positive | None  # CPUs of a host; None: all hosts share this machine's
+    cpus: Cpus | None  # CPUs of a host; None: all hosts share this machine's
     racks: Count  # switches that the hosts are dealt out to; 1: all hosts on one
     rack_bandwidth_mbit_s: Positive | None  # of the cable between a rack and the others; None: a host's
     rack_delay_ms: NonNegative  # in addition, between hosts of two racks
     slow_rank: Annotated[int, Field(ge=0)] | None  # the rank whose host is slower than the others
     slow_bandwidth_mbit_s: Positive | None  # of its link
-    slow_cpus: Positive | None  # of its host
+    slow_cpus: Cpus | None  # of its host
 
     @property
     def emulated(self) -> bool:

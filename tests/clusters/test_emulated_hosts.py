@@ -9,6 +9,7 @@ from mlbench.clusters import node
 from mlbench.clusters.emulation import kernel, probe, ray_hosts, topology
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.experiment.config import Experiment, compose
+from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import LinkMeasurement
 
 
@@ -44,6 +45,13 @@ def test_the_kernel_s_cables_add_up_to_the_profile() -> None:
     assert sum(number(line, r"delay \d+us (\d+)us") for line in path) == 1000
     arrived = math.prod(1 - number(line, r"loss ([\d.]+)%") / 100 for line in path)
     assert arrived == pytest.approx(0.95, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cpus", "slow_cpus"])
+def test_a_share_below_the_kernel_s_least_quota_is_refused(name: str) -> None:
+    assert getattr(emulated(f"{name}=0.1", "slow_rank=1", "slow_bandwidth_mbit_s=9").network, name) == 0.1
+    with pytest.raises(UserError, match=f"network.{name}=0.09: .*0.1"):
+        emulated(f"{name}=0.09")
 
 
 def number(line: str, pattern: str) -> float:

@@ -17,6 +17,7 @@ import pytest
 from commands import until
 from conftest import ROOT
 
+from mlbench import cluster
 from mlbench.clusters.emulation import cpu_share, kernel, link, links, namespace, reaper
 from mlbench.clusters.emulation.links import Links, emulated
 from mlbench.experiment.config import compose
@@ -32,6 +33,9 @@ def network(*words: str, workers: int = 2) -> Network:
     return compose(
         ["network=1gbit_1ms", f"workers={workers}", *(f"network.{word}" for word in words)]
     ).network
+
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -242,7 +246,9 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def test_what_kill_9_leaves_is_found_and_what_lives_is_left_alone() -> None:
+def test_what_kill_9_leaves_is_found_and_what_lives_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def start() -> tuple[subprocess.Popen[str], str]:
         process = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -262,7 +268,11 @@ def test_what_kill_9_leaves_is_found_and_what_lives_is_left_alone() -> None:
     assert root is not None and not (root / f"{reaper.PREFIX}{dead}").exists()
     assert (root / f"{reaper.PREFIX}{alive}").exists() and list(reaper.processes(alive))
     kill(living)
-    assert reaper.reap() == [alive]
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert cluster.main(["reap"]) == 0
+    ended = [line for line in capsys.readouterr().out.splitlines() if "had left on emulated hosts" in line]
+    assert ended == [f"ended what the killed run {alive} had left on emulated hosts"]
+    assert not list(reaper.processes(alive)) and not (root / f"{reaper.PREFIX}{alive}").exists()
 
 
 QUICK = ("nice", "-n", "-15")  # before what else this machine computes

@@ -38,6 +38,7 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 SUMS = {torch.float32: 1e-6, torch.float64: 1e-14, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # 4 addends
 STEPS = 50
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def drawn(numbers: random.Random, dtype: torch.dtype, *shape: int) -> Tensor:

@@ -57,6 +57,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClu
             fake.node(name, role)
         monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig(tmp_path)))
         yield fake
+        nothing_is_left(fake)
 
 
 @pytest.fixture
