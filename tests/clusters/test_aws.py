@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import killing_tools
 import pytest
 from aws_api import Aws
 from conftest import ROOT
@@ -37,35 +38,43 @@ pytestmark = [
 WORDS = ("workers=2", "hours=4", "max_usd=20", "name=lab", "allow=192.0.2.7/32")
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Aws]:
+    """Yield an AWS; every test leaves in it what was there before."""
+    aws = Aws()
+    yield aws
+    aws.close()
+
+
 @pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
-    """Yield an AWS that this process's terraform and aws talk to; helm does nothing."""
-    helm = tmp_path / "tools" / "helm"
-    helm.parent.mkdir()
-    helm.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/helm.log\n')
-    helm.chmod(0o755)
+def cloud(server: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aws:
+    """Return the AWS that this process's terraform and aws talk to; helm only writes down its words."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    killing_tools.write(tools, "terraform", ("init", "apply"))
+    killing_tools.write(tools, "aws", ("update-kubeconfig",))
+    killing_tools.write(tools, "helm", ("upgrade",), tool=f"echo >> {tmp_path}/helm.log")
     rc = tmp_path / "terraform.rc"
     rc.write_text(f'provider_installation {{\n  filesystem_mirror {{\n    path = "{MIRROR}"\n  }}\n}}\n')
-    server = Aws()
     own = {
         "TF_CLI_CONFIG_FILE": str(rc),
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
         "CHECKPOINT_DISABLE": "1",
     }
-    own |= {"PATH": f"{helm.parent}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
+    own |= {"PATH": f"{tools}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
     for name, value in (server.environment() | own).items():
         monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(lifecycle, "RETRY_S", 0.0)
-    yield server
-    server.close()
+    return server
 
 
-def start_up() -> subprocess.Popen[str]:
+def start_up(kill_at: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "mlbench.cluster", "up", "aws", *WORDS],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        cwd=ROOT, env={**os.environ, "KILL_AT": kill_at}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, start_new_session=True,
     )  # fmt: skip
 
 
@@ -99,10 +108,34 @@ def test_a_cluster_comes_up_and_goes_without_a_trace(cloud: Aws, tmp_path: Path)
     assert journal.load("lab").state == "gone"
 
 
-@pytest.mark.skipif(
+EVERY_KILL = pytest.mark.skipif(
     not os.environ.get("MLBENCH_TEST_EVERY_KILL"),
-    reason="takes ten minutes; MLBENCH_TEST_EVERY_KILL=1 runs it, docs/clusters.md has what it found",
+    reason="takes minutes; MLBENCH_TEST_EVERY_KILL=1 runs it, docs/clusters.md has what it found",
 )
+STEPS = ("init", "apply", "update-kubeconfig", "device plug-in", "operator")
+
+
+@pytest.mark.parametrize(
+    "number", [1, *(pytest.param(number, marks=EVERY_KILL) for number in range(2, 1 + len(STEPS)))]
+)
+def test_what_a_killed_command_has_made_is_reaped(cloud: Aws, number: int) -> None:
+    """kill -9 of the command after one of those that it runs."""
+    before = set(cloud.left())
+    command = start_up(f"after {number}")
+    output, _ = command.communicate()
+    assert command.returncode == -signal.SIGKILL, output
+    assert f"{number}/{len(STEPS)} " in output.splitlines()[-1]
+    orphans = set(cloud.left()) - before
+    assert bool(orphans) == (number > 1)
+    reported: list[str] = []
+    assert lifecycle.reap(reported.append, now=clock.wall()) == ["lab"]
+    assert set(cloud.left()) == before and not (journal.root() / "lab" / "terraform").exists()
+    contexts = ["kubectl", "config", "get-contexts", "--output=name"]
+    assert subprocess.run(contexts, capture_output=True, text=True).stdout == ""
+    print(f"| after {STEPS[number - 1]} | {len(orphans)} | {'; '.join(reported[:-1])} | nothing |")
+
+
+@EVERY_KILL
 @pytest.mark.parametrize(
     "action",
     ["CreateVpc", "CreateSubnet", "AllocateAddress", "CreateNatGateway", "CreateRole", "POST /clusters",

@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import killing_tools
 import pytest
 from conftest import ROOT
 from google_api import Google
@@ -22,15 +22,6 @@ GCLOUD, KUBECTL = shutil.which("gcloud"), shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(
     not (GCLOUD and KUBECTL), reason="needs gcloud and kubectl; nothing of GKE was tested"
 )
-# gcloud itself, which after the call number $KILL_AT that changes something kills the command that ran it.
-SHIM = """#!/bin/sh
-case " $* " in *" create "*|*" get-credentials "*) ;; *) exec {gcloud} "$@";; esac
-number=$(($(cat {count}) + 1)); echo $number > {count}
-if [ "$KILL_AT" = "during $number" ]; then {gcloud} "$@" & kill -9 $PPID; wait; exit 0; fi
-{gcloud} "$@"; code=$?
-[ "$KILL_AT" = "after $number" ] && kill -9 $PPID
-exit $code
-"""
 HELM = '#!/bin/sh\necho "$*" >> {log}\n'
 WORDS = ("project=demo", "workers=8", "hours=4", "max_usd=20", "name=lab")
 SETTINGS = {name: "" for name in ("hardware", "spot", "place", "allow", "context")}
@@ -43,11 +34,9 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
     """Yield an empty Google Cloud that this process's gcloud talks to; helm only writes down its words."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tmp_path / "count").write_text("0")
-    shim = SHIM.format(gcloud=GCLOUD, count=tmp_path / "count")
-    for name, text in (("gcloud", shim), ("helm", HELM.format(log=tmp_path / "helm.log"))):
-        (tools / name).write_text(text)
-        (tools / name).chmod((tools / name).stat().st_mode | stat.S_IEXEC)
+    killing_tools.write(tools, "gcloud", ("create", "get-credentials"))
+    (tools / "helm").write_text(HELM.format(log=tmp_path / "helm.log"))
+    (tools / "helm").chmod(0o755)
     server = Google()
     for name, value in server.environment(str(tmp_path / "gcloud")).items():
         monkeypatch.setenv(name, value)
