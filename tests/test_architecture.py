@@ -84,6 +84,59 @@ def test_lint_and_format() -> None:
 
 
 @pytest.mark.slow
+def narrows_a_type(condition: ast.expr) -> bool:
+    """Return whether a condition is made of `x is not None` and isinstance alone."""
+    if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
+        return all(map(narrows_a_type, condition.values))
+    if isinstance(condition, ast.Call):
+        return ast.unparse(condition.func) == "isinstance"
+    return ast.unparse(condition).endswith(" is not None") and not any(
+        isinstance(part, ast.Call) for part in ast.walk(condition)
+    )
+
+
+def states_numbers(condition: ast.expr) -> bool:
+    """Return whether a condition only looks at values: it calls nothing and assigns nothing."""
+    return not any(isinstance(part, ast.Call | ast.NamedExpr | ast.Await) for part in ast.walk(condition))
+
+
+def relied_on(source: str, *, computes: bool) -> list[str]:
+    """Return the asserts of a source that change something where Python (-O) leaves them out."""
+    tree = ast.parse(source)
+    conditions = [node.test for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    found = [
+        ast.unparse(one)
+        for one in conditions
+        if not narrows_a_type(one) and not (computes and states_numbers(one))
+    ]
+    return found + [name for name in ("AssertionError", "__debug__") if name in source]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_relies_on_assert(path: Path) -> None:
+    """None has an effect, is caught, or judges what a user gave; so a mistake is told under -O as well.
+
+    They narrow types. Where numbers are computed they may also state what holds between values.
+    """
+    top = path.relative_to(ROOT / "mlbench").parts[0]
+    assert top == "contract" or not relied_on(path.read_text(), computes=top in ("tasks", "training"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "assert words, 'no task'",
+        "assert find(run) is not None",
+        "assert isinstance(one, Run) and one.finish()",
+        "assert (last := read()) is not None",
+        "try: check()\nexcept AssertionError: pass",
+        "if __debug__: check()",
+    ],
+)
+def test_an_assert_that_matters_is_seen(source: str) -> None:
+    assert relied_on(source, computes=False)
+
+
 def test_types() -> None:
     tool("basedpyright")
 

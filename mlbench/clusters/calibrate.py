@@ -1,5 +1,6 @@
 """What a node can do, measured in two seconds, so that a slow node shows beside its results."""
 
+import os
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -7,11 +8,12 @@ from typing import Any
 MATRIX = {"cpu": 2048, "cuda": 8192}  # rows and columns; a product takes 1 ms to 0.5 s on either
 BUFFER = 256 * 2**20  # bytes, beyond the caches of most processors
 BLOCKS = 3  # timed at least, however slow the node is
+SECONDS = "MLBENCH_CALIBRATION_S"  # environment variable, recorded: s for all blocks of a node together
 
 Clock = Callable[[], float]
 
 
-def calibrate(threads: int, *, seconds: float = 2.0, clock: Clock) -> dict[str, float]:
+def calibrate(threads: int, *, seconds: float | None = None, clock: Clock) -> dict[str, float]:
     """Return one flat row of rates of this node: the fastest of several timed blocks, and the median.
 
     - `cpu_gemm_flops_per_s`: products of square float32 matrices, 2n^3 FLOPs each.
@@ -19,12 +21,14 @@ def calibrate(threads: int, *, seconds: float = 2.0, clock: Clock) -> dict[str, 
     - `cuda_...`: the same on the current CUDA device, where there is one.
 
     `threads` is how many CPU threads compute, `clock` returns seconds, `seconds` is for all blocks
-    together; what a block needs beyond its share comes on top, as does one untimed block of each.
+    together, by default 2 or what MLBENCH_CALIBRATION_S says; what a block needs beyond its share comes on
+    top, as does one untimed block of each.
     """
     import torch
 
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    share = seconds / (2 * len(devices))
+    whole = float(os.environ.get(SECONDS, "2")) if seconds is None else seconds
+    share = whole / (2 * len(devices))
     row: dict[str, float] = {"threads": threads}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

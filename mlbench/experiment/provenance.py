@@ -48,7 +48,7 @@ PACKAGES = (
     "torchvision",
     "vl-convert-python",
 )
-# The variables that change speed or results. No others are recorded: they may hold secrets.
+# The variables that change speed, results or a calibration. No others are recorded: they may hold secrets.
 ENVIRONMENT = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -64,6 +64,7 @@ ENVIRONMENT = (
     "LD_PRELOAD",
     "MALLOC_*",
     "MKL_*",
+    "MLBENCH_CALIBRATION_S",
     "MPICH_*",
     "MPIR_CVAR_*",
     "NCCL_*",

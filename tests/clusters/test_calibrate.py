@@ -4,7 +4,8 @@ import time
 import pytest
 import torch
 
-from mlbench.clusters.calibrate import BUFFER, MATRIX, calibrate
+from mlbench.clusters.calibrate import BUFFER, MATRIX, SECONDS, calibrate
+from mlbench.experiment import provenance
 
 GEMM = 2 * MATRIX["cpu"] ** 3
 COPY = 2 * BUFFER
@@ -36,6 +37,20 @@ def test_each_kind_takes_its_share_of_the_time(no_gpu):
 
     calibrate(1, seconds=2.0, clock=clock)
     assert len(reads) == 2 * (1 + 4)  # a start and four blocks of 0.25 s, twice
+
+
+@pytest.mark.parametrize(("given", "blocks"), [("2.0", 4), ("4.0", 8)])
+def test_the_environment_says_how_long_and_is_recorded(no_gpu, monkeypatch, given, blocks):
+    reads: list[float] = []
+
+    def clock():
+        reads.append(0.25 * len(reads))
+        return reads[-1]
+
+    monkeypatch.setenv(SECONDS, given)
+    calibrate(1, clock=clock)
+    assert len(reads) == 2 * (1 + blocks)
+    assert provenance.environment()[SECONDS] == given
 
 
 def test_the_given_threads_compute_and_the_process_keeps_its_own(no_gpu):
