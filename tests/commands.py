@@ -1,8 +1,10 @@
 """Real commands in real processes, for tests that kill them."""
 
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -85,3 +87,15 @@ def training_processes(environment: dict[str, str]) -> list[psutil.Process]:
                 if process.environ().get(CACHE) == environment[CACHE]:
                     found.append(process)
     return sorted(found, key=psutil.Process.create_time)
+
+
+def listening(environment: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (process, address) of each TCP port and UDP socket of the processes of this Ray and its run."""
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error):
+            if process.environ().get(CACHE) != environment[CACHE]:
+                continue
+            for entry in process.net_connections("inet"):
+                datagrams = entry.type == socket.SOCK_DGRAM and entry.laddr and not entry.raddr
+                if entry.status == psutil.CONN_LISTEN or datagrams:
+                    yield process.info["name"], entry.laddr.ip.removeprefix("::ffff:")

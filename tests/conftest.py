@@ -92,11 +92,18 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def kept_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder from which workers on the kept Ray import packages, as installed ones."""
+    return tmp_path_factory.mktemp("site")
+
+
+@pytest.fixture(scope="session")
+def kept_ray(tmp_path_factory: pytest.TempPathFactory, site: Path) -> Iterator[dict[str, str]]:
     """Keep one Ray for all tests that start runs; yield the environment in which commands find it."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
     command = [sys.executable, "-m", "mlbench.cluster"]
-    subprocess.run([*command, "start"], cwd=ROOT, env=environment, check=True)
+    of_workers = {**environment, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    subprocess.run([*command, "start"], cwd=ROOT, env=of_workers, check=True)
     yield environment
     subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import CACHE, Run, training_processes, until
+from commands import CACHE, Run, listening, training_processes, until
 
 from mlbench.experiment import events
 from mlbench.experiment.errors import UserError
@@ -55,9 +55,13 @@ def stuck(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterator
 
 @pytest.mark.usefixtures("stuck")
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
-def test_a_killed_worker_fails_the_run_in_one_sentence(start, backend: str) -> None:
+def test_a_run_listens_on_loopback_alone_and_a_killed_worker_fails_it_in_one_sentence(
+    start, kept_ray: dict[str, str], backend: str
+) -> None:
+    """MPI opens sockets of its own beside those of the group of control, which is gloo's."""
     run = start(*LONG, f"backend={backend}")
     run.await_validation(2)
+    sockets = set(listening(kept_ray))
     run.workers()[-1].kill()
     code, output = run.finish()
     record = run.record()
@@ -66,6 +70,9 @@ def test_a_killed_worker_fails_the_run_in_one_sentence(start, backend: str) -> N
     assert record.error in " ".join(output.split())
     assert len(record.validations) >= 2 and record.time_to_accuracy is None
     assert "Traceback" not in output
+    assert {address for _, address in sockets} <= {"127.0.0.1", "::1"}, sorted(sockets)
+    names = " ".join(name for name, _ in sockets)
+    assert all(name in names for name in ("gcs_server", "raylet", "python", "ray::RayTrainW")), names
 
 
 def test_a_killed_server_of_ray_ends_the_run_and_is_told(tmp_path: Path, data_root: Path) -> None:
@@ -112,7 +119,7 @@ def test_a_killed_driver_s_command_repeats_cleanly_and_goes_on_after_the_death_o
 
 
 def test_ctrl_c_ends_all_processes_and_records_interrupted(start) -> None:
-    """SIGTERM does the same: test_sockets.py, and test_faulty_tasks.py while Ray starts."""
+    """SIGTERM does the same: test_sweep.py, and test_faulty_tasks.py while Ray starts."""
     run = start(*LONG)
     run.await_validation(1)
     run.process.send_signal(signal.SIGINT)

@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,9 +85,10 @@ POINTS = "[mlbench.tasks]\nfaulty = faulty\n[mlbench.conf]\nfaulty = faulty.conf
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Yield the environment in which the package is found as an installed one is, with a Ray of its own."""
-    site = tmp_path_factory.mktemp("site")
+def environment(
+    kept_ray: dict[str, str], site: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Return the environment in which the package is found as an installed one is."""
     files = {
         "faulty/__init__.py": PREPARE,
         "faulty/torch.py": BUILD,
@@ -103,16 +101,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         path = site / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    found = {
-        **os.environ,
-        CACHE: str(tmp_path_factory.mktemp("cache")),
+    return {
+        **kept_ray,
         "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]),
         "FAULTY_ROOT": str(tmp_path_factory.mktemp("runs")),
     }
-    command = [sys.executable, "-m", "mlbench.cluster"]
-    subprocess.run([*command, "start"], cwd=ROOT, env=found, check=True)
-    yield found
-    subprocess.run([*command, "stop"], cwd=ROOT, env=found, check=True)
 
 
 def start(environment: dict[str, str], *words: str) -> Run:
@@ -163,7 +156,7 @@ def test_a_worker_that_is_killed_after_the_goal_takes_nothing_from_what_was_meas
 
 
 def test_sigterm_while_ray_starts_leaves_a_record_and_no_process(environment: dict[str, str]) -> None:
-    """Its servers are there, and the run is not connected; test_sockets.py sends it to a run that trains."""
+    """Its servers are there, and the run is not connected; test_sweep.py sends it to a run that trains."""
     run = start({**environment, CACHE: environment[CACHE] + "-own"})
     until(lambda: "gcs_server" in below(run).values() or run.process.poll() is not None)
     ours = below(run)
