@@ -24,17 +24,33 @@ os.environ.update(
 )
 pytest_plugins = ["mlbench.contract.options"]
 ROOT = Path(__file__).parent.parent
-SHARE_RAY = (
-    "test_official_run.py",
-    "test_sockets.py",
-    "test_surroundings.py",
-    "test_sweep.py",
-    "test_faults.py",
-    "test_faulty_tasks.py",
-    "test_run_command.py",
-    "test_kuberay_commands.py",
-    "test_pipelines.py",
-    "test_walkthrough.py",
+# Files whose tests share a Ray, and those that take longest besides: they begin, so none is left for the end.
+RAYS = (
+    ("test_walkthrough.py", "test_sweep.py", "test_run_command.py"),
+    (
+        "test_faults.py",
+        "test_faulty_tasks.py",
+        "test_official_run.py",
+        "test_pipelines.py",
+        "test_kuberay_commands.py",
+        "test_sockets.py",
+        "test_surroundings.py",
+    ),
+)
+LONG = (
+    "test_official_steps.py",
+    "test_aws.py",
+    "test_network_run.py",
+    "test_mpi.py",
+    "test_gke.py",
+    "test_package.py",
+    "test_recorded_values.py",
+    "test_emulation.py",
+    "test_mistakes.py",
+    "test_sync_convergence.py",
+    "test_contract.py",
+    "test_prediction.py",
+    "test_architecture.py",
 )
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,7 +61,7 @@ class ByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0].rpartition("/")[2]
-        return "Ray" if file in SHARE_RAY else file
+        return next((files[0] for files in RAYS if file in files), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -55,10 +71,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
-    first = [*SHARE_RAY, "test_official_steps.py"]
+    on_ray = [name for files in RAYS for name in files]
+    first = [*on_ray, *LONG]
     for item in items:
         name = item.path.name
-        assert name in SHARE_RAY or not item.get_closest_marker("ray"), f"add {name} to SHARE_RAY"
+        assert name in on_ray or not item.get_closest_marker("ray"), f"add {name} to RAYS"
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
