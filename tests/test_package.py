@@ -95,5 +95,5 @@ def test_another_package_passes_the_contract(place: Path) -> None:
 
 
 def test_the_main_job_runs_from_an_empty_folder(place: Path) -> None:
-    command(tool(place, "python"), "-m", "mlbench.run", "seed=1", at=place)
+    command(tool(place, "python"), "-m", "mlbench.run", "seed=1", "goal=light", at=place)
     assert record(place, "resnet20")["status"] == "goal_reached"
