@@ -19,11 +19,27 @@ CACHE = "XDG_CACHE_HOME"  # environment variable that tells the tests' Ray from 
 PATIENCE_S = 240  # s; a slow machine is no failure, a hang is
 
 
-class Run:
+class Runs:
+    """The folder of a command's runs."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the newest run."""
+        return max(path.parent for path in self.output.glob("*/events.jsonl"))
+
+    def record(self) -> Record:
+        """Return the record of the newest run."""
+        return load(self.folder / "record.json")
+
+
+class Run(Runs):
     """`python -m mlbench.run` in the background, with a folder of its own."""
 
     def __init__(self, environment: dict[str, str], output: Path, data_root: Path, *words: str) -> None:
-        self.output = output
+        super().__init__(output)
         self.environment = environment
         command = [sys.executable, "-m", "mlbench.run", f"output_root={output}", f"data_root={data_root}"]
         self.process = subprocess.Popen(
@@ -34,11 +50,6 @@ class Run:
             stderr=subprocess.STDOUT,
             text=True,
         )
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder of the newest run."""
-        return max(path.parent for path in self.output.glob("*/events.jsonl"))
 
     def log(self) -> list[dict[str, Any]]:
         """Return the events so far."""
@@ -64,10 +75,6 @@ class Run:
     def workers(self) -> list[psutil.Process]:
         """Return the training processes on this run's Ray, oldest first."""
         return training_processes(self.environment)
-
-    def record(self) -> Record:
-        """Return the record of the newest run."""
-        return load(self.folder / "record.json")
 
 
 def until(condition: Any) -> None:

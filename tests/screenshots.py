@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import chromium
+from rich.text import Text
 
 
 def save(page: chromium.Page, name: str) -> None:
@@ -21,15 +22,14 @@ def save(page: chromium.Page, name: str) -> None:
         Image.open(path).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(path, optimize=True)
 
 
-def terminal(text: str, name: str, columns: int) -> None:
+def terminal(text: Text, name: str, columns: int) -> None:
     """Write what a terminal showed, with its colours, as an SVG."""
     folder = os.environ.get("SCREENSHOTS")
     if folder:
         from rich.console import Console
-        from rich.text import Text
 
         with Path(os.devnull).open("w") as nowhere:
             console = Console(record=True, width=columns, file=nowhere, force_terminal=True)
-            console.print(Text.from_ansi(text), overflow="fold")
+            console.print(text, overflow="fold")
         svg = console.export_svg(title="", unique_id=name)
         (Path(folder) / f"{name}.svg").write_text(svg)

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Run
+import screenshots
+import terminals
+from commands import Run, Runs
 from conftest import ROOT
 
 from mlbench.clusters.node import usable_cpus
@@ -29,15 +31,24 @@ def command(*words: str, environment: dict[str, str] | None = None) -> subproces
 @pytest.fixture(scope="module")
 def first(
     kept_ray: dict[str, str], tmp_path_factory: pytest.TempPathFactory, data_root: Path
-) -> tuple[Run, str]:
-    """The default run, with a seed, in a module-wide folder."""
-    run = Run(kept_ray, tmp_path_factory.mktemp("runs"), data_root, "seed=1")
-    code, output = run.finish()
-    assert code == 0, output
-    return run, output
+) -> tuple[Runs, str]:
+    """The default run on a terminal, with a seed, in a module-wide folder."""
+    output = tmp_path_factory.mktemp("runs")
+    command = [sys.executable, "-m", "mlbench.run", f"output_root={output}", f"data_root={data_root}"]
+    shown = terminals.show(
+        [*command, "seed=1"],
+        terminals.SMALL,
+        env=kept_ray,
+        cwd=ROOT,
+        frame=lambda screen: "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in screen and "training" in screen,
+    )
+    assert shown.code == 0, shown.written
+    assert "top1_accuracy" in shown.frame.plain and "epoch" in shown.frame.plain, shown.written
+    screenshots.terminal(shown.frame, "run-80x24", terminals.SMALL[0])
+    return Runs(output), shown.written
 
 
-def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Run, str]) -> None:
+def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Runs, str]) -> None:
     run, output = first
     record = run.record()
     assert record.status == "goal_reached" and record.best is not None and record.best >= 97
@@ -63,7 +74,7 @@ def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Run, 
     assert "Traceback" not in output
 
 
-def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Run, str]) -> None:
+def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Runs, str]) -> None:
     from mlflow import MlflowClient
     from mlflow.artifacts import list_artifacts
 
@@ -82,7 +93,7 @@ def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Run, str]) -> None
 
 
 def test_the_same_seed_is_not_measured_again(
-    first: tuple[Run, str], kept_ray: dict[str, str], data_root: Path
+    first: tuple[Runs, str], kept_ray: dict[str, str], data_root: Path
 ) -> None:
     run, _ = first
     before = len(list(run.output.glob("*/record.json")))
