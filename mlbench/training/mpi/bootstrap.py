@@ -33,10 +33,10 @@ def start(store: Any, rank: int, size: int) -> None:
         ours, theirs = socket.socketpair()
         serving = threading.Thread(target=_serve, args=(ours, store, rank, size), name="pmi", daemon=True)
         serving.start()
-        known = {"PMI_FD": str(theirs.fileno()), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
-        os.environ |= known
+        variables = {"PMI_FD": str(theirs.fileno()), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
+        os.environ |= variables
         _init()
-        for name in known:  # or a program that this process starts would take itself for a rank
+        for name in variables:  # or a program that this process starts would take itself for a rank
             del os.environ[name]
         MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
         MPI.COMM_WORLD.Barrier()
@@ -110,46 +110,56 @@ def _serve(connection: socket.socket, store: Any, rank: int, size: int) -> None:
     with connection, connection.makefile("rwb", buffering=0) as lines:
         store.set(f"pmi/host/{rank}", _host())
         while line := lines.readline():
-            asked = dict(word.split("=", 1) for word in line.decode().split() if "=" in word)
-            command = asked.pop("cmd", "")
+            request = dict(word.split("=", 1) for word in line.decode().split() if "=" in word)
+            command = request.pop("cmd", "")
             try:
                 if command == "barrier_in":
                     barriers += 1
                     _barrier(store, barriers, size)
-                answer = _answer(command, asked, store, size)
+                answer = _answer(command, request, store, size)
             except RuntimeError:  # torch.distributed.DistError: the store is gone, or a rank did not come
                 return
             lines.write(f"{answer}\n".encode())
 
 
-def _answer(command: str, asked: dict[str, str], store: Any, size: int) -> str:
+def _answer(command: str, request: dict[str, str], store: Any, size: int) -> str:
     """Return PMI-1's answer to one request."""
-    if command == "init":
-        return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
-    if command == "get_maxes":
-        return f"cmd=maxes kvsname_max=256 keylen_max={KEY_BYTES} vallen_max={VALUE_BYTES} rc=0"
-    if command == "get_my_kvsname":
-        return "cmd=my_kvsname kvsname=world rc=0"
-    if command == "get_appnum":
-        return "cmd=appnum appnum=0 rc=0"
-    if command == "get_universe_size":
-        return f"cmd=universe_size size={size} rc=0"
-    if command == "barrier_in":
-        return "cmd=barrier_out rc=0"
-    if command == "finalize":
-        return "cmd=finalize_ack rc=0"
-    if command == "put":
-        store.set(f"pmi/key/{asked['key']}", asked["value"])
-        return "cmd=put_result rc=0 msg=success"
-    if command == "get":
-        key = f"pmi/key/{asked['key']}"
-        if asked["key"] == "PMI_process_mapping":
-            hosts = [store.get(f"pmi/host/{rank}").decode() for rank in range(size)]
-            return f"cmd=get_result rc=0 msg=success value={process_mapping(hosts)}"
-        if store.check([key]):
-            return f"cmd=get_result rc=0 msg=success value={store.get(key).decode()}"
-        return "cmd=get_result rc=-1 msg=key_not_found value=unknown"
+    match command:
+        case "init":
+            return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
+        case "get_maxes":
+            return f"cmd=maxes kvsname_max=256 keylen_max={KEY_BYTES} vallen_max={VALUE_BYTES} rc=0"
+        case "get_my_kvsname":
+            return "cmd=my_kvsname kvsname=world rc=0"
+        case "get_appnum":
+            return "cmd=appnum appnum=0 rc=0"
+        case "get_universe_size":
+            return f"cmd=universe_size size={size} rc=0"
+        case "barrier_in":
+            return "cmd=barrier_out rc=0"
+        case "finalize":
+            return "cmd=finalize_ack rc=0"
+        case "put":
+            store.set(_key(request), request["value"])
+            return "cmd=put_result rc=0 msg=success"
+        case "get":
+            value = _value(request, store, size)
+            if value is None:
+                return "cmd=get_result rc=-1 msg=key_not_found value=unknown"
+            return f"cmd=get_result rc=0 msg=success value={value}"
     return f"cmd={command}_result rc=-1"
+
+
+def _key(request: dict[str, str]) -> str:
+    """Return where the store holds what a rank told the others."""
+    return f"pmi/key/{request['key']}"
+
+
+def _value(request: dict[str, str], store: Any, size: int) -> str | None:
+    """Return what `get` asks for; None where no rank has put it."""
+    if request["key"] == "PMI_process_mapping":
+        return process_mapping([store.get(f"pmi/host/{rank}").decode() for rank in range(size)])
+    return store.get(_key(request)).decode() if store.check([_key(request)]) else None
 
 
 def _barrier(store: Any, number: int, size: int) -> None:
