@@ -94,6 +94,8 @@ def target(goal: Goal, unit: str) -> str:
 
 def printable(text: str, encoding: str = "utf-8") -> str:
     """Return text from elsewhere without terminal control codes and with nothing `encoding` cannot write."""
+    if text.isascii() and text.isprintable():
+        return text
     text = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]", "", text)  # ECMA-48 sequences
     text = re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", text)
     return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import metadata
 from typing import Any, Literal, Protocol
 
@@ -93,6 +94,7 @@ def listed(field: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(field, pattern) for pattern in patterns)
 
 
+@cache  # records of many runs have the same fields
 def role(field: str) -> Role:
     """Return the role of a dotted field. A field in no list decides a measurement: it separates runs."""
     if listed(field, IDENTITY):

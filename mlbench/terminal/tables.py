@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 from mlbench.experiment import format
 
-PIPE_WIDTH = 320  # columns, where the output is not a terminal that has a width
+GAP = 2  # blanks between two columns
 
 
 def table(
@@ -17,20 +18,34 @@ def table(
 ) -> str:
     """Return columns as wide as their widest cell; a terminal too narrow for them folds cells.
 
-    `right` says for each column whether it is aligned to the right, as numbers are. Without `fold` lines are
-    as long as they are.
+    `right` says for each column whether it is aligned to the right, as numbers are. Without `fold`, and where
+    the output is no terminal, lines are as long as they are.
     """
+    sides = [*right, *[False] * (len(headings) - len(right))]
+    cells = [[format.printable(cell) for cell in row] for row in rows]
     console = Console()
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for number, heading in enumerate(headings):
-        justify = "right" if number < len(right) and right[number] else "left"
-        grid.add_column(heading, overflow="fold", justify=justify)
-    for row in rows:
-        grid.add_row(*(format.printable(cell) for cell in row))
-    wide = console if console.is_terminal and fold else Console(width=PIPE_WIDTH)
-    with wide.capture() as captured:
-        wide.print(grid, markup=False, highlight=False)
+    if not (fold and console.is_terminal):
+        columns = zip(headings, *cells, strict=True)
+        aligned = [_aligned(column, right=side) for column, side in zip(columns, sides, strict=True)]
+        return "\n".join((" " * GAP).join(line).rstrip() for line in zip(*aligned, strict=True))
+    grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="")
+    for heading, side in zip(headings, sides, strict=True):
+        grid.add_column(heading, overflow="fold", justify="right" if side else "left")
+    for row in cells:
+        grid.add_row(*row)
+    with console.capture() as captured:
+        console.print(grid, markup=False, highlight=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _aligned(column: Sequence[str], *, right: bool) -> list[str]:
+    """Return the cells with blanks up to the width of the widest."""
+    widths = list(map(cell_len, column))
+    widest = max(widths)
+    blanks = (" " * (widest - width) for width in widths)
+    if right:
+        return [blank + cell for cell, blank in zip(column, blanks, strict=True)]
+    return [cell + blank for cell, blank in zip(column, blanks, strict=True)]
 
 
 def cell(value: Any) -> str:
