@@ -18,7 +18,7 @@ import numpy as np
 
 from mlbench.analysis import bootstrap
 from mlbench.analysis.bootstrap import LEVEL, Ratio
-from mlbench.analysis.points import Point, differences, points
+from mlbench.analysis.points import Point, differences, points, required_fields
 from mlbench.experiment import format
 from mlbench.experiment.config import data_fields
 from mlbench.experiment.errors import UserError
@@ -105,16 +105,17 @@ def compare(
             hint="give both sides the same task, data, scale and goal",
         )
     single = len(of_a) == len(of_b) == 1
-    matched = [(x, y) for x in of_a for y in of_b if single or _differing(x, y) <= constant]
+    matched = [(of_a[0], of_b[0])] if single else _partners(of_a, of_b, constant)
     if not matched:
         raise UserError(
             f"none of A's {len(of_a)} points has a partner among B's {len(of_b)}",
             hint="narrow both with name=value words, e.g. task=resnet20",
         )
+    paired = {id(point) for pair in matched for point in pair}
     return Comparison(
         tuple(_pair(x, y, limit) for x, y in matched),
-        tuple(x for x in of_a if not any(x is one for one, _ in matched)),
-        tuple(y for y in of_b if not any(y is one for _, one in matched)),
+        tuple(x for x in of_a if id(x) not in paired),
+        tuple(y for y in of_b if id(y) not in paired),
     )
 
 
@@ -134,6 +135,19 @@ def parsed(value: str) -> Any:
         return json.loads(value)
     except ValueError:
         return value
+
+
+def _partners(of_a: Sequence[Point], of_b: Sequence[Point], constant: set[str]) -> list[tuple[Point, Point]]:
+    """Return the points that differ in `constant` fields alone."""
+    by_fields: dict[Any, list[Point]] = {}  # so that not every point is held against every other
+
+    def shared(point: Point) -> Any:
+        fields = frozenset(field for field in required_fields(point) if field[0] not in constant)
+        return fields, None if "workers" in constant else point.workers
+
+    for y in of_b:
+        by_fields.setdefault(shared(y), []).append(y)
+    return [(x, y) for x in of_a for y in by_fields.get(shared(x), ()) if _differing(x, y) <= constant]
 
 
 def _differing(one: Point, other: Point) -> set[str]:

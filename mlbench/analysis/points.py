@@ -173,6 +173,11 @@ def series(record: Record) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, json.dumps(value, sort_keys=True)) for name, value in shared.items()))
 
 
+def required_fields(point: Point) -> frozenset[tuple[str, str]]:
+    """Return the fields in which any difference counts: equal ones are a cheap first test of two points."""
+    return frozenset(field for field in point.series if field[0] not in OPTIONAL_FIELDS)
+
+
 def differences(one: Point, other: Point) -> list[str]:
     """Return the fields in which two points differ, their workers and what a run lacks aside."""
     a, b = dict(one.series), dict(other.series)

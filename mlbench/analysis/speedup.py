@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlbench.analysis.bootstrap import Ratio, ratio
-from mlbench.analysis.points import Point, differences
+from mlbench.analysis.points import Point, differences, required_fields
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,16 @@ class Speedup:
 def scaling_curves(all_points: Sequence[Point]) -> list[list[Point]]:
     """Return the points that differ in their number of workers alone, one list each, few workers first."""
     groups: list[list[Point]] = []
+    alike: dict[frozenset[tuple[str, str]], list[list[Point]]] = {}  # of groups, by their required fields
     # The points with the most fields come first, so that a run that failed early joins the right curve.
     for point in sorted(all_points, key=lambda one: -len(one.series)):
-        home = next((curve for curve in groups if not differences(curve[0], point)), None)
+        curves = alike.setdefault(required_fields(point), [])
+        home = next((curve for curve in curves if not differences(curve[0], point)), None)
         if home is None:
-            groups.append([point])
-        else:
-            home.append(point)
+            home = []
+            curves.append(home)
+            groups.append(home)
+        home.append(point)
     order = {id(point): place for place, point in enumerate(all_points)}
     ordered = [sorted(curve, key=lambda one: (one.workers, order[id(one)])) for curve in groups]
     return sorted(ordered, key=lambda curve: order[id(curve[0])])
