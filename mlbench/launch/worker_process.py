@@ -102,9 +102,12 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     )
     # The log gets what it does not hold yet; once this is there, the run has finished.
     traces = {} if result.profile is None else result.profile.files
-    ray.train.report(
-        {"rank": worker.rank, "result": outcome.model_dump(mode="json"), TRACES: traces},
-    )
+    ray.train.report(end_message(worker.rank, outcome, traces))
+
+
+def end_message(rank: int, outcome: WorkerResult, traces: dict[str, bytes]) -> dict[str, Any]:
+    """Return what a rank reports at its end: the outcome is rank 0's, the traces are each rank's own."""
+    return {"rank": rank, "result": outcome.model_dump(mode="json") if rank == 0 else None, TRACES: traces}
 
 
 def checked_data(folder: Path) -> "verify.Content | None":
