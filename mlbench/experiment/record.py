@@ -5,7 +5,8 @@ Types only: `build_record` fills them from the event log, and every reader gets 
 
 import json
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -427,16 +428,25 @@ def _as_logged(record: Record, folder: Path) -> Record:
 
 
 def find(output_root: Path, *, key: str, seed: int) -> list[Record]:
-    """Return the records of runs measured here with this key and seed, oldest first.
+    """Return the records of runs measured here with this key and seed, oldest first."""
+    return find_all(output_root, [(key, seed)])[key, seed]
+
+
+def find_all(output_root: Path, trials: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Record]]:
+    """Return the records of runs measured here by key and seed, oldest first; each record is read once.
 
     A run folder's name ends in the seed. Runs that were imported do not count: they are of other machines.
     """
-    runs = []
-    for path in sorted(output_root.glob(f"*-{seed:x}/record.json")):
+    runs: dict[tuple[str, int], list[Record]] = {trial: [] for trial in trials}
+    ends = {f"{seed:x}" for _, seed in runs}
+    for name in sorted(os.listdir(output_root)) if output_root.is_dir() else ():
+        begin, _, end = name.rpartition("-")
+        if not begin or end not in ends:
+            continue
         try:
-            record = load(path)
+            record = load(output_root / name / "record.json")
         except (FileNotFoundError, UserError):
-            continue  # damaged, or another version's, which has another key
-        if record.key == key and record.seed == seed and not record.imported:
-            runs.append(record)
+            continue  # not finished, damaged, or another version's, which has another key
+        if (record.key, record.seed) in runs and not record.imported:
+            runs[record.key, record.seed].append(record)
     return runs

@@ -8,7 +8,7 @@ attempts, appended as they happen.
 import hashlib
 import secrets
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -169,19 +169,16 @@ def commands(study: Study) -> tuple[str, ...]:
     return tuple(shlex.join(["python", "-m", "mlbench.sweep", *one.words]) for one in study.invocations)
 
 
-def attempts(trial: Trial, output_root: Path) -> list[Record]:
-    """Return the records of all runs of a trial, oldest first."""
-    return record.find(output_root, key=trial.point.key, seed=trial.seed)
+def attempts(trials: Iterable[Trial], output_root: Path) -> dict[str, list[Record]]:
+    """Return the records of all runs of each trial by its id, oldest first."""
+    ids = {(trial.point.key, trial.seed): trial.id for trial in trials}
+    return {ids[trial]: runs for trial, runs in record.find_all(output_root, ids).items()}
 
 
 def records(study: Study, output_root: Path) -> list[Record]:
     """Return every attempt at every trial, points in their order; `attempts.results` says which count."""
-    return [
-        run
-        for point in study.points
-        for seed in point.seeds
-        for run in record.find(output_root, key=point.key, seed=seed)
-    ]
+    every = [(point.key, seed) for point in study.points for seed in point.seeds]
+    return [run for runs in record.find_all(output_root, every).values() for run in runs]
 
 
 def lost_attempts(place: Path, records: Sequence[Record]) -> list[str]:
@@ -217,9 +214,9 @@ def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Pat
     """
     stale = [
         run.run_id
-        for trial in trials(study)
-        for run in attempts(trial, output_root)
-        if run.status in FINISHED and data.get(trial.point.key) not in (None, run.data_hash)
+        for runs in attempts(trials(study), output_root).values()
+        for run in runs
+        if run.status in FINISHED and data.get(run.key) not in (None, run.data_hash)
     ]
     if stale:
         raise UserError(

@@ -27,6 +27,7 @@ class Budget:
         self._experiments = experiments
         self._max_usd = max_usd
         self._seconds: dict[str, list[float]] = {}
+        self._longest: dict[str, float] = {}  # s, by task
         self.spent: float | None = None  # USD; None: no run had a price
         for run in runs:
             self.add(run)
@@ -36,7 +37,11 @@ class Budget:
         if run.cost is not None:
             self.spent = (self.spent or 0.0) + run.cost.wall_usd
         if run.status in FINISHED:
-            self._seconds.setdefault(run.key, []).append(seconds or run.wall)
+            took = seconds or run.wall
+            self._seconds.setdefault(run.key, []).append(took)
+            if run.key in self._experiments:
+                task = self._experiments[run.key].task.name
+                self._longest[task] = max(took, self._longest.get(task, took))
 
     def seconds(self, key: str) -> float | None:
         """Return how long one run of this point takes.
@@ -45,13 +50,7 @@ class Budget:
         """
         if key in self._seconds:
             return median(self._seconds[key])
-        task = self._experiments[key].task.name
-        same = (
-            self._seconds[k]
-            for k, e in self._experiments.items()
-            if e.task.name == task and k in self._seconds
-        )
-        return max((value for values in same for value in values), default=None)
+        return self._longest.get(self._experiments[key].task.name)
 
     def usd(self, key: str) -> float | None:
         """Return what one run of this point costs; None where that is unknown or it has no price."""

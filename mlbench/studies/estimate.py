@@ -1,6 +1,6 @@
 """How long a run will take and what it will cost, and what that is known from."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -31,23 +31,34 @@ def estimate(experiment: Experiment, runs: Iterable[Record]) -> Estimate:
     They are the runs of the same configuration (their median); without any, those of the task at this scale
     (the longest, as for the limit of a study); without any, what the task's page says of its mini scale.
     """
-    task, key = experiment.task, identity.key(experiment)
-    ours = (one for one in runs if one.source == "mlbench" and not one.imported)
-    finished = [one for one in ours if one.status in FINISHED]
-    same = [one.wall for one in finished if one.key == key]
-    alike = [
-        one.wall
-        for one in finished
-        if one.experiment.task.name == task.name and one.experiment.scale == experiment.scale
-    ]
+    return estimates([experiment], runs)[0]
+
+
+def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list[Estimate]:
+    """Return the estimate of a run of each experiment."""
+    by_key: dict[str, list[float]] = {}  # s
+    by_task: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        if run.source == "mlbench" and not run.imported and run.status in FINISHED:
+            by_key.setdefault(run.key, []).append(run.wall)
+            by_task.setdefault((run.experiment.task.name, run.experiment.scale), []).append(run.wall)
+    longest = {task: (max(walls), len(walls)) for task, walls in by_task.items()}
+    return [_estimate(one, by_key.get(identity.key(one), ()), longest) for one in experiments]
+
+
+def _estimate(
+    experiment: Experiment, same: Sequence[float], longest: Mapping[tuple[str, str], tuple[float, int]]
+) -> Estimate:
+    task, scale = experiment.task, experiment.scale
     if same:
         return _priced(experiment, median(same), f"the median of {counted(len(same), 'earlier run')}")
-    if alike:
-        basis = f"the longest of {counted(len(alike), 'earlier run')} of {task.name} with other settings"
-        return _priced(experiment, max(alike), basis)
-    expected = registry.expected(task.name) if experiment.scale == "mini" else None
+    if (task.name, scale) in longest:
+        seconds, count = longest[task.name, scale]
+        basis = f"the longest of {counted(count, 'earlier run')} of {task.name} with other settings"
+        return _priced(experiment, seconds, basis)
+    expected = registry.expected(task.name) if scale == "mini" else None
     if expected is None:
-        return Estimate(None, None, f"nothing: no run of {task.name} {experiment.scale} is known here")
+        return Estimate(None, None, f"nothing: no run of {task.name} {scale} is known here")
     return _priced(experiment, expected["seconds"], expected["source"])
 
 

@@ -15,7 +15,7 @@ from mlbench.experiment.config import Experiment, TrainingConfig
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.study import Study
 from mlbench.studies import session
-from mlbench.studies.estimate import Estimate, estimate
+from mlbench.studies.estimate import Estimate, estimate, estimates
 from mlbench.studies.spec import SweepSpec, compose_points
 from mlbench.tasks import registry
 from mlbench.terminal import tables
@@ -103,20 +103,16 @@ def configurations(spec: SweepSpec) -> Iterator[str]:
 def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.StudyResult) -> list[PointPlan]:
     measured = run_folders.records(result.output_root)[0]
     trials = [trial for trial in study.trials(plan) if trial.point.key in wanted]
+    runs = study.attempts(trials, result.output_root)
     finished: dict[str, int] = {}
     for trial in trials:
-        counts = Attempts(tuple(study.attempts(trial, result.output_root))).result is not None
+        counts = Attempts(tuple(runs[trial.id])).result is not None
         finished[trial.point.key] = finished.get(trial.point.key, 0) + counts
+    points = [point for point in plan.points if point.key in wanted]
+    every = estimates((wanted[point.key] for point in points), measured)
     return [
-        PointPlan(
-            point.words,
-            len(point.seeds),
-            finished[point.key],
-            estimate(wanted[point.key], measured),
-            session.refusal(wanted[point.key]),
-        )
-        for point in plan.points
-        if point.key in wanted
+        PointPlan(point.words, len(point.seeds), finished[point.key], one, session.refusal(wanted[point.key]))
+        for point, one in zip(points, every, strict=True)
     ]
 
 

@@ -340,17 +340,18 @@ def _attempts(
     finished run that only the store has, because it was measured elsewhere or its folder is gone, is brought
     here. The store is asked for the `old` trials only: a seed that has just been drawn is nobody's.
     """
-    output_root, by_trial = result.output_root, {}
-    for trial in study.trials(result.study):
-        experiment = known[trial.point.key]
-        for log in output_root.glob(f"*-{trial.seed:x}/{events.NAME}"):
-            if not (log.parent / "record.json").exists():
-                note = _conclude(log.parent, experiment.store)
-                result.notes += [note] if note and note not in result.notes else []
-        by_trial[trial.id] = study.attempts(trial, output_root)
+    trials = study.trials(result.study)
+    stores = {f"{trial.seed:x}": known[trial.point.key].store for trial in trials}
+    for log in result.output_root.glob(f"*-*/{events.NAME}"):
+        store = stores.get(log.parent.name.rpartition("-")[2])
+        if store is not None and not (log.parent / "record.json").exists():
+            note = _conclude(log.parent, store)
+            result.notes += [note] if note else []
+    by_trial = study.attempts(trials, result.output_root)
+    for trial in trials:
         finished = any(one.status in FINISHED for one in by_trial[trial.id])
         if not finished and trial.id in old:
-            by_trial[trial.id] += _from_store(trial, experiment, output_root)
+            by_trial[trial.id] += _from_store(trial, known[trial.point.key], result.output_root)
     return by_trial
 
 
