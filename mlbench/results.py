@@ -3,7 +3,8 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from mlbench.terminal.args import (
     percentage,
     run_command,
 )
-from mlbench.tracking import sync, ui
+from mlbench.tracking import run_index, sync, ui
 
 MLFLOW_ID = "[0-9a-f]{32}"
 
@@ -38,15 +39,16 @@ def main(argv: Sequence[str]) -> int:
 
 def _list(args: Args) -> int:
     """Print one line per run, oldest first unless sorted."""
-    records = run_table.ordered(
-        _selected(args),
+    runs = _runs(args)
+    rows = run_table.ordered(
+        [runs[name].row for name in _selection(args, runs, args.arguments)],
         sort=args.settings["sort"],
         last=_count(args, "last") if args.settings["last"] else None,
     )
     if args.json:
-        print(json.dumps([run_table.summary(one) for one in records], indent=2))
-    elif records:
-        print(run_table.text(records, wide=args.options.wide))
+        print(json.dumps([run_table.summary(row) for row in rows], indent=2))
+    elif rows:
+        print(run_table.text(rows, wide=args.options.wide))
     else:
         print(_none(args), file=sys.stderr)
     return OK
@@ -76,7 +78,8 @@ def _compare(args: Args) -> int:
     if any("=" not in word for word in narrow):
         raise UserError(f"compare takes two selections, got a third: {narrow[0]}", hint="quote a selection")
     limit = args.options.fail_if_slower
-    sides = [_selected(args, [*side.split(), *narrow]) for side in (a, b)]
+    runs = _runs(args)
+    sides = [_records(args, _selection(args, runs, [*side.split(), *narrow])) for side in (a, b)]
     compared = compare.compare(*sides, limit=limit, with_disturbed=args.options.with_disturbed)
     text = comparison.text(compared, limit=limit)
     print(format.json_text(comparison.plain(compared)) if args.json else text)
@@ -263,21 +266,40 @@ def _mlflow(args: Args) -> int:
     return OK
 
 
-def _selected(args: Args, words: Sequence[str] | None = None) -> list[Record]:
+def _selected(args: Args) -> list[Record]:
     """Return the records that the words select; name those that cannot be read."""
-    words = args.arguments if words is None else words
+    return _records(args, _selection(args, _runs(args), args.arguments))
+
+
+def _records(args: Args, names: Sequence[str]) -> list[Record]:
+    """Return the records of runs, without those that were deleted since they were selected."""
+    records = []
+    for name in names:
+        with suppress(FileNotFoundError):
+            records.append(record.load(args.output_root / name / "record.json"))
+    return records
+
+
+def _selection(args: Args, runs: Mapping[str, run_index.Entry], words: Sequence[str]) -> list[str]:
+    """Return the names of the runs that the words select."""
     names = [word.partition("=")[0] for word in words if "=" in word]
     if twice := next((name for name in names if names.count(name) > 1), None):
         values = ",".join(word.partition("=")[2] for word in words if word.startswith(f"{twice}="))
         raise UserError(f"{twice} is given twice", hint=f"a comma means or: {twice}={values}")
-    records, complaints = run_folders.records(_existing(args))
+    return select.select(
+        list(runs),
+        words,
+        fields=lambda name: runs[name].fields,
+        studies=lambda name: [one.run_id for one in run_folders.study(args.output_root, name)],
+    )
+
+
+def _runs(args: Args) -> dict[str, run_index.Entry]:
+    """Return all runs by name, oldest first; name those that cannot be read."""
+    runs, complaints = run_index.entries(_existing(args))
     for complaint in complaints:
         print(complaint, file=sys.stderr)
-    return select.select(
-        records,
-        words,
-        studies=lambda name: run_folders.study(args.output_root, name),
-    )
+    return runs
 
 
 def _existing(args: Args) -> Path:
@@ -305,7 +327,8 @@ def _none(args: Args) -> str:
     where = f"no finished run in {args.output_root}"
     if not args.arguments:
         return where
-    known = [select.fields(one) for one in run_folders.records(args.output_root)[0]]
+    runs, _ = run_index.entries(args.output_root)
+    known = [one.fields for one in runs.values()]
     for word in args.arguments:
         name, equals, value = word.partition("=")
         values = {str(one[name]) for one in known if one.get(name) is not None} if equals else set()

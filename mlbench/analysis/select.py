@@ -5,7 +5,7 @@ line and of a resolved configuration (`task.batch_size`), and status, source, ke
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mlbench.experiment import run_folders
@@ -15,38 +15,37 @@ from mlbench.experiment.record import Record
 
 
 def select(
-    records: Iterable[Record], words: Sequence[str], *, studies: Callable[[str], list[Record]]
-) -> list[Record]:
-    """Return the records that all words select, in their order.
+    runs: Sequence[str],
+    words: Sequence[str],
+    *,
+    fields: Callable[[str], Mapping[str, Any]],
+    studies: Callable[[str], Iterable[str]],
+) -> list[str]:
+    """Return the names of the runs that all words select, in their order.
 
-    `studies` returns a study's records by its name. Raises UserError for a name that no record has.
+    `fields` returns a run's fields by its name, `studies` the runs of a study. Raises UserError for a field
+    that no run has.
     """
-    selected = list(records)
-    every = selected
+    selected = list(runs)
     for word in words:
-        selected = _apply_filter(selected, word, every, studies)
+        name, equals, value = word.partition("=")
+        if equals:
+            if runs and not any(name in fields(run) for run in runs):
+                known = sorted({field for run in runs for field in fields(run)})
+                raise UserError(f"{name} is unknown{suggest(name, known)}")
+            accepted = value.split(",")
+            selected = [run for run in selected if _matches(fields(run), name, accepted)]
+        elif word.startswith("key:"):
+            selected = [run for run in selected if fields(run)["key"].startswith(word.removeprefix("key:"))]
+        elif word.startswith("study:"):
+            members = set(studies(word.removeprefix("study:")))
+            selected = [run for run in selected if run in members]
+        elif not word.strip():
+            raise UserError(f"{word!r} names no run", hint="give a part of a run's name, or name=value")
+        else:
+            matches = set(run_folders.matching(selected, word))
+            selected = [run for run in selected if run in matches]
     return selected
-
-
-def _apply_filter(
-    records: list[Record], word: str, every: list[Record], studies: Callable[[str], list[Record]]
-) -> list[Record]:
-    name, equals, value = word.partition("=")
-    if equals:
-        if every and not any(name in fields(one) for one in every):
-            known = sorted({field for one in every for field in fields(one)})
-            raise UserError(f"{name} is unknown{suggest(name, known)}")
-        wanted = value.split(",")
-        return [one for one in records if name in fields(one) and _matches(fields(one)[name], wanted)]
-    if word.startswith("key:"):
-        return [one for one in records if one.key.startswith(word.removeprefix("key:"))]
-    if word.startswith("study:"):
-        members = {one.run_id for one in studies(word.removeprefix("study:"))}
-        return [one for one in records if one.run_id in members]
-    if not word.strip():
-        raise UserError(f"{word!r} names no run", hint="give a part of a run's name, or name=value")
-    names = set(run_folders.matching([one.run_id for one in records], word))
-    return [one for one in records if one.run_id in names]
 
 
 def fields(record: Record) -> dict[str, Any]:
@@ -60,8 +59,8 @@ def fields(record: Record) -> dict[str, Any]:
     return named | {"run": record.run_id, "recipe": record.experiment.task.recipe}
 
 
-def _matches(value: Any, wanted: Sequence[str]) -> bool:
-    return any(_equal(value, text) for text in wanted)
+def _matches(fields: Mapping[str, Any], name: str, accepted: Sequence[str]) -> bool:
+    return name in fields and any(_equal(fields[name], text) for text in accepted)
 
 
 def _equal(value: Any, text: str) -> bool:

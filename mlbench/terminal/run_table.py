@@ -2,16 +2,16 @@
 
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlbench.experiment import format
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.record import Record
 from mlbench.terminal import tables
 
-GAP = 2  # blanks between two columns
 STATUS = {  # as short as a narrow table needs it
     "goal_reached": "reached",
     "goal_not_reached": "missed",
@@ -68,54 +68,73 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def summary(record: Record) -> dict[str, Any]:
+class Row(NamedTuple):
+    """One run in the table: each column's value and its text, and the unit of its samples."""
+
+    values: list[Any]
+    texts: list[str]
+    unit: str
+
+
+def row(record: Record) -> Row:
+    """Return a run's line of the table."""
+    values = [column.value(record) for column in COLUMNS]
+    return Row(values, [column.cell(record) for column in COLUMNS], record.sample_unit)
+
+
+def summary(row: Row) -> dict[str, Any]:
     """Return every column's value by its name, for JSON."""
-    return {column.name: column.value(record) for column in COLUMNS} | {"unit": record.sample_unit}
+    names = (column.name for column in COLUMNS)
+    return dict(zip(names, row.values, strict=True)) | {"unit": row.unit}
 
 
-def ordered(records: Sequence[Record], *, sort: str = "", last: int | None = None) -> list[Record]:
-    """Return the newest `last` records in the order of the column `sort`; "-" in front reverses it.
+def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> list[Row]:
+    """Return the newest `last` rows in the order of the column `sort`; "-" in front reverses it.
 
-    Raises UserError for a column that is not there. Records without a value come last.
+    Raises UserError for a column that is not there. Rows without a value come last.
     """
-    newest = list(records)[-last:] if last else list(records)
+    newest = list(rows)[-last:] if last else list(rows)
     if not sort:
         return newest
-    columns = {name: column for column in COLUMNS for name in (column.heading, column.name) if name}
+    places = {name: place for place, c in enumerate(COLUMNS) for name in (c.heading, c.name) if name}
     name = sort.removeprefix("-")
-    if name not in columns:
-        raise UserError(f"sort={sort} is not a column{suggest(name, list(columns))}")
-    value = columns[name].value
-    known = sorted((r for r in newest if value(r) is not None), key=value, reverse=sort.startswith("-"))
-    return known + [record for record in newest if value(record) is None]
+    if name not in places:
+        raise UserError(f"sort={sort} is not a column{suggest(name, list(places))}")
+    place = places[name]
+    known = [row for row in newest if row.values[place] is not None]
+    known.sort(key=lambda row: row.values[place], reverse=sort.startswith("-"))
+    return known + [row for row in newest if row.values[place] is None]
 
 
-def text(records: Sequence[Record], *, wide: bool = False) -> str:
+def text(rows: Sequence[Row], *, wide: bool = False) -> str:
     """Return the table; all columns and whole names where `wide` or where stdout is no terminal."""
     wide = wide or not sys.stdout.isatty()
     if wide:
-        rows = [[column.cell(record) for column in COLUMNS] for record in records]
         headings = [column.name.replace("_", " ") for column in COLUMNS]
-        return tables.table(headings, rows, right=[column.right for column in COLUMNS], fold=False)
-    cells = {column: [column.cell(record) for record in records] for column in COLUMNS}
-    cells[COLUMNS[0]] = short_ids([record.run_id for record in records])
+        right = [column.right for column in COLUMNS]
+        return tables.table(headings, [row.texts for row in rows], right=right, fold=False)
+    cells = dict(zip(COLUMNS, map(list, zip(*(row.texts for row in rows), strict=True)), strict=True))
+    cells[COLUMNS[0]] = short_ids(cells[COLUMNS[0]])
     cells |= {c: [STATUS.get(text, text) for text in cells[c]] for c in COLUMNS if c.name == "status"}
-    room, shown = shutil.get_terminal_size().columns + GAP, []
+    room, shown = shutil.get_terminal_size().columns + tables.GAP, []
     for column, texts in cells.items():
-        room -= GAP + max(map(len, (column.heading or column.name, *texts)))
+        room -= tables.GAP + max(map(len, (column.heading or column.name, *texts)))
         if room < 0:
             break
         shown.append(column)
-    rows = list(zip(*(cells[column] for column in shown), strict=True))
-    return tables.table([c.heading or c.name for c in shown], rows, right=[c.right for c in shown])
+    narrow = list(zip(*(cells[column] for column in shown), strict=True))
+    return tables.table(
+        [c.heading or c.name for c in shown], narrow, right=[c.right for c in shown], fold=False
+    )
 
 
 def short_ids(names: Sequence[str]) -> list[str]:
     """Return for each run's name the shortest end, from a hyphen on, that no other name ends in."""
-    ids = []
-    for name in names:
-        parts = name.split("-")
-        ends = ("-".join(parts[start:]) for start in reversed(range(len(parts))))
-        single = (end for end in ends if sum(f"-{other}".endswith(f"-{end}") for other in names) == 1)
-        ids.append(next(single, name))
-    return ids
+    counts = Counter(end for name in names for end in _ends(name))
+    return [next((end for end in _ends(name) if counts[end] == 1), name) for name in names]
+
+
+def _ends(name: str) -> list[str]:
+    """Return the ends of a name from each of its hyphens on, shortest first, and the whole."""
+    parts = name.split("-")
+    return ["-".join(parts[start:]) for start in reversed(range(len(parts)))]

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from conftest import ROOT
 from ranks import run_ranks
+from records import record
 from test_build_record import FROZEN, log
 from test_official import OFFICIAL, cards, prepared
 
@@ -21,6 +23,7 @@ from mlbench.experiment.build_record import build_record
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record, load
 from mlbench.launch.worker_process import watched_data
+from mlbench.tracking import run_index
 from mlbench.training.worker import Worker
 
 
@@ -251,3 +254,23 @@ def test_a_file_that_is_swapped_while_it_is_checked_shows_at_the_end(
     monkeypatch.setattr(verify.arrow, "digest", swap)
     data, before = watched_data(folder, Worker())
     assert data is not None and verify.states(folder) != before
+
+
+def test_a_listing_from_the_index_checks_an_official_record_against_a_log_that_changed(
+    tmp_path: Path,
+) -> None:
+    folder = folder_of(tmp_path, "r", OFFICIAL)
+    for number in range(run_index.FEW):
+        name = f"other-{number}-7"
+        (tmp_path / name).mkdir()
+        record(run_id=name).save(tmp_path / name)
+    newest = max(path.stat().st_ctime_ns for path in tmp_path.glob("*/record.json"))
+    while time.time_ns() - newest <= run_index.SETTLED_NS:
+        time.sleep(0.1)
+    assert run_index.entries(tmp_path)[0]["r"].fields["official"] is True
+    assert run_index._read(tmp_path / run_index.NAME)["r"].fields["official"] is True
+    path = folder / events.NAME
+    path.write_text(path.read_text().replace('"seed": 1,', '"seed": 2,'))
+    assert run_index.entries(tmp_path)[0]["r"].fields["official"] is False
+    path.unlink()
+    assert run_index.entries(tmp_path)[0]["r"].fields["official"] is False
