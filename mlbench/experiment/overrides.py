@@ -6,14 +6,18 @@ groups; a task's recipe and scale are laid over its values here, before single v
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlbench.experiment import plugins
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.identity import flatten
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 GROUPS = plugins.GROUPS
 SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra's own that is read: more folders of YAML files
@@ -34,16 +38,13 @@ class Overrides:
 
 def parse(words: Sequence[str]) -> Overrides:
     """Split words into group choices and values; what is neither becomes a sentence in `errors`."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import Override
     from hydra.errors import HydraException
 
     parsed: list[tuple[str, Override]] = []
     result = Overrides()
-    parser = OverridesParser.create()
     for word in words:
         try:
-            parsed.append((word, parser.parse_override(word)))
+            parsed.append((word, _override(word)))
         except HydraException:
             result.errors.append(_unreadable(word))
     for _, override in parsed:
@@ -69,12 +70,19 @@ def parse(words: Sequence[str]) -> Overrides:
             else:
                 result.errors.append(_unknown(name, value, known))
         else:
-            result.values[name] = override.value()
+            result.values[name] = deepcopy(override.value())
     return result
 
 
 def _unknown(group: str, choice: str, known: list[str]) -> str:
     return f"{group}={choice} is unknown{suggest(choice, known)}"
+
+
+@lru_cache(maxsize=1024)  # the points of a study share most words
+def _override(word: str) -> "Override":
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_override(word)
 
 
 def _unreadable(word: str) -> str:
@@ -166,7 +174,7 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
         for group, choice in overrides.choices.items()
     }
     for path in files.values():
-        plugins.values(path)  # its mistakes are told with its name
+        _require_readable(path)
     folders = plugins.search_folders(overrides.searchpath)
     composed = json.loads(_compose(*words, folders=tuple(map(str, folders))))
     for group, path in files.items():
@@ -185,6 +193,12 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
         parent = task if name == "task.recipe" else composed
         parent[name.removeprefix("task.")] = chosen if chosen in layers else defaults[name]
     return composed
+
+
+@cache
+def _require_readable(path: Path) -> None:
+    """Raise UserError that names a file with mistakes; once a process, as it is composed once."""
+    plugins.values(path)
 
 
 def _price(hardware: dict[str, Any]) -> dict[str, Any]:
