@@ -81,6 +81,13 @@ def read(path: Path) -> list[dict[str, Any]]:
     return list(_parse(path.read_bytes()))
 
 
+def opening(path: Path) -> Any:
+    """Return the value of a log's `run_configuration`, which comes first; None where it was not written."""
+    with path.open("rb") as log:
+        events = (event for line in log for event in _parse(line))
+        return next((event["value"] for event in events if event["key"] == "run_configuration"), None)
+
+
 def _parse(block: bytes) -> Iterator[dict[str, Any]]:
     for line in block.splitlines():
         try:

@@ -43,7 +43,7 @@ def sync_runs(output_root: Path, uri: str | None) -> Iterator[SyncResult]:
     complete: dict[str, set[str]] = {}
     for log in sorted(output_root.glob(f"*/{events.NAME}")):
         folder = log.parent
-        opening = next((e["value"] for e in events.read(log) if e["key"] == "run_configuration"), None)
+        opening = events.opening(log)
         if opening is None:
             continue
         place = uri or opening["experiment"]["tracking_uri"] or default_store(output_root)
