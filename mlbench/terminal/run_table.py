@@ -71,15 +71,15 @@ COLUMNS = (
 class Row(NamedTuple):
     """One run in the table: each column's value and its text, and the unit of its samples."""
 
-    values: list[Any]
-    texts: list[str]
+    values: tuple[Any, ...]
+    texts: tuple[str, ...]
     unit: str
 
 
 def row(record: Record) -> Row:
     """Return a run's line of the table."""
-    values = [column.value(record) for column in COLUMNS]
-    return Row(values, [column.cell(record) for column in COLUMNS], record.sample_unit)
+    values = tuple(column.value(record) for column in COLUMNS)
+    return Row(values, tuple(column.cell(record) for column in COLUMNS), record.sample_unit)
 
 
 def summary(row: Row) -> dict[str, Any]:

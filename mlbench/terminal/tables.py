@@ -22,30 +22,32 @@ def table(
     the output is no terminal, lines are as long as they are.
     """
     sides = [*right, *[False] * (len(headings) - len(right))]
-    cells = [[format.printable(cell) for cell in row] for row in rows]
     console = Console()
     if not (fold and console.is_terminal):
-        columns = zip(headings, *cells, strict=True)
+        columns = zip(headings, *rows, strict=True)
         aligned = [_aligned(column, right=side) for column, side in zip(columns, sides, strict=True)]
         return "\n".join((" " * GAP).join(line).rstrip() for line in zip(*aligned, strict=True))
     grid = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="")
     for heading, side in zip(headings, sides, strict=True):
         grid.add_column(heading, overflow="fold", justify="right" if side else "left")
-    for row in cells:
-        grid.add_row(*row)
+    for row in rows:
+        grid.add_row(*(format.printable(cell) for cell in row))
     with console.capture() as captured:
         console.print(grid, markup=False, highlight=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def _aligned(column: Sequence[str], *, right: bool) -> list[str]:
-    """Return the cells with blanks up to the width of the widest."""
-    widths = list(map(cell_len, column))
+    """Return the cells as a terminal may print them, with blanks up to the width of the widest."""
+    whole = "".join(column)
+    if whole.isascii() and whole.isprintable():  # nearly always; 100,000 lines are no rarity
+        widest = max(map(len, column))
+        return [cell.rjust(widest) if right else cell.ljust(widest) for cell in column]
+    cells = [format.printable(cell) for cell in column]
+    widths = list(map(cell_len, cells))
     widest = max(widths)
-    blanks = (" " * (widest - width) for width in widths)
-    if right:
-        return [blank + cell for cell, blank in zip(column, blanks, strict=True)]
-    return [cell + blank for cell, blank in zip(column, blanks, strict=True)]
+    pairs = zip([" " * (widest - width) for width in widths], cells, strict=True)
+    return [blank + cell if right else cell + blank for blank, cell in pairs]
 
 
 def cell(value: Any) -> str:

@@ -20,28 +20,32 @@ from mlbench.analysis import select
 from mlbench.experiment import events, provenance, record
 from mlbench.experiment.errors import UserError
 from mlbench.terminal import run_table
-from mlbench.terminal.run_table import Row
+from mlbench.terminal.run_table import COLUMNS, Row
 from mlbench.tracking.run_files import RECORD
 
 NAME = ".index.json"
 FEW = 100  # records; reading so many again costs less than writing a large index
 SETTLED_NS = 2 * 10**9  # ns; a file that was just changed may change again and keep its time (FAT: 2 s)
-OWN = ("run", "status", "source", "key", "seed", "official")  # fields in which runs of one point differ
-
-State = list[int]  # of record and event log; empty where a change may go unseen
+OWN = ("run", "status", "source", "seed")  # columns, and fields in which the runs of one point differ
+PLACES = [[column.name for column in COLUMNS].index(name) for name in OWN]
 
 
 class Entry(NamedTuple):
-    """One run: its line in the table, and the fields that it is selected by."""
+    """One run: its line in the table, and the fields that it is selected by.
 
-    state: State
+    - state: of record and event log, as text; empty where a change may go unseen.
+    """
+
+    state: str
     row: Row
-    own: dict[str, Any]  # values of OWN
+    key: str
+    official: bool
     shared: Mapping[str, Any]  # the other fields
 
     @property
     def fields(self) -> dict[str, Any]:
-        return {**self.shared, **self.own}
+        own = {name: self.row.values[place] for name, place in zip(OWN, PLACES, strict=True)}
+        return {**self.shared, **own, "key": self.key, "official": self.official}
 
 
 def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
@@ -70,19 +74,21 @@ def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
     return current, complaints
 
 
-def _entry(folder: Path, state: State, shared: dict[str, Mapping[str, Any]]) -> Entry:
+def _entry(folder: Path, state: str, shared: dict[str, Mapping[str, Any]]) -> Entry:
     """Read a record; UserError where it cannot be used."""
+    begun = time.time_ns()
     one = record.load(folder / RECORD)
     if one.run_id != folder.name:
         raise UserError(f"{folder / RECORD} is the record of another run, {one.run_id}")
-    fields = select.fields(one)
-    own = {name: fields.pop(name) for name in OWN}
+    fields = {
+        name: value for name, value in select.fields(one).items() if name not in (*OWN, "key", "official")
+    }
     fields = shared.setdefault(json.dumps(fields), fields)
-    settled = time.time_ns() - max(state[2::4]) > SETTLED_NS
-    return Entry(state if settled else [], run_table.row(one), own, fields)
+    settled = begun - max(map(int, state.split()[2::4])) > SETTLED_NS
+    return Entry(state if settled else "", run_table.row(one), one.key, one.official, fields)
 
 
-def _state(folder: str) -> State | None:
+def _state(folder: str) -> str | None:
     """Return what changes with a run's files; None where there is no record.
 
     The event log counts, too: an official record is checked against it.
@@ -91,14 +97,15 @@ def _state(folder: str) -> State | None:
         state = _stat(f"{folder}/{RECORD}")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with suppress(FileNotFoundError):
-        state += _stat(f"{folder}/{events.NAME}")
-    return state
+    try:
+        return f"{state} {_stat(f'{folder}/{events.NAME}')}"
+    except FileNotFoundError:
+        return state
 
 
-def _stat(path: str) -> State:
+def _stat(path: str) -> str:
     status = os.stat(path)
-    return [status.st_ino, status.st_size, status.st_ctime_ns, status.st_mtime_ns]
+    return f"{status.st_ino} {status.st_size} {status.st_ctime_ns} {status.st_mtime_ns}"
 
 
 def _read(path: Path) -> dict[str, Entry]:
@@ -109,25 +116,34 @@ def _read(path: Path) -> dict[str, Entry]:
         return {}
     if header != _header(body):
         return {}
-    values = json.loads(body)
-    shared = values["shared"]
-    return {
-        name: Entry(state, Row(*row), dict(zip(OWN, own, strict=True)), shared[number])
-        for name, (state, row, own, number) in values["runs"].items()
-    }
+    stored = json.loads(body)
+    shared = stored["shared"]
+    texts = [own or values for own, values in zip(stored["texts"], stored["values"], strict=True)]
+    rows = map(Row, zip(*stored["values"], strict=True), zip(*texts, strict=True), stored["units"])
+    more = (stored["keys"], stored["official"], (shared[number] for number in stored["numbers"]))
+    return dict(zip(stored["runs"], map(Entry, stored["states"], rows, *more), strict=True))
 
 
 def _write(path: Path, current: Mapping[str, Entry]) -> None:
-    """Write the index; a reader finds the old one or the new one, never a part."""
-    objects = {id(entry.shared): entry.shared for entry in current.values()}
-    texts = {place: json.dumps(fields) for place, fields in objects.items()}
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts.values()))}
-    runs = {
-        name: (entry.state, entry.row, list(entry.own.values()), numbers[texts[id(entry.shared)]])
-        for name, entry in current.items()
-        if entry.state
+    """Write the index, column by column; a reader finds the old one or the new one, never a part."""
+    runs = {name: entry for name, entry in current.items() if entry.state}
+    objects = {id(entry.shared): entry.shared for entry in runs.values()}
+    fields = {place: json.dumps(values) for place, values in objects.items()}
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(fields.values()))}
+    values = list(zip(*(entry.row.values for entry in runs.values()), strict=True))
+    texts = list(zip(*(entry.row.texts for entry in runs.values()), strict=True))
+    stored = {
+        "runs": list(runs),
+        "states": [entry.state for entry in runs.values()],
+        "values": values,
+        "texts": [None if own == same else own for own, same in zip(texts, values, strict=True)],
+        "units": [entry.row.unit for entry in runs.values()],
+        "keys": [entry.key for entry in runs.values()],
+        "official": [entry.official for entry in runs.values()],
+        "shared": [json.loads(text) for text in numbers],
+        "numbers": [numbers[fields[id(entry.shared)]] for entry in runs.values()],
     }
-    body = f'{{"shared":[{",".join(numbers)}],"runs":{json.dumps(runs)}}}'.encode()
+    body = json.dumps(stored, separators=(",", ":")).encode()
     part = path.with_name(f"{NAME}.{secrets.token_hex(8)}")  # two commands may write at once
     try:
         part.write_bytes(_header(body) + b"\n" + body)
