@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,31 +117,33 @@ def _read(path: Path) -> dict[str, Entry]:
     if header != _header(body):
         return {}
     stored = json.loads(body)
-    shared = stored["shared"]
-    texts = [own or values for own, values in zip(stored["texts"], stored["values"], strict=True)]
-    rows = map(Row, zip(*stored["values"], strict=True), zip(*texts, strict=True), stored["units"])
-    more = (stored["keys"], stored["official"], (shared[number] for number in stored["numbers"]))
-    return dict(zip(stored["runs"], map(Entry, stored["states"], rows, *more), strict=True))
+    values = [_unpacked(column) for column in stored["values"]]
+    own_texts = (text and _unpacked(text) for text in stored["texts"])
+    texts = [text or same for text, same in zip(own_texts, values, strict=True)]
+    rows = map(Row, zip(*values, strict=True), zip(*texts, strict=True), _unpacked(stored["units"]))
+    more = (_unpacked(stored[name]) for name in ("keys", "official", "shared"))
+    return dict(zip(values[0], map(Entry, stored["states"], rows, *more), strict=True))
 
 
 def _write(path: Path, current: Mapping[str, Entry]) -> None:
     """Write the index, column by column; a reader finds the old one or the new one, never a part."""
-    runs = {name: entry for name, entry in current.items() if entry.state}
-    objects = {id(entry.shared): entry.shared for entry in runs.values()}
+    runs = [entry for entry in current.values() if entry.state]
+    objects = {id(entry.shared): entry.shared for entry in runs}
     fields = {place: json.dumps(values) for place, values in objects.items()}
     numbers = {text: number for number, text in enumerate(dict.fromkeys(fields.values()))}
-    values = list(zip(*(entry.row.values for entry in runs.values()), strict=True))
-    texts = list(zip(*(entry.row.texts for entry in runs.values()), strict=True))
+    values = list(zip(*(entry.row.values for entry in runs), strict=True))
+    texts = list(zip(*(entry.row.texts for entry in runs), strict=True))
     stored = {
-        "runs": list(runs),
-        "states": [entry.state for entry in runs.values()],
-        "values": values,
-        "texts": [None if own == same else own for own, same in zip(texts, values, strict=True)],
-        "units": [entry.row.unit for entry in runs.values()],
-        "keys": [entry.key for entry in runs.values()],
-        "official": [entry.official for entry in runs.values()],
-        "shared": [json.loads(text) for text in numbers],
-        "numbers": [numbers[fields[id(entry.shared)]] for entry in runs.values()],
+        "states": [entry.state for entry in runs],
+        "values": [_packed(column) for column in values],
+        "texts": [None if own == same else _packed(own) for own, same in zip(texts, values, strict=True)],
+        "units": _packed([entry.row.unit for entry in runs]),
+        "keys": _packed([entry.key for entry in runs]),
+        "official": _packed([entry.official for entry in runs]),
+        "shared": {
+            "levels": [json.loads(text) for text in numbers],
+            "places": [numbers[fields[id(entry.shared)]] for entry in runs],
+        },
     }
     body = json.dumps(stored, separators=(",", ":")).encode()
     part = path.with_name(f"{NAME}.{secrets.token_hex(8)}")  # two commands may write at once
@@ -150,6 +152,21 @@ def _write(path: Path, current: Mapping[str, Entry]) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _packed(column: Sequence[Any]) -> Any:
+    """Return a column as its different values and the place of each run's among them, where these are few."""
+    levels = {repr(value): value for value in column}  # 1 is not 1.0
+    if len(levels) > len(column) / 4:
+        return column
+    places = {text: place for place, text in enumerate(levels)}
+    return {"levels": list(levels.values()), "places": [places[repr(value)] for value in column]}
+
+
+def _unpacked(column: Any) -> list[Any]:
+    if isinstance(column, dict):
+        return list(map(column["levels"].__getitem__, column["places"]))
+    return column
 
 
 def _header(body: bytes) -> bytes:
