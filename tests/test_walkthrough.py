@@ -7,10 +7,13 @@ from pathlib import Path
 
 import doc_pages
 import pytest
+import screenshots
+import terminals
 from conftest import ROOT
 
 PAGES = ("README", "docs/tutorial", "docs/howto")
 INSTALLS = ("python3 -m venv", ". .venv", "pip install")  # .ci/run executes these
+SWEEP = "python -m mlbench.sweep task=logreg"  # its beginning
 SUITE = "python -m pytest"  # this suite
 TOO_BUSY = (
     "a prediction needs runs at 2 or more worker counts"  # whose runs noise left out, on a busy machine
@@ -30,9 +33,16 @@ def test_every_command_runs(tmp_path: Path, kept_ray: dict[str, str]) -> None:
             continue
         words = shlex.split(line)
         assert words[:2] == ["python", "-m"], line
-        ended = subprocess.run(
-            [sys.executable, *words[1:]], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600
-        )
+        command = [sys.executable, *words[1:]]
+        if line.startswith(SWEEP):  # as a person sees it, on a terminal
+            shown = terminals.show(
+                command, terminals.LARGE, env=env, cwd=tmp_path, frame=lambda screen: "4/6 done" in screen
+            )
+            assert shown.code == 0 and "4/6 done" in shown.frame.plain, shown.written
+            screenshots.terminal(shown.frame, "sweep-120x40", terminals.LARGE[0])
+            done[line] = shown.written
+            continue
+        ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
         refused = "mlbench.predict" in line and TOO_BUSY in ended.stderr
         assert ended.returncode == (2 if refused else 0), (line, ended.stdout[-2000:], ended.stderr[-2000:])
         done[line] = ended.stdout

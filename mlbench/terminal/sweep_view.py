@@ -66,7 +66,9 @@ class PointProgress:
 
     @property
     def comparable(self) -> bool:
-        return bool(self.times) and not any(one.oversubscribed or one.caveats for one in self.records)
+        """Whether the report may take a speed-up: noise leaves out a run there, other caveats its point."""
+        doubts = (set(one.caveats) - set(one.disturbances) for one in self.records)
+        return bool(self.times) and not any(one.oversubscribed for one in self.records) and not any(doubts)
 
     @cached_property
     def words(self) -> tuple[str, ...]:

@@ -226,8 +226,10 @@ def test_a_sweep_shows_no_speedup_where_the_report_takes_none():
     two = PointProgress("workers=2", 1, [record(time_to_accuracy=10.0)])
     crowd = PointProgress("workers=4", 1, [record(time_to_accuracy=10.0, oversubscribed=True)])
     doubtful = PointProgress("workers=8", 1, [record(time_to_accuracy=10.0, caveats=["another node"])])
-    all_points = [one, two, crowd, doubtful]
-    assert [point.speedup(all_points) for point in all_points] == ["1.00", "2.00", "", ""]
+    noise = {"caveats": ["other processes"], "disturbances": ["other processes"]}
+    noisy = PointProgress("workers=3", 1, [record(time_to_accuracy=10.0, **noise)])
+    all_points = [one, two, noisy, crowd, doubtful]
+    assert [point.speedup(all_points) for point in all_points] == ["1.00", "2.00", "2.00", "", ""]
 
 
 def test_a_sweep_ends_with_a_table_of_its_points_and_the_answer_in_sentences():
