@@ -1,0 +1,269 @@
+"""How times and memory of the commands grow with the number of runs.
+
+    python tests/performance/growth.py                             the tables of docs/performance.md
+    python tests/performance/growth.py --sizes 100,1000 list plan
+
+Runs are stand-ins: copies of the real runs of notebooks/sample with other names, seeds, times and, for every
+ten of them, another learning rate. They lie in a temporary folder, and their source says `stand-in`. Every
+command is a process of its own; a row has the median over the rounds of wall clock and CPU time (user and
+system), and the largest peak of memory. A command of more than a minute is measured once.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from mlbench.clusters import node
+from mlbench.experiment import provenance, record
+from mlbench.experiment.clock import iso, wall
+from mlbench.tracking.run_index import NAME as INDEX
+from mlbench.tracking.run_index import SETTLED_NS
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "notebooks" / "sample"
+SIZES = (100, 1_000, 10_000, 100_000)
+RANKS = (1, 8, 128, 1_024)
+RUNS_PER_POINT = 10
+LONG_S = 60.0  # s; what takes longer is measured once
+STAND_IN = "stand-in"
+
+
+class Cost(NamedTuple):
+    """What one process took: s, s, and bytes."""
+
+    wall: float
+    cpu: float
+    peak: int
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sizes", type=lambda text: [int(word) for word in text.split(",")], default=SIZES)
+    parser.add_argument("--folder", type=Path, help="keeps the stand-ins; default: a temporary one")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: {' '.join(PARTS)}")
+    options = parser.parse_args(arguments)
+    machine, git = node.describe(), provenance.git(ROOT)
+    commit = f"{git.sha[:7]}{' and changes' if git.dirty else ''}" if git else "unknown"
+    print(
+        f"{machine.cpu_model}, {machine.usable_cpus} CPUs, {iso(wall())[:10]}, {options.rounds} rounds, "
+        f"commit {commit}: `{' '.join(['python tests/performance/growth.py', *arguments])}`\n"
+    )
+    print("| command | runs | wall clock, s | CPU, s | peak memory, MiB | rounds |")
+    print("|---|--:|--:|--:|--:|--:|")
+    parts = options.parts or list(PARTS)
+    for size in options.sizes:
+        with tempfile.TemporaryDirectory(prefix="growth-") as temporary:
+            folder = options.folder / str(size) if options.folder else Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in parts:
+                for what, costs in PARTS[name](folder, size, options.rounds):
+                    print(row(what, size, costs), flush=True)
+    print(f"\n{end_table()}")
+    return 0
+
+
+def runs(folder: Path, size: int) -> Path:
+    """Return an output_root with so many stand-ins, old enough for an index."""
+    root = folder / "runs"
+    if root.is_dir():
+        return root
+    originals: dict[tuple[str, int], str] = {}
+    for path in sorted(SAMPLE.glob("*/record.json")):
+        one = record.load(path)
+        originals.setdefault((one.experiment.task.name, one.workers), path.read_text())
+    root.mkdir()
+    templates = [json.loads(text) for text in originals.values()]
+    for number in range(size):
+        point = number // RUNS_PER_POINT
+        one = stand_in(templates[point % len(templates)], number, point // len(templates))
+        (root / one["run_id"]).mkdir()
+        (root / one["run_id"] / "record.json").write_text(json.dumps(one))
+    time.sleep(2 * SETTLED_NS / 1e9)
+    return root
+
+
+def stand_in(template: dict, number: int, variant: int) -> dict:
+    """Return the record of a run as another run of its task would have it, with another learning rate."""
+    task = template["experiment"]["task"] | {"lr": template["experiment"]["task"]["lr"] * (1 + variant)}
+    seed = 7 * number + 1
+    slower = 1 + hashlib.sha256(str(number).encode()).digest()[0] / 1024
+    times = {name: template[name] * slower for name in ("time_to_accuracy", "wall", "train_time")}
+    seconds, milliseconds = divmod(number, 1000)
+    began = f"2026-01-01T{seconds // 3600:02}{seconds // 60 % 60:02}{seconds % 60:02}-{milliseconds:03}"
+    return template | times | {
+        "run_id": f"{began}-{task['name']}-w{template['workers']}-{seed:x}",
+        "key": hashlib.sha256(f"{task} {template['workers']}".encode()).hexdigest()[:16],
+        "seed": seed,
+        "experiment": template["experiment"] | {"task": task, "seed": seed, "study": STAND_IN},
+        "source": STAND_IN,
+        "official": False,
+        "official_reasons": [f"{STAND_IN}: a copy made to measure how commands grow"],
+        "data_hash": STAND_IN,
+    }  # fmt: skip
+
+
+def listing(folder: Path, size: int, rounds: int) -> Iterator[tuple[str, list[Cost]]]:
+    root = runs(folder, size)
+    (root / INDEX).unlink(missing_ok=True)
+    yield "results list, no index", measured(results("list", root), 1)
+    yield "results list", measured(results("list", root), rounds)
+    yield "results list --json", measured(results("list", root, "--json"), rounds)
+    yield (
+        "results list workers=2 task.lr=16.0 last=20",
+        measured(results("list", root, "workers=2", "task.lr=16.0", "last=20"), rounds),
+    )
+    yield "results show last", measured(results("show", root, "last"), rounds)
+
+
+def comparing(folder: Path, size: int, rounds: int) -> Iterator[tuple[str, list[Cost]]]:
+    root = runs(folder, size)
+    one = [f"{side} task=logreg task.lr=16.0" for side in ("workers=1", "workers=2")]
+    every = ["workers=1", "workers=2", "task=logreg"]
+    yield "results compare, one point a side", measured(results("compare", root, *one), rounds)
+    yield "results compare, half of all runs", measured(results("compare", root, *every), rounds)
+
+
+def report(folder: Path, size: int, rounds: int) -> Iterator[tuple[str, list[Cost]]]:
+    root = runs(folder, size)
+    target = f"to={folder / 'report'}"
+    yield (
+        "results plot, one point",
+        measured(results("plot", root, "workers=2", "task=logreg", "task.lr=16.0", target), rounds),
+    )
+    yield "results plot, all runs", measured(results("plot", root, target), rounds)
+
+
+def planning(folder: Path, size: int, rounds: int) -> Iterator[tuple[str, list[Cost]]]:
+    words = ["task=logreg", f"task.batch_size=range(1,{size + 1})", "division=open", "repeats=1", "--dry-run"]
+    root = runs(folder, size)
+    sweep = [sys.executable, "-m", "mlbench.sweep", *words, f"data_root={folder / 'data'}"]
+    yield "sweep --dry-run of as many points", measured([*sweep, f"output_root={root}"], rounds)
+
+
+def mlflow(folder: Path, size: int, rounds: int) -> Iterator[tuple[str, list[Cost]]]:
+    """Bring the sample's runs into a store that has so many runs, and ask it for those that it lacks."""
+    sys.path.append(str(ROOT / "tests"))
+    import sample
+
+    shutil.rmtree(folder / "sample", ignore_errors=True)
+    root = sample.copy(folder / "sample")
+    shutil.rmtree(root / "studies")
+    store = folder / "mlflow.db"
+    store.unlink(missing_ok=True)
+    sync = results("sync", root, f"tracking_uri=sqlite:///{store}")
+    measured(sync, 1)
+    fill(store, size)
+    yield "results sync, nothing is missing", measured(sync, rounds)
+    costs = []
+    for _ in range(rounds):
+        forget(store)
+        costs += measured(sync, 1)
+    yield "results sync, 12 runs are missing", costs
+
+
+def fill(store: Path, size: int) -> None:
+    """Copy the store's runs, all their rows with new ids, until there are so many."""
+    with sqlite3.connect(store) as database:
+        ids = database.execute("SELECT run_uuid FROM tags WHERE key = 'mlbench.run_id'")
+        originals = [row[0] for row in ids]
+        database.execute("CREATE TEMP TABLE copies (old TEXT, new TEXT, name TEXT)")
+        database.executemany(
+            "INSERT INTO copies VALUES (?, ?, ?)",
+            (
+                (originals[n % len(originals)], uuid.uuid4().hex, f"{STAND_IN}-{n}")
+                for n in range(size - len(originals))
+            ),
+        )
+        for table in ("runs", "tags", "params", "metrics", "latest_metrics"):
+            columns = [column[1] for column in database.execute(f"PRAGMA table_info({table})")]
+            values = ["copies.new" if name == "run_uuid" else f"{table}.{name}" for name in columns]
+            database.execute(
+                f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)} "
+                f"FROM {table} JOIN copies ON {table}.run_uuid = copies.old"
+            )
+        database.execute(
+            "UPDATE tags SET value = (SELECT name FROM copies WHERE new = tags.run_uuid) "
+            "WHERE key = 'mlbench.run_id' AND run_uuid IN (SELECT new FROM copies)"
+        )
+    database.close()
+
+
+def forget(store: Path) -> None:
+    """Remove the sample's own runs from the store."""
+    with sqlite3.connect(store) as database:
+        ours = f"SELECT run_uuid FROM tags WHERE key = 'mlbench.run_id' AND value NOT LIKE '{STAND_IN}-%'"
+        ids = [row[0] for row in database.execute(ours)]
+        for table in ("metrics", "latest_metrics", "params", "tags", "runs"):
+            database.executemany(f"DELETE FROM {table} WHERE run_uuid = ?", [(one,) for one in ids])
+    database.close()
+
+
+def end_table() -> str:
+    """Return what the ranks send the controller at their end, pickled as by Ray, each on its own node."""
+    from mlbench.experiment.record import WorkerResult
+    from mlbench.launch.worker_process import end_message
+
+    lines = [
+        "| ranks | rank 0 sends, KiB | each other rank, KiB | all together, KiB | rank 0 needs, ms |",
+        "|--:|--:|--:|--:|--:|",
+    ]
+    here = node.describe()
+    for ranks in RANKS:
+        outcome = WorkerResult(status="completed", nodes=[here] * ranks)
+        begin = time.perf_counter()
+        first = len(pickle.dumps(json.loads(json.dumps(end_message(0, outcome, {})))))
+        seconds = time.perf_counter() - begin
+        other = len(pickle.dumps(end_message(1, outcome, {})))
+        total = first + (ranks - 1) * other
+        sizes = (f"{size / 1024:,.1f}" for size in (first, other, total))
+        lines.append(f"| {ranks:,} | {' | '.join(sizes)} | {1000 * seconds:.1f} |")
+    return "\n".join(lines)
+
+
+def results(verb: str, root: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "mlbench.results", verb, *words, f"output_root={root}"]
+
+
+def measured(command: Sequence[str], rounds: int) -> list[Cost]:
+    """Run a command so often; SystemExit with its output where it fails."""
+    costs: list[Cost] = []
+    while len(costs) < rounds and (not costs or costs[0].wall < LONG_S):
+        with tempfile.TemporaryFile() as output:
+            begin = time.perf_counter()
+            process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - begin
+            process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode:
+                output.seek(0)
+                raise SystemExit(f"{' '.join(command)} failed:\n{output.read().decode()}")
+        costs.append(Cost(seconds, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss))
+    return costs
+
+
+def row(what: str, size: int, costs: Sequence[Cost]) -> str:
+    """Return a row of the table."""
+    seconds = [f"{median(values):.2f}" for values in list(zip(*costs, strict=True))[:2]]
+    peak = max(cost.peak for cost in costs) / 2**20
+    return f"| {what} | {size:,} | {' | '.join(seconds)} | {peak:,.0f} | {len(costs)} |"
+
+
+PARTS = {"list": listing, "compare": comparing, "report": report, "mlflow": mlflow, "plan": planning}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
