@@ -17,8 +17,8 @@ STOP_S = 2  # s that processes have to end; Ray's two servers do not end by them
 def session_of(process: psutil.Process) -> str | None:
     """Return the folder of the Ray session that a process names; None where it names none."""
     with suppress(psutil.Error):
-        found = SESSION.search(" ".join(process.cmdline()))
-        return found[0] if found else None
+        match = SESSION.search(" ".join(process.cmdline()))
+        return match[0] if match else None
     return None
 
 

@@ -68,12 +68,12 @@ def _machine(one: Node) -> tuple[str | int | None, ...]:
     return one.hostname, one.cpu_model, one.usable_cpus, *(gpu.name for gpu in one.gpus)
 
 
-def restore(found: Record, folder: Path, uri: str) -> None:
+def restore(run: Record, folder: Path, uri: str) -> None:
     """Make the folder of a run that the store has, with its record and, if it can be had, its event log."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / events.NAME).exists():
         with suppress(Exception):  # whatever MLflow raises: the record is what counts
             client = open_client(uri, artifacts=None)
             if client is not None:
-                client.fetch(found.run_id, events.NAME, folder)
-    found.save(folder)
+                client.fetch(run.run_id, events.NAME, folder)
+    run.save(folder)

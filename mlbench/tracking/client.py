@@ -99,12 +99,12 @@ class TrackingClient:
             if not token:
                 return
 
-    def open_run(self, run_id: str, *, name: str, begun: float, tags: dict[str, str]) -> str:
-        """Return MLflow's id of the run, which is made if need be; `begun` is wall clock, s."""
+    def open_run(self, run_id: str, *, name: str, start_time: float, tags: dict[str, str]) -> str:
+        """Return MLflow's id of the run, which is made if need be; `start_time` is wall clock, s."""
         run = self.find(run_id)
         if run is None:
             run = self.mlflow.create_run(
-                self.experiment_id, start_time=round(begun * 1000), run_name=name, tags=_short(tags)
+                self.experiment_id, start_time=round(start_time * 1000), run_name=name, tags=_short(tags)
             )
         return run.info.run_id
 

@@ -46,12 +46,12 @@ def _write(record: Record, log: Sequence[dict[str, Any]], folder: Path) -> None:
     staging = folder.parent / STAGING
     try:
         staging.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=staging))
-        made.chmod(0o755)
-        record.save(made)
+        part = Path(tempfile.mkdtemp(dir=staging))
+        part.chmod(0o755)
+        record.save(part)
         lines = [json.dumps(event, allow_nan=False) + "\n" for event in log]
-        (made / events.NAME).write_text("".join(lines))
-        made.rename(folder)
+        (part / events.NAME).write_text("".join(lines))
+        part.rename(folder)
     except OSError as error:
         raise UserError(
             f"cannot write {folder}: {error.strerror}", hint="give another output_root"

@@ -30,13 +30,13 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
       last validation. MLPerf's run_start is the first access to data, too.
     - An epoch here is the part between two validations, with epoch_num the epochs done at its end.
     """
-    begun = datetime.fromisoformat(record.started_at).timestamp()
+    start = datetime.fromisoformat(record.started_at).timestamp()
     ended = datetime.fromisoformat(record.ended_at).timestamp()
     validations = [event for event in log if event["key"] == "validation"]
-    first = next((e["metadata"]["started_at"] for e in validations), begun + (record.startup_time or 0.0))
+    first = next((e["metadata"]["started_at"] for e in validations), start + (record.startup_time or 0.0))
     task = record.experiment.plain()["task"]
-    lines = [_line(begun, key, value, **metadata) for key, value, metadata in _header(record)]
-    lines.append(_line(begun, "init_start", None, "INTERVAL_START"))
+    lines = [_line(start, key, value, **metadata) for key, value, metadata in _header(record)]
+    lines.append(_line(start, "init_start", None, "INTERVAL_START"))
     lines.append(_line(first, "init_stop", None, "INTERVAL_END"))
     lines.append(_line(first, "run_start", None, "INTERVAL_START"))
     since = first

@@ -34,11 +34,11 @@ def parent(client: TrackingClient, output_root: Path, name: str) -> str:
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": "mlbench.sweep",
     }
-    begun = 0.0
+    start_time = 0.0
     if plan is not None:
-        begun = datetime.fromisoformat(plan.created).timestamp()
+        start_time = datetime.fromisoformat(plan.created).timestamp()
         tags["mlflow.note.content"] = plan.question
-    return client.open_run(identity, name=f"study {name}", begun=begun, tags=tags)
+    return client.open_run(identity, name=f"study {name}", start_time=start_time, tags=tags)
 
 
 def write(

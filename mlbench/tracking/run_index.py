@@ -77,7 +77,7 @@ def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
 
 def _entry(folder: Path, state: str, shared: dict[str, Mapping[str, Any]]) -> Entry:
     """Read a record; UserError where it cannot be used."""
-    begun = time.time_ns()
+    now = time.time_ns()
     one = record.load(folder / RECORD)
     if one.run_id != folder.name:
         raise UserError(f"{folder / RECORD} is the record of another run, {one.run_id}")
@@ -85,7 +85,7 @@ def _entry(folder: Path, state: str, shared: dict[str, Mapping[str, Any]]) -> En
         name: value for name, value in select.fields(one).items() if name not in (*OWN, "key", "official")
     }
     fields = shared.setdefault(json.dumps(fields), fields)
-    settled = begun - max(map(int, state.split()[2::4])) > SETTLED_NS
+    settled = now - max(map(int, state.split()[2::4])) > SETTLED_NS
     return Entry(state if settled else "", run_table.row(one), one.key, one.official, fields)
 
 

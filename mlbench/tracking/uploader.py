@@ -113,7 +113,7 @@ class RunUpload:
         if start.experiment.study:
             root = self.folder.absolute().parent
             tags[parent_runs.PARENT] = parent_runs.parent(client, root, start.experiment.study)
-        run = client.open_run(start.run_id, name=mapping.run_name(start), begun=start.begun, tags=tags)
+        run = client.open_run(start.run_id, name=mapping.run_name(start), start_time=start.begun, tags=tags)
         client.log(run, params=mapping.params(start))
         return run
 

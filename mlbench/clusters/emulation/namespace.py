@@ -61,7 +61,7 @@ def create(hostname: str) -> Namespace:
 
     In a thread of its own, as a namespace is a thread's: this one stays where it is.
     """
-    made: list[Namespace] = []
+    namespaces: list[Namespace] = []
     errors: list[OSError] = []
 
     def make() -> None:
@@ -69,7 +69,7 @@ def create(hostname: str) -> Namespace:
             _call("unshare", CLONE_NEWNET | CLONE_NEWUTS)
             _call("sethostname", hostname.encode(), len(hostname))
             net, uts = (os.open(f"/proc/thread-self/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts"))
-            made.append(Namespace(hostname, net, uts))
+            namespaces.append(Namespace(hostname, net, uts))
         except OSError as error:
             errors.append(error)
 
@@ -81,7 +81,7 @@ def create(hostname: str) -> Namespace:
             f"network= emulates hosts, for which this process lacks a right: {errors[0].strerror}",
             hint="run it as root (CAP_SYS_ADMIN and CAP_NET_ADMIN), or leave network= out",
         ) from errors[0]
-    return made[0]
+    return namespaces[0]
 
 
 def _call(name: str, *values: int | bytes) -> None:

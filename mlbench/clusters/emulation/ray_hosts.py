@@ -45,30 +45,30 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
 
     if ray.is_initialized():
         raise UserError("this process has joined a Ray already", hint="start the run as a command of its own")
-    with links.emulated(network, experiment.workers) as made, made.switch.entered():
-        measured = made.measure()
+    with links.emulated(network, experiment.workers) as emulation, emulation.switch.entered():
+        measured = emulation.measure()
         import_trainer()  # not before: it would hold up what measures
         try:
-            _start_head(made.switch)
+            _start_head(emulation.switch)
             ray.init(
                 address=f"{HEAD}:{PORT}",
                 _node_ip_address=HEAD,
                 logging_level=logging.INFO if experiment.verbose else logging.CRITICAL,
                 log_to_driver=experiment.verbose,
             )
-            for host in range(len(made.hosts)):
-                _start_host(experiment, made, host)
+            for host in range(len(emulation.hosts)):
+                _start_host(experiment, emulation, host)
             yield Connection(
                 **_resources(experiment),
                 host=HEAD,
                 job_id=ray.get_runtime_context().get_job_id(),
                 node_ids=[each["NodeID"] for each in ray.nodes() if each["Alive"]],
                 interface=INTERFACE,
-                links=EmulatedLinks(kind=made.kind, hosts=len(made.hosts), measured=measured),
+                links=EmulatedLinks(kind=emulation.kind, hosts=len(emulation.hosts), measured=measured),
             )
         finally:
             ray.shutdown()
-            reaper.end(reaper.owner(), but=made.process.pid if made.process else None)
+            reaper.end(reaper.owner(), but=emulation.process.pid if emulation.process else None)
 
 
 def _resources(experiment: Experiment) -> dict[str, Any]:
@@ -94,18 +94,18 @@ def _start_head(switch: Namespace) -> None:
     _await(process, lambda: _answers(HEAD, PORT))
 
 
-def _start_host(experiment: Experiment, made: Links, host: int) -> None:
+def _start_host(experiment: Experiment, emulation: Links, host: int) -> None:
     """Start a host's raylet and wait for it: two that start at once may choose one name for their sockets."""
     import ray
 
     network, workers = experiment.network, experiment.workers
-    count = len(made.hosts)
+    count = len(emulation.hosts)
     words = [f"--address={HEAD}:{PORT}", f"--num-cpus={workers // count}", f"--labels={LABEL}={host}"]
     cpus = network.cpus
     if host == topology.slow_host(network, workers):
         cpus = network.slow_cpus or cpus
     own = links.address(CONTROL, host)
-    process = _ray_start(made.hosts[host], own, words, host=host, cpus=cpus)
+    process = _ray_start(emulation.hosts[host], own, words, host=host, cpus=cpus)
     _await(process, lambda: any(one["NodeManagerAddress"] == own and one["Alive"] for one in ray.nodes()))
 
 

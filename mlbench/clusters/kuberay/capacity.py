@@ -53,7 +53,7 @@ def _require_nodes(
         )
     if not fitting:
         best = {name: max(_number(node, name) for node in labelled) for name in request}
-        most = ", ".join(f"{_shown(name, value)} {name}" for name, value in best.items())
+        most = ", ".join(f"{_amount(name, value)} {name}" for name, value in best.items())
         raise UserError(
             f"{what}; the largest of the {len(labelled)} labelled node(s) allocates {most}",
             hint="lower cluster.worker_memory_gib, or choose the hardware that the nodes are",
@@ -80,8 +80,8 @@ def _require_quota(
         if for_worker and for_worker * pods + for_head > left:
             fit = max(0, math.floor((left - for_head) / for_worker)) * each
             raise UserError(
-                f"the quota {quota['metadata']['name']} leaves {_shown(name, left)} {name}, "
-                f"workers={experiment.workers} needs {_shown(name, for_worker * pods + for_head)}",
+                f"the quota {quota['metadata']['name']} leaves {_amount(name, left)} {name}, "
+                f"workers={experiment.workers} needs {_amount(name, for_worker * pods + for_head)}",
                 hint=f"say workers={fit}" if fit else "ask for a larger quota",
             )
 
@@ -115,7 +115,7 @@ def _words(values: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _shown(name: str, value: float) -> str:
+def _amount(name: str, value: float) -> str:
     return f"{value / 2**30:.3g}Gi" if "memory" in name else f"{value:g}"
 
 

@@ -65,10 +65,10 @@ def vanished(before: Mapping[str, Object], now: Mapping[str, Object]) -> Iterato
             yield Problem(f"{_name(pod)} is gone from {_node(pod)}", fatal=True, preempted=True)
 
 
-def summary(pods: Iterable[Object], *, wanted: int) -> str:
+def summary(pods: Iterable[Object], *, total: int) -> str:
     """Return how far the pods are, e.g. "3 of 9 pods run, 6 start"."""
     phases = [_phase(pod) for pod in pods]
-    parts = [f"{phases.count('Running')} of {wanted} pods run"]
+    parts = [f"{phases.count('Running')} of {total} pods run"]
     if starting := phases.count("Pending"):
         parts.append(f"{starting} start")
     return ", ".join(parts)

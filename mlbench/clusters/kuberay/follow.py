@@ -35,7 +35,7 @@ class Follower:
         self.job: Object = {}
         self.pods: dict[str, Object] = {}  # every pod that was seen, as it was last
         self._api, self._namespace, self._name, self._group = api, namespace, name, group
-        self._wanted = pods
+        self._total = pods
         self._present: dict[str, Object] = {}
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._over = threading.Event()
@@ -98,15 +98,15 @@ class Follower:
             if diagnosis.NODE_TYPE in pod["metadata"].get("labels", {})
         }
         mine = [*own.values(), *filter(self._prints, pods.values())]
-        found = [*diagnosis.vanished(self._present, own), *diagnosis.problems(mine)]
+        problems = [*diagnosis.vanished(self._present, own), *diagnosis.problems(mine)]
         self._present = own
         self.pods |= pods
-        fatal = next((one for one in found if one.fatal), None)
+        fatal = next((one for one in problems if one.fatal), None)
         if fatal and self._problem is None and self._ended is None:
             self._problem = fatal, clock.monotonic() + GRACE_S
         if self._events == 0:
             waiting = diagnosis.unschedulable(own.values())
-            yield from self._say(waiting or diagnosis.summary(own.values(), wanted=self._wanted))
+            yield from self._say(waiting or diagnosis.summary(own.values(), total=self._total))
 
     def _see_line(self, line: str) -> Iterator[dict[str, Any]]:
         message = stream.decode(line)

@@ -23,8 +23,8 @@ def faults(item: Object) -> list[str]:
     if item["kind"] not in KINDS:
         return []
     schema = definition(item["kind"])
-    found = [*structural_faults(item, schema), *cel_faults(item, schema)]
-    return found or list(rules.faults(item))  # the operator reads only what has the right form
+    sentences = [*structural_faults(item, schema), *cel_faults(item, schema)]
+    return sentences or list(rules.faults(item))  # the operator reads only what has the right form
 
 
 @cache

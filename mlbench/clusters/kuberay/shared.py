@@ -40,39 +40,39 @@ def ensure(api: Kubernetes, experiment: Experiment) -> tuple[str, str]:
         create_owned(api, items)
     place = path("ray.io/v1", "RayJob", config.namespace, owner)
     end = clock.monotonic() + config.provision_s
-    wanted = rayjob.worker_pods(experiment)
+    workers = rayjob.worker_pods(experiment)
     ray_cluster = ""
     while clock.monotonic() < end:
         status = patiently(lambda: api.get(place)).get("status", {})
         if status.get("jobDeploymentStatus") in ("Failed", "ValidationFailed", "Complete"):
             raise UserError(f"the Ray cluster {owner} of the sweep has ended: {status.get('message', '')}")
         ray_cluster = status.get("rayClusterName") or ""
-        if ray_cluster and _resized(api, config, ray_cluster, wanted):
+        if ray_cluster and _resized(api, config, ray_cluster, workers):
             return owner, ray_cluster
         time.sleep(POLL_S)
     query = {"labelSelector": f"{RUN}={owner}"}
     waiting = diagnosis.unschedulable(api.get(path("v1", "Pod", config.namespace), **query)["items"])
     raise UserError(
-        f"the Ray cluster {ray_cluster or owner} did not get {wanted} worker(s) within cluster.provision_s="
+        f"the Ray cluster {ray_cluster or owner} did not get {workers} worker(s) within cluster.provision_s="
         f"{config.provision_s}" + (f": {waiting}" if waiting else ""),
         hint="kubectl get pods shows what they wait for",
     )
 
 
-def _resized(api: Kubernetes, config: Config, name: str, wanted: int) -> bool:
-    """Ask for exactly `wanted` workers where there are others; return whether they run."""
+def _resized(api: Kubernetes, config: Config, name: str, workers: int) -> bool:
+    """Ask for so many workers where there are others; return whether they run."""
     place = path("ray.io/v1", "RayCluster", config.namespace, name)
     items = api.get(path("ray.io/v1", "RayCluster", config.namespace))["items"]
-    found: Any = next((item for item in items if item["metadata"]["name"] == name), None)
-    if found is None:
+    ray_cluster: Any = next((item for item in items if item["metadata"]["name"] == name), None)
+    if ray_cluster is None:
         return False
-    groups = found["spec"]["workerGroupSpecs"]
-    if groups[0].get("replicas") != wanted:
-        size = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), wanted)
+    groups = ray_cluster["spec"]["workerGroupSpecs"]
+    if groups[0].get("replicas") != workers:
+        size = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), workers)
         api.patch(place, {"spec": {"workerGroupSpecs": [groups[0] | size]}})
         return False
-    status = found.get("status", {})
-    return status.get("state") == "ready" and status.get("availableWorkerReplicas") == wanted
+    status = ray_cluster.get("status", {})
+    return status.get("state") == "ready" and status.get("availableWorkerReplicas") == workers
 
 
 def shape(experiment: Experiment) -> str:

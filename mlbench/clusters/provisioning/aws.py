@@ -142,8 +142,8 @@ def _state(spec: ClusterSpec, run: Run) -> str:
     """Return Terraform's state as JSON text, "" where it holds nothing."""
     if not (_folder(spec) / ".terraform").exists():
         return ""
-    shown = kubernetes.answer(run, ("terraform", f"-chdir={_folder(spec)}", "show", "-json"))
-    return shown if json.loads(shown).get("values", {}).get("root_module", {}).get("resources") else ""
+    answer = kubernetes.answer(run, ("terraform", f"-chdir={_folder(spec)}", "show", "-json"))
+    return answer if json.loads(answer).get("values", {}).get("root_module", {}).get("resources") else ""
 
 
 def _tagged(spec: ClusterSpec, run: Run, kind: str) -> list[str]:
