@@ -1,5 +1,6 @@
 """The runs below an output_root, as folders: one a run, named as the run."""
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,17 +17,24 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
     A record's run_id is its folder's name, so whoever has a record knows its folder.
     """
     readable, complaints = [], []
-    for path in sorted(output_root.glob("*/record.json")):
+    for name in names(output_root):
+        path = output_root / name / "record.json"
         try:
             one = record.load(path)
         except (FileNotFoundError, UserError) as error:
             complaints.append(str(error))
             continue
-        if one.run_id == path.parent.name:
+        if one.run_id == name:
             readable.append(one)
         else:
             complaints.append(f"{path} is the record of another run, {one.run_id}")
     return readable, complaints
+
+
+def names(output_root: Path) -> list[str]:
+    """Return the names of the folders that have a record, oldest first."""
+    folders = sorted(os.listdir(output_root)) if output_root.is_dir() else []
+    return [name for name in folders if os.path.exists(f"{output_root}/{name}/record.json")]
 
 
 def damaged(output_root: Path, word: str) -> Path | None:
@@ -55,13 +63,13 @@ def matching(names: Sequence[str], word: str) -> list[str]:
 
 def folder(output_root: Path, word: str) -> Path:
     """Return the folder of the one run that a word names (see `matching`)."""
-    names = sorted(path.parent.name for path in output_root.glob("*/record.json"))
-    matches = matching(names, word)
+    runs = names(output_root)
+    matches = matching(runs, word)
     if len(matches) == 1:
         return output_root / matches[0]
     if not word.strip():
         raise UserError(f"{word!r} names no run", hint="show last")
-    if not names and word == "last":
+    if not runs and word == "last":
         raise UserError(f"there is no finished run in {output_root}", hint="python -m mlbench.run makes one")
     if not matches:
         unfinished = (output_root / word / events.NAME).exists()
