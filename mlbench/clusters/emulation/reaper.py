@@ -45,7 +45,10 @@ def end(name: str, *, but: int | None = None) -> None:
     for process in running:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    end_processes(running)  # waits for them
+    end_processes(running)
+    for process in running:  # an ended child that nobody waited for holds its control group
+        with suppress(psutil.TimeoutExpired):
+            process.wait(timeout=0)
     for group in _groups():
         if group.name == PREFIX + name:
             for folder in (*(path for path in group.iterdir() if path.is_dir()), group):
