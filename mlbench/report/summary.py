@@ -107,8 +107,7 @@ def _against_one(best: Speedup, compared: Sequence[Speedup]) -> str:
         if not others:
             return "; nothing else was measured to compare it with"
         return f": {_slower(min(others, key=_median), best.point)}"
-    shown = _shown(best.total, best.point, best.base or best.point)
-    doubt = "" if shown else ", which does not show that it is faster at all"
+    doubt = _doubt(best.total, best.point, best.base or best.point, "it is faster at all")
     share = percent(best.efficiency.value or 0)
     return f", {_times(best.total, 'as fast as one worker')}{doubt}, a parallel efficiency of {share}"
 
@@ -118,7 +117,7 @@ def _slower(other: Point, best: Point) -> str:
     longer = ratio(other.times, best.times)
     if longer.value is None or not math.isfinite(longer.value):
         return f"with {counted(other.workers, 'worker')} half of the runs or more missed the goal"
-    doubt = "" if _shown(longer, other, best) else ", which does not show that more workers are slower"
+    doubt = _doubt(longer, other, best, "more workers are slower")
     return f"{counted(other.workers, 'worker')} need {_times(longer, 'as long')}{doubt}"
 
 
@@ -134,6 +133,17 @@ def _against_others(
         what = _times(slower, "slower") if shown else "not shown to be slower"
         parts.append(f"; {other} at its fastest is {what}")
     return "".join(parts)
+
+
+def _doubt(quotient: Ratio, one: Point, other: Point, claim: str) -> str:
+    """Return why a ratio does not show what it seems to; empty where it does."""
+    if _shown(quotient, one, other):
+        return ""
+    fewest = min(one.n, other.n)
+    if fewest < FEWEST_SHOWN:
+        few = "a single run is" if fewest == 1 else f"{fewest} runs are"
+        return f", but {few} too few to show that {claim}"
+    return f", which does not show that {claim}"
 
 
 def _shown(quotient: Ratio, one: Point, other: Point) -> bool:

@@ -125,7 +125,7 @@ def test_where_one_worker_is_fastest_the_answer_says_by_how_much_and_how_sure() 
     assert "is 1 worker in 4.0 s" in answer(group)[0]
     assert answer(group)[0].endswith(": 2 workers need 3 times as long (95 % interval 2.2 to 4.33).")
     (few,) = grouping.groups([*one[:2], *two[:2]])
-    assert answer(few)[0].endswith(", which does not show that more workers are slower.")
+    assert answer(few)[0].endswith(", but 2 runs are too few to show that more workers are slower.")
     missed = [studies.run(2, seed, T4, time=12, status="goal_not_reached") for seed in range(3)]
     (lost,) = grouping.groups([*one, *missed])
     assert answer(lost)[0].endswith(": with 2 workers half of the runs or more missed the goal.")
