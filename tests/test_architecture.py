@@ -170,6 +170,7 @@ def test_every_direct_dependency_is_imported_and_pinned() -> None:
         "import-linter",
         "ipykernel",
         "sphinx",
+        "myst-nb",
         "myst-parser",
         "sphinx-book-theme",
     }

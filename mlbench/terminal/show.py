@@ -10,8 +10,10 @@ from mlbench.experiment import format
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
-from mlbench.terminal import full_card, next_steps, result_card, tables
+from mlbench.terminal import full_card, next_steps, result_card
 from mlbench.terminal.args import ignore_broken_pipe
+
+PIPE_WIDTH = 320  # columns, where the output is not a terminal that has a width
 
 
 def card(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:
@@ -53,7 +55,7 @@ def _print_table(record: Record, console: Console) -> None:
     report = registry.report(record.experiment.task.name)
     if report and record.table:
         rate = record.experiment.hardware.network_gbit_per_s
-        wide = console if console.is_terminal else Console(width=tables.PIPE_WIDTH)
+        wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
         wide.print(report.terminal(record.table, network_gbit_per_s=rate))
 
 

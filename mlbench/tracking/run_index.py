@@ -11,14 +11,13 @@ import hashlib
 import json
 import os
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlbench.analysis import select
-from mlbench.experiment import events, provenance, record
+from mlbench.experiment import clock, events, provenance, record
 from mlbench.experiment.errors import UserError
 from mlbench.terminal import run_table
 from mlbench.terminal.run_table import COLUMNS, Row
@@ -77,7 +76,7 @@ def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
 
 def _entry(folder: Path, state: str, shared: dict[str, Mapping[str, Any]]) -> Entry:
     """Read a record; UserError where it cannot be used."""
-    now = time.time_ns()
+    now_ns = round(clock.wall() * 1e9)
     one = record.load(folder / RECORD)
     if one.run_id != folder.name:
         raise UserError(f"{folder / RECORD} is the record of another run, {one.run_id}")
@@ -85,7 +84,7 @@ def _entry(folder: Path, state: str, shared: dict[str, Mapping[str, Any]]) -> En
         name: value for name, value in select.fields(one).items() if name not in (*OWN, "key", "official")
     }
     fields = shared.setdefault(json.dumps(fields), fields)
-    settled = now - max(map(int, state.split()[2::4])) > SETTLED_NS
+    settled = now_ns - max(map(int, state.split()[2::4])) > SETTLED_NS
     return Entry(state if settled else "", run_table.row(one), one.key, one.official, fields)
 
 

@@ -45,7 +45,7 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(
 ) -> None:
     text = said(capsys, run, "task=gnmt", "workers=2", "hardware=gcp_n1_standard_4", "--dry-run")
     assert "gnmt mini" in text and "goal bleu >= 80" in text and "made by the first run" in text
-    assert re.search(r"estimate about 43 s; about 0\.00\d+ USD at the on-demand price", text)
+    assert re.search(r"estimate about 50 s; about 0\.00\d+ USD at the on-demand price", text)
     assert "basis docs/results.md" in text and "--cfg job" in text and "nothing was started" in text
     assert not list(here.iterdir())
 

@@ -12,6 +12,7 @@ from records import nothing_measured, record
 from scripted import experiment
 
 from mlbench.experiment.record import STATUSES, RankStats
+from mlbench.tasks.allreduce import bandwidth
 from mlbench.terminal import result_card, show
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -120,6 +121,18 @@ def test_the_card_goes_to_stdout_and_full_has_everything(capsys, tmp_path):
     full, _ = capsys.readouterr()
     assert len(full.splitlines()) > 20 and f"files:          {tmp_path}\n" in full
     assert "MLflow:         python -m mlbench.results mlflow output_root=/r\n" in full
+
+
+def test_in_a_pipe_no_column_of_a_task_s_own_table_is_cut(capsys, tmp_path):
+    rows = [
+        bandwidth.times([1e-4] * 3, wrong=0, backend="gloo", device="cpu", workers=2, dtype="float32",
+                        collective="all_reduce", size=size, elements=size, bytes=4 * size)
+        for size in (4, 400_000_000)
+    ]  # fmt: skip
+    show.stored(record("task=allreduce", table=rows), folder=tmp_path, tracking_uri="sqlite:////r/mlflow.db")
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split()[-1:] == ["#wrong"] for line in lines)
+    assert any("400,000,000" in line and line.split()[-1] == "0" for line in lines)
 
 
 def test_a_result_of_the_past_says_so_and_how_to_measure_again(capsys):

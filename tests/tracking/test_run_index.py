@@ -15,6 +15,7 @@ import pytest
 import records
 
 from mlbench import results
+from mlbench.experiment import clock
 from mlbench.terminal import run_table
 from mlbench.tracking import run_index
 from mlbench.tracking.run_index import FEW, NAME, SETTLED_NS, entries
@@ -141,13 +142,17 @@ def test_a_record_under_another_name_is_named(indexed: Path, capsys: Any) -> Non
     shutil.rmtree(other)
 
 
-def test_a_record_that_was_just_written_is_not_kept_in_an_index(original: Path, tmp_path: Path) -> None:
+def test_a_record_that_was_just_written_is_not_kept_in_an_index(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "runs"
     shutil.copytree(original, root)
     late = root / run_name(3) / "record.json"
     while time.time_ns() - (root / run_name(RUNS - 1) / "record.json").stat().st_ctime_ns <= SETTLED_NS:
         time.sleep(0.1)
     late.write_text(late.read_text())
+    written_s = late.stat().st_ctime_ns / 1e9
+    monkeypatch.setattr(clock, "wall", lambda: written_s + 0.9 * SETTLED_NS / 1e9)
     entries(root)
     stored = run_index._read(root / NAME)
     assert run_name(3) not in stored and len(stored) == RUNS - 1
