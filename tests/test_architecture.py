@@ -83,7 +83,6 @@ def test_lint_and_format() -> None:
     tool("ruff", "format", "--check", ".")
 
 
-@pytest.mark.slow
 def narrows_a_type(condition: ast.expr) -> bool:
     """Return whether a condition is made of `x is not None` and isinstance alone."""
     if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
@@ -137,6 +136,7 @@ def test_an_assert_that_matters_is_seen(source: str) -> None:
     assert relied_on(source, computes=False)
 
 
+@pytest.mark.slow
 def test_types() -> None:
     tool("basedpyright")
 

@@ -18,17 +18,20 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
     """
     readable, complaints = [], []
     for name in names(output_root):
-        path = output_root / name / "record.json"
         try:
-            one = record.load(path)
+            readable.append(load(output_root / name))
         except (FileNotFoundError, UserError) as error:
             complaints.append(str(error))
-            continue
-        if one.run_id == name:
-            readable.append(one)
-        else:
-            complaints.append(f"{path} is the record of another run, {one.run_id}")
     return readable, complaints
+
+
+def load(folder: Path) -> Record:
+    """Return the record of a run's folder; UserError where it cannot be used or is another run's."""
+    path = folder / "record.json"
+    one = record.load(path)
+    if one.run_id != folder.name:
+        raise UserError(f"{path} is the record of another run, {one.run_id}")
+    return one
 
 
 def names(output_root: Path) -> list[str]:

@@ -23,9 +23,9 @@ import ray
 from ray import tune
 
 from mlbench.clusters import persistent
-from mlbench.experiment import clock, events, format, record, study
+from mlbench.experiment import clock, events, format, study
 from mlbench.experiment.config import Experiment
-from mlbench.experiment.record import FINISHED, Record
+from mlbench.experiment.record import FINISHED
 from mlbench.experiment.study import ENDED, REFUSED, STARTED, STOPPED, Trial
 from mlbench.launch.signals import PARENT_PID
 from mlbench.studies.budget import Budget
@@ -164,7 +164,7 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
         return {"status": "refused"}
     output = _output(context.folder / "logs", trial)
     about = {"trial": trial.id, "words": list(trial.words), "repeat": trial.repeat, "seed": trial.seed}
-    before = {run.run_id for run in _attempts(trial, context.output_root)}
+    before = {run.run_id for run in study.attempts([trial], context.output_root)[trial.id]}
     begun = clock.monotonic()
     with output.open("w") as target:
         process = subprocess.Popen(
@@ -178,7 +178,7 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
         )
         events.append(context.log, STARTED, about | {"pid": process.pid}, kind="INTERVAL_START")
         code = process.wait()
-    runs = [run for run in _attempts(trial, context.output_root) if run.run_id not in before]
+    runs = [run for run in study.attempts([trial], context.output_root)[trial.id] if run.run_id not in before]
     ended = {
         "trial": trial.id,
         "run_id": runs[-1].run_id if runs else None,
@@ -188,10 +188,6 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
     }
     events.append(context.log, ENDED, ended, kind="INTERVAL_END")
     return {"status": ended["status"], "wall": ended["seconds"]}
-
-
-def _attempts(trial: Trial, output_root: Path) -> list[Record]:
-    return record.find(output_root, key=trial.point.key, seed=trial.seed)
 
 
 def _stopped(context: TrialContext) -> bool:
@@ -288,7 +284,7 @@ class StudyMonitor:
 
     def _ended(self, trial: Trial, value: dict[str, Any]) -> None:
         words = shlex.join(trial.words)
-        runs = _attempts(trial, self._folder.parent.parent)
+        runs = study.attempts([trial], self._folder.parent.parent)[trial.id]
         run = next((one for one in runs if one.run_id == value["run_id"]), None)
         if run is not None:
             self._budget.add(run, seconds=value["seconds"])

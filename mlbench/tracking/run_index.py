@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlbench.analysis import select
-from mlbench.experiment import clock, events, provenance, record
+from mlbench.experiment import clock, events, provenance, run_folders
 from mlbench.experiment.errors import UserError
 from mlbench.terminal import run_table
 from mlbench.terminal.run_table import COLUMNS, Row
@@ -77,9 +77,7 @@ def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
 def _entry(folder: Path, state: str, shared: dict[str, Mapping[str, Any]]) -> Entry:
     """Read a record; UserError where it cannot be used."""
     now_ns = round(clock.wall() * 1e9)
-    one = record.load(folder / RECORD)
-    if one.run_id != folder.name:
-        raise UserError(f"{folder / RECORD} is the record of another run, {one.run_id}")
+    one = run_folders.load(folder)
     fields = {
         name: value for name, value in select.fields(one).items() if name not in (*OWN, "key", "official")
     }

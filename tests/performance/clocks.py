@@ -44,22 +44,21 @@ def main(arguments: Sequence[str]) -> int:
 
 def row(name: str, root: Path, rounds: int) -> str:
     """Measure one task and return its line."""
-    sides, setups = {}, []
+    sides, setups, data = {}, [], []
     for enabled in (True, False):
         worker = Worker(seed=1, data_root=root, timer=PhaseTimer(enabled=enabled))
         setups.append(registry.build(configuration(name, "mini"), worker))
         sides[enabled] = Ours(setups[-1], worker)
-    data = setups[0].load()
-    setups[1].load()  # schedules count the steps there
-    few = take(setups[0], data, 5)
+        data.append(setups[-1].load())  # schedules count the steps there
+    few = [take(setup, loaded, 5) for setup, loaded in zip(setups, data, strict=True)]  # and draw masks there
     for side in sides.values():
-        side.train_steps(few)
+        side.train_steps(few[0])
     begin = perf_counter()
-    sides[False].train_steps(few)
-    step_s = (perf_counter() - begin) / len(few)
+    sides[False].train_steps(few[0])
+    step_s = (perf_counter() - begin) / len(few[0])
     if step_s < SHORT_STEP_S:  # as the loop does once it has seen enough steps
         sides[True].timer.sample(step_s)
-    steps = take(setups[0], data, max(2, min(2000, round(BLOCK_S / step_s))))
+    steps = take(setups[0], data[0], max(2, min(2000, round(BLOCK_S / step_s))))
     ratios: dict[str, list[float]] = {"wall": [], "cpu": []}
     for number in range(rounds + 2):
         spent = {}

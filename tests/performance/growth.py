@@ -26,9 +26,10 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from origin import origin
+
 from mlbench.clusters import node
-from mlbench.experiment import provenance, record
-from mlbench.experiment.clock import iso, wall
+from mlbench.experiment import record
 from mlbench.tracking.run_index import NAME as INDEX
 from mlbench.tracking.run_index import SETTLED_NS
 
@@ -57,12 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--folder", type=Path, help="keeps the stand-ins; default: a temporary one")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: {' '.join(PARTS)}")
     options = parser.parse_args(arguments)
-    machine, git = node.describe(), provenance.git(ROOT)
-    commit = f"{git.sha[:7]}{' and changes' if git.dirty else ''}" if git else "unknown"
-    print(
-        f"{machine.cpu_model}, {machine.usable_cpus} CPUs, {iso(wall())[:10]}, {options.rounds} rounds, "
-        f"commit {commit}: `{' '.join(['python tests/performance/growth.py', *arguments])}`\n"
-    )
+    print(origin(__file__, arguments, f"{options.rounds} rounds") + "\n")
     print("| command | runs | wall clock, s | CPU, s | peak memory, MiB | rounds |")
     print("|---|--:|--:|--:|--:|--:|")
     parts = options.parts or list(PARTS)

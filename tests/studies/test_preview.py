@@ -132,7 +132,7 @@ def test_another_task_needs_a_word_to_join_a_study(here: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("line", "code", "sentence"),
     [
-        ("scaling run --study quick --dry-run", 0, "about 8 min 54 s for 12 runs"),
+        ("scaling run --study quick --dry-run", 0, "for 12 runs, one after the other"),
         ("network run --study nosuch", 2, "there is no study 'nosuch'"),
         ("suite run --baseline /nonexistent", 2, "baseline=/nonexistent has no finished run"),
         ("suite run --limit 5", 2, "write 0.05 for 5 %"),

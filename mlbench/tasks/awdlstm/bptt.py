@@ -59,7 +59,7 @@ class BpttIterator:
         return EpochChunks(self, epoch, lengths)
 
     def forward(self, net: nn.Module, chunk: BpttChunk) -> Output:
-        """Read a chunk with dropout dropout_rng of this rank's own; the next goes on where it ends."""
+        """Read a chunk with masks of dropout of this rank's own; the next goes on where it ends."""
         output = net(chunk.inputs, self.states, self.dropout_rng)
         self.states = detached(output.states)
         return output

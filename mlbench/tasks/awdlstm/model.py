@@ -90,7 +90,7 @@ class AwdLstm(nn.Module):
     ) -> Output:
         """Read `tokens` [length, columns] on from `states`; None: a text begins here.
 
-        `dropout_rng` draws the dropout dropout_rng, and is not needed without dropout.
+        `dropout_rng` draws the masks of dropout, and is not needed without dropout.
         """
         x = F.embedding(tokens, self.words)
         if self.training and self.dropouts.embedding:

@@ -33,7 +33,7 @@ def start(store: Any, rank: int, size: int) -> None:
         ours, theirs = socket.socketpair()
         serving = threading.Thread(target=_serve, args=(ours, store, rank, size), name="pmi", daemon=True)
         serving.start()
-        variables = {"PMI_FD": str(theirs.fileno()), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
+        variables = {"PMI_FD": str(theirs.detach()), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
         os.environ |= variables
         _init()
         for name in variables:  # or a program that this process starts would take itself for a rank

@@ -19,6 +19,7 @@ from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record, load
 from mlbench.launch import submitted
 from mlbench.launch.submitted import Settings
+from mlbench.run import main
 from mlbench.tracking import uploader
 from mlbench.tracking.sync import uploaded_runs
 
@@ -270,6 +271,17 @@ def test_what_ends_a_run_is_told_in_plain_words_and_leaves_nothing(
     nothing_is_left(cluster)
 
 
+def test_a_preempted_run_is_exit_code_1_and_another_only_as_often_as_retries_say(
+    cluster: FakeCluster, empty_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = shutil.copy(empty_store, tmp_path / "mlflow.db")
+    cluster.script = taken
+    places = [f"output_root={tmp_path}", f"tracking_uri=sqlite:///{store}"]
+    assert main([*WORDS, "cluster=kuberay", IMAGE, *places, "retries=1"]) == 1
+    assert len(list(tmp_path.glob("*/record.json"))) == 2
+    assert capsys.readouterr().err.count("retry 1 of 1") == 1
+
+
 def test_a_preempted_run_keeps_what_it_measured_and_is_started_anew_as_another(
     cluster: FakeCluster, run: Any, log: Log, tmp_path: Path
 ) -> None:
@@ -306,15 +318,24 @@ def test_a_run_that_ended_before_its_node_went_is_what_it_measured(
     assert run().status == "goal_reached"
 
 
-def test_a_log_that_kubernetes_has_cut_makes_no_result(cluster: FakeCluster, run: Any, log: Log) -> None:
+@pytest.mark.parametrize("known", [1, 2])
+def test_a_log_that_kubernetes_has_cut_makes_no_result(
+    cluster: FakeCluster, run: Any, log: Log, known: int
+) -> None:
     def script(cluster: FakeCluster, job: Any) -> None:
         submitter = starts(cluster, job)
         every = messages(log)
-        cluster.say(submitter, *every[:2], *every[3:], {"end": len(log)})
+        cluster.say(submitter, *every[:known], *every[known + 1 :], {"end": len(log)})
 
     cluster.script = script
+    submitted = clock.wall()
     record = run()
     assert record.status == "failed" and "1 events are missing" in record.error
+    ended = record.wall + log[0]["value"]["begun"]
+    if known == 1:  # it never trained: it ends when that is known
+        assert ended > submitted
+    else:  # when it was last heard of
+        assert ended == pytest.approx(log[1]["time_ms"] / 1000, abs=0.01)
 
 
 def test_a_run_that_another_command_follows_is_left_to_it(
