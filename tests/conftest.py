@@ -34,7 +34,6 @@ RAYS = (
         "test_pipelines.py",
         "test_kuberay_commands.py",
         "test_sockets.py",
-        "test_surroundings.py",
     ),
 )
 LONG = (
