@@ -84,7 +84,18 @@ def _dashboard(args: Args) -> int:
     from mlbench.clusters.provisioning import status
 
     argv, address = status.dashboard(_only(args), port=args.settings["port"])
-    print(f"Ray's dashboard: {address} until Ctrl-C, by a tunnel that only this machine reaches", flush=True)
+    return _open_tunnel("Ray's dashboard", argv, address)
+
+
+def _mlflow(args: Args) -> int:
+    from mlbench.clusters.provisioning import status
+
+    argv, address = status.mlflow(_only(args), port=args.settings["port"])
+    return _open_tunnel("MLflow", argv, address)
+
+
+def _open_tunnel(what: str, argv: list[str], address: str) -> int:
+    print(f"{what}: {address} until Ctrl-C, by a tunnel that only this machine reaches", flush=True)
     return subprocess.run(argv).returncode
 
 
@@ -198,6 +209,12 @@ COMMAND = Command(
             "open a tunnel to the Ray dashboard of a cluster's run",
             arguments="NAME",
             settings={"port": ("8265", "of this machine, on 127.0.0.1")},
+        ),
+        "mlflow": Verb(
+            _mlflow,
+            "open a tunnel to the MLflow server of a cluster's runs (cluster.mlflow=true)",
+            arguments="NAME",
+            settings={"port": ("5000", "of this machine, on 127.0.0.1")},
         ),
         "down": Verb(_down, "delete a cluster and show that nothing is left", arguments="NAME"),
         "reap": Verb(

@@ -1,6 +1,7 @@
 """What a study has cost, and what its next trial will: from the runs it has, and from nothing else."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from statistics import median
 
 from mlbench.experiment import cost
@@ -11,6 +12,9 @@ from mlbench.experiment.record import FINISHED, Record
 
 class Budget:
     """Money and time of a study; USD at the on-demand price, for the wall clock of each run.
+
+    The nodes of a run that was submitted cost before it, too: from its submission, or from the end of the run
+    before it on the same Ray cluster.
 
     - experiments: the points by key.
     - runs: every attempt there is, also failed and interrupted ones, which cost as well.
@@ -28,20 +32,35 @@ class Budget:
         self._max_usd = max_usd
         self._seconds: dict[str, list[float]] = {}
         self._longest: dict[str, float] = {}  # s, by task
+        self._ends: dict[str | None, float] = {}  # s since 1970, of the last run on each Ray cluster
         self.spent: float | None = None  # USD; None: no run had a price
-        for run in runs:
+        for run in sorted(runs, key=lambda run: run.ended_at):
             self.add(run)
 
     def add(self, run: Record, *, seconds: float | None = None) -> None:
         """Count a run that ended; `seconds` (default: its wall clock) is how long the next one waited."""
         if run.cost is not None:
-            self.spent = (self.spent or 0.0) + run.cost.wall_usd
+            self.spent = (self.spent or 0.0) + run.cost.wall_usd + self._idle_usd(run)
         if run.status in FINISHED:
             took = seconds or run.wall
             self._seconds.setdefault(run.key, []).append(took)
             if run.key in self._experiments:
                 task = self._experiments[run.key].task.name
                 self._longest[task] = max(took, self._longest.get(task, took))
+
+    def _idle_usd(self, run: Record) -> float:
+        """Return what the nodes of a submitted run cost before its command began."""
+        price, whole = run.experiment.hardware.price, run.cost.whole if run.cost else None
+        if run.submission is None or price is None:
+            return 0.0
+        end, cluster = datetime.fromisoformat(run.ended_at).timestamp(), run.submission.ray_cluster
+        idle_s = (whole.provisioning_s if whole else None) or 0.0
+        if cluster in self._ends:
+            idle_s = end - run.wall - self._ends[cluster]
+        if cluster is not None:
+            self._ends[cluster] = end
+        nodes = cost.nodes(run.experiment.hardware, run.experiment.workers)
+        return cost.usd(max(idle_s, 0.0), nodes, price.usd_per_hour)
 
     def seconds(self, key: str) -> float | None:
         """Return how long one run of this point takes.

@@ -71,6 +71,18 @@ def test_a_dashboard_is_a_tunnel_from_this_machine_alone(lab: journal.Journal, t
         status.dashboard("lab", port="9000")
 
 
+def test_the_mlflow_server_of_a_cluster_is_a_tunnel_from_this_machine_alone(
+    lab: journal.Journal, tmp_path, monkeypatch
+) -> None:
+    tool(tmp_path, "kubectl", "echo service/mlb-run-head-svc service/mlbench-mlflow", monkeypatch)
+    argv, address = status.mlflow("lab", port="5001")
+    assert argv[-4:] == ["--address", "127.0.0.1", "service/mlbench-mlflow", "5001:5000"]
+    assert argv[:2] == ["kubectl", "--context"] and address == "http://127.0.0.1:5001"
+    tool(tmp_path, "kubectl", "echo service/other-mlbench-mlflow", monkeypatch)
+    with pytest.raises(UserError, match="lab has no MLflow server"):
+        status.mlflow("lab", port="5001")
+
+
 def test_a_cluster_that_expired_elsewhere_is_named_with_what_deletes_it(lab, tmp_path, monkeypatch) -> None:
     labels = {"mlbench-owner": "ann", "mlbench-cluster": "old", "mlbench-expires": "20261121t000000z"}
     clusters = [

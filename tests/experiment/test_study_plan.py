@@ -1,5 +1,6 @@
 """A study's plan: grids, seeds that stay, balanced random order, money, and who holds it."""
 
+import dataclasses
 import io
 import os
 import shutil
@@ -24,10 +25,10 @@ from mlbench import results
 from mlbench import sweep as command
 from mlbench.analysis.points import points
 from mlbench.clusters import node
-from mlbench.experiment import attempts, config, events, study
-from mlbench.experiment.cost import Cost
+from mlbench.experiment import attempts, clock, config, events, study
+from mlbench.experiment.cost import Bill, Cost
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Node
+from mlbench.experiment.record import Node, Record, Submission
 from mlbench.experiment.study import Invocation, Point, Study, Trial
 from mlbench.launch import execute
 from mlbench.studies import grid, session, spec, tune
@@ -275,6 +276,27 @@ def test_a_study_stops_before_its_money_is_exceeded() -> None:
     assert "max_usd=1 would be exceeded: 0.800 USD spent" in (budget.refusal("a") or "")
     assert budget.seconds("b") == pytest.approx(0.3 * hour), "a new point is as long as its task's longest"
     assert Budget(points, max_usd=1.5).refusal("a") is None
+
+
+def test_nodes_of_a_shared_ray_cluster_cost_between_its_runs_too() -> None:
+    one = experiment(*PRICED, "workers=2")
+    assert one.hardware.price is not None
+    hour = 3600 / one.hardware.price.usd_per_hour  # s that cost one USD on one node
+    whole = Bill(
+        1.0, None, {}, provisioning_s=0.25 * hour, billed_s=hour, date="2026-11-21", source="", lacking=""
+    )
+    cost = dataclasses.replace(spent(1.0), whole=whole)
+
+    def run(cluster: str, ended: float) -> Record:
+        submission = Submission(name="r", namespace="n", command="", ray_cluster=cluster)
+        words = (*PRICED, "workers=2")
+        ended_at = clock.iso(ended * hour)
+        return record(*words, key="a", wall=0.5 * hour, cost=cost, submission=submission, ended_at=ended_at)
+
+    first, second, alone = run("shared", 0.5), run("shared", 1.25), run("its-own", 9)
+    assert Budget({"a": one}, [first]).spent == pytest.approx(1.0 + 2 * 0.25)  # its nodes came for it
+    assert Budget({"a": one}, [second, first]).spent == pytest.approx(2.0 + 2 * 0.25 + 2 * 0.25)
+    assert Budget({"a": one}, [first, second, alone]).spent == pytest.approx(3.0 + 2 * 0.75)
 
 
 def test_what_has_no_price_is_never_counted_as_free(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+from mlbench.clusters.kuberay import mlflow_server
 from mlbench.clusters.provisioning import gke, journal, kubernetes
 from mlbench.clusters.provisioning.journal import Journal
 from mlbench.clusters.provisioning.lifecycle import run
@@ -94,20 +95,34 @@ def cost(name: str) -> str:
 
 def dashboard(name: str, *, port: str) -> tuple[list[str], str]:
     """Return the command of a tunnel to Ray's dashboard of the cluster's run, and its address here."""
-    log = journal.load(name)
-    context = provider(log.spec).context(log.spec)
-    find = (
-        "kubectl", "--context", context, "--namespace", kubernetes.NAMESPACE, "get", "services",
-        "--selector", "ray.io/node-type=head", "--output=json",
-    )  # fmt: skip
-    services = [one["metadata"]["name"] for one in json.loads(kubernetes.answer(run, find))["items"]]
+    find = ("get", "services", "--selector", "ray.io/node-type=head", "--output=json")
+    services = [one["metadata"]["name"] for one in json.loads(_kubectl_answer(name, *find))["items"]]
     if not services:
         raise UserError(f"no run of mlbench is on {name} now", hint="Ray's dashboard lives as long as a run")
-    argv = [
-        "kubectl", "--context", context, "--namespace", kubernetes.NAMESPACE, "port-forward",
-        "--address", "127.0.0.1", f"service/{services[-1]}", f"{port}:8265",
-    ]  # fmt: skip
-    return argv, f"http://127.0.0.1:{port}"
+    return _tunnel(name, services[-1], f"{port}:8265")
+
+
+def mlflow(name: str, *, port: str) -> tuple[list[str], str]:
+    """Return the command of a tunnel to the MLflow server of the cluster's runs, and its address here."""
+    find = ("get", "services", "--output=name")
+    if f"service/{mlflow_server.NAME}" not in _kubectl_answer(name, *find).split():
+        raise UserError(f"{name} has no MLflow server", hint="a run with cluster.mlflow=true makes one")
+    return _tunnel(name, mlflow_server.NAME, f"{port}:{mlflow_server.PORT}")
+
+
+def _kubectl_answer(name: str, *words: str) -> str:
+    return kubernetes.answer(run, (*_kubectl(name), *words))
+
+
+def _tunnel(name: str, service: str, ports: str) -> tuple[list[str], str]:
+    words = ("port-forward", "--address", "127.0.0.1", f"service/{service}", ports)
+    return [*_kubectl(name), *words], f"http://127.0.0.1:{ports.partition(':')[0]}"
+
+
+def _kubectl(name: str) -> tuple[str, ...]:
+    log = journal.load(name)
+    context = provider(log.spec).context(log.spec)
+    return ("kubectl", "--context", context, "--namespace", kubernetes.NAMESPACE)
 
 
 def elsewhere(project: str, *, now: float) -> str:

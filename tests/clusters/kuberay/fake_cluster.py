@@ -43,6 +43,7 @@ class FakeCluster:
 
     def __init__(self, script: Script | None = None) -> None:
         self.script = script
+        self.namespace = "mlbench"
         self.requests: list[str] = []  # method and path of every one
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}  # by plural and name
         self.logs: dict[str, list[str]] = {}
@@ -121,7 +122,8 @@ class FakeCluster:
             labels["ray.io/node-type"] = role
             limits = {"memory": "11Gi"}
             container = {"name": f"ray-{role}", "resources": {"limits": limits}}
-        metadata = {"name": name, "namespace": "mlbench", "labels": labels, "ownerReferences": _owned(job)}
+        owners = [reference(job)]
+        metadata = {"name": name, "namespace": self.namespace, "labels": labels, "ownerReferences": owners}
         spec = {"containers": [container]} | ({"nodeName": f"{role}-{number}"} if phase != "Pending" else {})
         item = {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase, **status}}
         self.put("pods", item)
@@ -153,6 +155,9 @@ class FakeCluster:
         with self._changed:
             self.log_closed.add(pod)
             self._changed.notify_all()
+
+    def item(self, plural: str, name: str) -> dict[str, Any]:
+        return self.objects[plural, name]
 
     def names(self, plural: str) -> list[str]:
         return [name for kind, name in list(self.objects) if kind == plural]
@@ -363,8 +368,10 @@ def _merged(item: Any, changes: Any) -> Any:
     return {name: value for name, value in item.items() if name not in changes} | merged
 
 
-def _owned(job: Any) -> list[dict[str, str]]:
-    return [{"kind": job["kind"], "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}]
+def reference(job: Any) -> dict[str, str]:
+    """Return how an object names the RayJob that owns it."""
+    own = {"apiVersion": "ray.io/v1", "kind": "RayJob"}
+    return own | {"name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
 
 
 def _failure(status: int, message: str) -> dict[str, Any]:

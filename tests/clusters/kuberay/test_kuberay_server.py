@@ -1,15 +1,16 @@
-"""The client's side of a run against a real API server: MLBENCH_TEST_KUBECONFIG names its kubeconfig.
+"""The client's side of a run against a real API server: real_cluster.py says which.
 
-The server needs KubeRay's custom resource definitions alone: the test says what the operator would.
+The test says what the operator would.
 """
 
-import os
+import contextlib
 import secrets
 import shutil
 import threading
 from pathlib import Path
 
 import pytest
+import real_cluster
 from fake_cluster import FakeCluster
 
 from mlbench.clusters.kuberay import objects
@@ -19,19 +20,23 @@ from mlbench.experiment.config import compose
 from mlbench.launch import submitted
 
 IMAGE = "cluster.image=ghcr.io/example/mlbench@sha256:" + 64 * "0"
-VARIABLE = "MLBENCH_TEST_KUBECONFIG"
 
 
 @pytest.mark.parametrize("server", ["fake", "real"])
 def test_a_server_takes_the_objects_and_what_the_operator_says_is_told(
     server: str, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if server == "real" and not os.environ.get(VARIABLE):
-        pytest.skip(f"needs an API server with KubeRay's definitions: {VARIABLE}=KUBECONFIG")
+    if server == "real" and not real_cluster.named():
+        names = f"{real_cluster.ASSETS}=FOLDER or {real_cluster.KUBECONFIG}=FILE"
+        pytest.skip(f"needs a real API server, and so does test_submission.py beside it: {names}")
     monkeypatch.setattr(objects, "GONE_S", 5.0)  # s; a bare server has no garbage collector to wait for
     shutil.copy(empty_store, tmp_path / "mlflow.db")
-    with FakeCluster() as fake:
-        kubeconfig = fake.kubeconfig(tmp_path) if server == "fake" else os.environ[VARIABLE]
+    with contextlib.ExitStack() as stack:
+        if server == "fake":
+            kubeconfig = stack.enter_context(FakeCluster()).kubeconfig(tmp_path)
+        else:
+            kubeconfig = stack.enter_context(real_cluster.server(tmp_path))
+            real_cluster.install(real_cluster.client(kubeconfig))
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         namespace = f"mlbench-test-{secrets.token_hex(3)}"
         words = ["task=logreg", "workers=2", "hardware=gcp_n1_standard_4", "cluster=kuberay", IMAGE, "seed=7"]

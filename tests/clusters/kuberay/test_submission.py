@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import real_cluster
 from driven import Run
-from fake_cluster import FakeCluster
+from fake_cluster import FakeCluster, reference
+from real_cluster import RealCluster
 
 from mlbench.clusters.kuberay import api, follow, objects, shared
 from mlbench.clusters.kuberay.capacity import quantity
@@ -51,18 +53,35 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     return events.read(run.log)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
-    with FakeCluster() as fake:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """A real API server with KubeRay's definitions: its kubeconfig, and a folder with a certificate."""
+    folder = tmp_path_factory.mktemp("server")
+    with real_cluster.server(folder) as kubeconfig:
+        real_cluster.install(real_cluster.client(kubeconfig))
+        real_cluster.certify(folder)
+        yield kubeconfig, folder
+
+
+@pytest.fixture(params=["fake", *(["real"] if real_cluster.named() else [])])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FakeCluster]:
+    server = () if request.param == "fake" else request.getfixturevalue("server")
+    one: Any = RealCluster(*server) if server else FakeCluster()
+    with one:
         for name, role in NODES.items():
-            fake.node(name, role)
-        monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig(tmp_path)))
-        yield fake
-        nothing_is_left(fake)
+            one.node(name, role)
+        monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
+        yield one
+        nothing_is_left(one)
+
+
+only_fake = pytest.mark.parametrize("cluster", ["fake"], indirect=True)  # a real server fails when it likes
 
 
 @pytest.fixture
-def run(tmp_path: Path, empty_store: Path) -> Callable[..., Record]:
+def run(cluster: FakeCluster, tmp_path: Path, empty_store: Path) -> Callable[..., Record]:
     """Submit a run and follow it to its record."""
     shutil.copy(empty_store, tmp_path / "mlflow.db")
 
@@ -74,6 +93,7 @@ def run(tmp_path: Path, empty_store: Path) -> Callable[..., Record]:
             "seed=7",
             "cluster=kuberay",
             IMAGE,
+            f"cluster.namespace={cluster.namespace}",
             f"output_root={tmp_path}",
             store,
             *workers,
@@ -139,14 +159,16 @@ def test_a_run_is_submitted_shown_collected_and_deleted(
         *[("worker", f"worker-{number}", "zone-a") for number in range(2)],
     ]
     nothing_is_left(cluster)
-    assert cluster.names("serviceaccounts") == ["mlbench-runner"] and "mlbench" in cluster.names("namespaces")
+    assert "mlbench-runner" in cluster.names("serviceaccounts")
+    assert cluster.namespace in cluster.names("namespaces")
     assert record.run_id in uploaded_runs(f"sqlite:///{tmp_path / 'mlflow.db'}")
     shown = capsys.readouterr()
     assert "GOAL REACHED" in shown.out and "submitted as mlb-logreg-2-" in shown.err
-    before = len(cluster.requests)
-    assert run() == record and len(cluster.requests) == before  # shown again, not measured again
+    before = list(cluster.requests)
+    assert run() == record and cluster.requests == before  # shown again, not measured again
 
 
+@only_fake
 def test_an_api_server_that_fails_in_the_middle_changes_nothing(
     cluster: FakeCluster, run: Any, log: Log
 ) -> None:
@@ -377,6 +399,8 @@ def test_an_ask_that_can_never_be_scheduled_is_refused_before_anything_is_create
     cluster: FakeCluster, run: Any, change: str, sentence: str, hint: str
 ) -> None:
     workers = "workers=9"
+    if change in ("kuberay", "rights") and not isinstance(cluster, FakeCluster):
+        pytest.skip("a real server has its KubeRay and its rights")
     if change == "labels":
         cluster.remove("nodes", "worker-0")
         cluster.remove("nodes", "worker-1")
@@ -398,6 +422,7 @@ def test_an_ask_that_can_never_be_scheduled_is_refused_before_anything_is_create
     assert sentence in refused.value.message and hint in refused.value.hint
     assert not any(request.startswith("POST") and "dryRun" not in request and "rayjobs" in request
                    for request in cluster.requests)  # fmt: skip
+    assert cluster.names("rayjobs") == []
 
 
 def test_nodes_that_something_adds_are_waited_for(cluster: FakeCluster, run: Any, log: Log) -> None:
@@ -409,11 +434,11 @@ def test_nodes_that_something_adds_are_waited_for(cluster: FakeCluster, run: Any
 def keeps(cluster: FakeCluster, job: Any, sizes: list[int]) -> None:
     """Keep a RayCluster and give it the workers that are asked of it, as the operator does."""
     spec, name = job["spec"]["rayClusterSpec"], f"{job['metadata']['name']}-rc"
-    metadata = {"name": name, "ownerReferences": [{"uid": job["metadata"]["uid"]}]}
+    metadata = {"name": name, "ownerReferences": [reference(job)]}
     cluster.put("rayclusters", {"kind": "RayCluster", "metadata": metadata, "spec": spec})
     cluster.status(job, "Running", jobStatus="RUNNING")
     while job["metadata"]["name"] in cluster.names("rayjobs"):
-        current = cluster.objects["rayclusters", name]
+        current = cluster.item("rayclusters", name)
         size = current["spec"]["workerGroupSpecs"][0]["replicas"]
         if current.get("status", {}).get("availableWorkerReplicas") != size:
             sizes.append(size)
@@ -440,6 +465,7 @@ def test_runs_on_nodes_of_one_shape_share_a_ray_cluster_that_grows(
 
     cluster.script = script
     words = ("force=true", "cluster.shared=mlb-sweep-1")
+    place = f"cluster.namespace={cluster.namespace}"
     for word in ("workers=1", "workers=2"):
         assert run(word, *words).status == "goal_reached"
     (owner,) = cluster.names("rayjobs")
@@ -447,7 +473,7 @@ def test_runs_on_nodes_of_one_shape_share_a_ray_cluster_that_grows(
     run("workers=2", *words, "cluster.worker_memory_gib=10")  # another shape: the first costs nothing more
     (other,) = cluster.names("rayjobs")
     assert other != owner and cluster.names("rayclusters") == [f"{other}-rc"]
-    experiment = compose([*WORDS, "cluster=kuberay", IMAGE, words[1]])
+    experiment = compose([*WORDS, "cluster=kuberay", IMAGE, place, words[1]])
     shared.end_sweep(experiment)
     nothing_is_left(cluster)
     assert cluster.names("rayclusters") == []
