@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
+
 from mlbench.clusters import connection, node, persistent, ray_env
 from mlbench.clusters.processes import end, of_session
 from mlbench.experiment.config import Cluster, Experiment
@@ -29,6 +31,7 @@ class Config(Cluster):
 
 
 LOOPBACK = "127.0.0.1"  # workers are on this machine, and so are their heartbeats
+MIN_THREADS = 512  # Ray's servers, the driver and four workers have 353 (2.60, 2 CPUs, 2026-11-22)
 MIN_OPEN_FILES = 256  # descriptors; Ray's servers and a worker each need some 100 (2.60)
 
 
@@ -93,6 +96,25 @@ def _end_log_monitor() -> None:
         worker._global_node.kill_log_monitor(check_alive=False)
 
 
+def _require_threads() -> None:
+    """Raise this user's limit of processes and threads to what Ray needs; UserError where it may not be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    present = sum(
+        process.info["num_threads"] or 0
+        for process in psutil.process_iter(["uids", "num_threads"])
+        if process.info["uids"] and process.info["uids"].real == os.getuid()
+    )
+    needed = present + MIN_THREADS
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise UserError(
+            f"this user may have {hard} processes and threads and has {present}, Ray needs {MIN_THREADS}",
+            hint="ulimit -u 4096",
+        )
+    resource.setrlimit(resource.RLIMIT_NPROC, (needed, hard))
+
+
 def require_machine() -> None:
     """Raise UserError for what would make Ray hang or end in its own words on this machine."""
     ray_env.require_short_paths()
@@ -103,6 +125,8 @@ def require_machine() -> None:
         )
     if soft < MIN_OPEN_FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (MIN_OPEN_FILES, hard))
+    if os.geteuid():  # the kernel does not limit root
+        _require_threads()
     if os.path.isdir("/dev/shm") and not os.access("/dev/shm", os.W_OK):
         raise UserError(
             "/dev/shm cannot be written, where Ray keeps shared memory", hint="mount it read-write"

@@ -43,6 +43,20 @@ def test_few_open_files_are_raised_as_far_as_allowed_and_refused_beyond() -> Non
     assert few.returncode and "a process may open 64 files here" in few.stderr.splitlines()[-1]
 
 
+def test_few_processes_are_raised_as_far_as_allowed_and_refused_beyond() -> None:
+    code = (
+        "import os, resource, sys; from mlbench.clusters import local;"
+        "''.encode('idna');"  # loaded while Python's own folder can be read
+        "os.getuid() or os.setuid(65534); hard = int(sys.argv[1]);"
+        "resource.setrlimit(resource.RLIMIT_NPROC, (64, hard));"
+        "local.require_machine(); print(resource.getrlimit(resource.RLIMIT_NPROC)[0])"
+    )
+    enough = subprocess.run([sys.executable, "-c", code, "9999"], capture_output=True, text=True)
+    assert local.MIN_THREADS < int(enough.stdout) < 9999, enough.stderr
+    few = subprocess.run([sys.executable, "-c", code, "64"], capture_output=True, text=True)
+    assert few.returncode and "this user may have 64 processes" in few.stderr.splitlines()[-1]
+
+
 def test_a_token_is_made_once_for_the_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     ray_env.require_token()

@@ -4,7 +4,8 @@
 
 One worker in one process trains the same batches, a block of steps each way in turn. The ratio of each round
 is paired; the interval is a 95 % bootstrap interval of their median. CPU time is what the process computed,
-and tells more on a machine that does other work, too. Prints a table of docs/performance.md.
+and tells more on a machine that does other work, too. Without stamps the loop asks at every step whether a
+heartbeat is due, with sampled stamps in stamped steps only. Prints a table of docs/performance.md.
 """
 
 import argparse
@@ -44,21 +45,23 @@ def main(arguments: Sequence[str]) -> int:
 
 def row(name: str, root: Path, rounds: int) -> str:
     """Measure one task and return its line."""
-    sides, setups, data = {}, [], []
-    for enabled in (True, False):
-        worker = Worker(seed=1, data_root=root, timer=PhaseTimer(enabled=enabled))
-        setups.append(registry.build(configuration(name, "mini"), worker))
-        sides[enabled] = Ours(setups[-1], worker)
-        data.append(setups[-1].load())  # schedules count the steps there
-    few = [take(setup, loaded, 5) for setup, loaded in zip(setups, data, strict=True)]  # and draw masks there
+    workers = {
+        enabled: Worker(seed=1, data_root=root, timer=PhaseTimer(enabled=enabled))
+        for enabled in (True, False)
+    }
+    # One set-up for both: weights that lie elsewhere in memory take other times.
+    setup = registry.build(configuration(name, "mini"), workers[True])
+    sides = {enabled: Ours(setup, worker) for enabled, worker in workers.items()}
+    data = setup.load()
+    few = take(setup, data, 5)
     for side in sides.values():
-        side.train_steps(few[0])
+        side.train_steps(few)
     begin = perf_counter()
-    sides[False].train_steps(few[0])
-    step_s = (perf_counter() - begin) / len(few[0])
+    sides[False].train_steps(few)
+    step_s = (perf_counter() - begin) / len(few)
     if step_s < SHORT_STEP_S:  # as the loop does once it has seen enough steps
         sides[True].timer.sample(step_s)
-    steps = take(setups[0], data[0], max(2, min(2000, round(BLOCK_S / step_s))))
+    steps = take(setup, data, max(2, min(2000, round(BLOCK_S / step_s))))
     ratios: dict[str, list[float]] = {"wall": [], "cpu": []}
     for number in range(rounds + 2):
         spent = {}
@@ -69,8 +72,7 @@ def row(name: str, root: Path, rounds: int) -> str:
         if number >= 2:
             ratios["wall"].append(spent[False][0] / spent[True][0])
             ratios["cpu"].append(spent[False][1] / spent[True][1])
-    for setup in setups:
-        setup.close()
+    setup.close()
     cells = [name, f"{1e3 * step_s:.3g}", f"1 in {sides[True].timer.stamp_every}"]
     for values in ratios.values():
         ends = interval(values)
