@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
 from mlbench.clusters.kuberay.config import cluster_config
-from mlbench.clusters.kuberay.pods import Object, head_request, worker_request, worker_selector
+from mlbench.clusters.kuberay.pods import (
+    SUBMITTER_REQUEST,
+    Object,
+    head_request,
+    worker_request,
+    worker_selector,
+)
 from mlbench.clusters.kuberay.rayjob import worker_pods
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
@@ -72,16 +78,17 @@ def _require_quota(
     each = experiment.hardware.workers_per_node or 1
     for name, limit in hard.items():
         if name == "pods":
-            for_worker, for_head = 1.0, 2.0  # the head's and the submitter's
+            for_worker, for_others = 1.0, 2.0  # the head's and the submitter's
         else:
             resource = name.removeprefix("requests.").removeprefix("limits.")
-            for_worker, for_head = (quantity(one.get(resource, "0")) for one in (worker, head))
+            for_worker = quantity(worker.get(resource, "0"))
+            for_others = sum(quantity(one.get(resource, "0")) for one in (head, SUBMITTER_REQUEST))
         left = quantity(limit) - quantity(used.get(name, "0"))
-        if for_worker and for_worker * pods + for_head > left:
-            fit = max(0, math.floor((left - for_head) / for_worker)) * each
+        if for_worker and for_worker * pods + for_others > left:
+            fit = max(0, math.floor((left - for_others) / for_worker)) * each
             raise UserError(
                 f"the quota {quota['metadata']['name']} leaves {_amount(name, left)} {name}, "
-                f"workers={experiment.workers} needs {_amount(name, for_worker * pods + for_head)}",
+                f"workers={experiment.workers} needs {_amount(name, for_worker * pods + for_others)}",
                 hint=f"say workers={fit}" if fit else "ask for a larger quota",
             )
 

@@ -1,6 +1,6 @@
 """What conf/cluster/kuberay.yaml holds beside a cluster's own fields."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,7 +17,6 @@ class Config(Cluster):
     context: str | None
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
     image: str | None
-    submission_mode: Literal["K8sJobMode", "SidecarMode"]
     head_cpus: PositiveFloat
     head_memory_gib: PositiveFloat
     worker_memory_gib: PositiveFloat

@@ -161,8 +161,7 @@ class Follower:
     def _prints(self, pod: Object) -> bool:
         """Return whether a container of the pod follows the output of this run."""
         names = [one["name"] for one in pod.get("spec", {}).get("containers", ())]
-        job = pod["metadata"].get("labels", {}).get("job-name", self._name)  # none beside a head
-        return SUBMITTER in names and job == self._name
+        return SUBMITTER in names and pod["metadata"].get("labels", {}).get("job-name") == self._name
 
     def _status(self, field: str) -> str:
         return self.job.get("status", {}).get(field) or ""

@@ -16,6 +16,7 @@ Object = dict[str, Any]
 RUN, ROLE = "mlbench/run", "mlbench/role"  # labels of pods: what they belong to, and worker or system
 MANAGED = {"app.kubernetes.io/managed-by": "mlbench"}
 ACCOUNT = "mlbench-runner"
+SUBMITTER_REQUEST = {"cpu": "500m", "memory": "1Gi"}  # it submits a command and prints what that prints
 DATA, RESULTS, SCRATCH = "/data", "/results", "/tmp"  # paths in the pods
 SPOT_LABELS = {
     "gcp": ("cloud.google.com/gke-spot", "true"),  # GKE, "Spot VMs"
@@ -89,7 +90,7 @@ def submitter(config: Config, group: str) -> Object:
         "name": "ray-job-submitter",
         "image": config.image,
         "env": [{"name": "HOME", "value": SCRATCH}],
-        "resources": exactly({"cpu": "500m", "memory": "1Gi"}),
+        "resources": exactly(SUBMITTER_REQUEST),
         "securityContext": restricted(),
         "volumeMounts": [{"name": "scratch", "mountPath": SCRATCH}],
     }

@@ -21,6 +21,9 @@ from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
 
 OPERATOR = {"app.kubernetes.io/name": "kuberay-operator"}  # label of its pods in the operator's own chart
+# Not SidecarMode: the container that KubeRay 1.7 adds to the head has no security context, so that the Pod
+# Security Standard "restricted" refuses the head's pod.
+SUBMISSION = "K8sJobMode"
 NAME_LENGTH = 47  # characters; KubeRay adds a suffix to the name of a RayJob
 COMMAND, SEED = "mlbench/command", "mlbench/seed"  # annotations, by which a command attaches
 # Fields that say where a run is carried out, which differs in the pod.
@@ -106,14 +109,13 @@ def run_objects(
             [*_submission_time(name), "python", "-m", "mlbench.run", *pod_words(experiment, overrides, seed)]
         ),
         "entrypointNumCpus": 0,
-        "submissionMode": config.submission_mode,
+        "submissionMode": SUBMISSION,
+        "submitterConfig": {"backoffLimit": 2},  # it only follows the log again
+        "submitterPodTemplate": pods.submitter(config, group),
         "backoffLimit": 0,  # another attempt is another run
         "activeDeadlineSeconds": config.limit_s,
         "preRunningDeadlineSeconds": config.provision_s,
     }
-    if config.submission_mode == "K8sJobMode":
-        spec["submitterConfig"] = {"backoffLimit": 2}  # it only follows the log again
-        spec["submitterPodTemplate"] = pods.submitter(config, group)
     if ray_cluster:
         spec["clusterSelector"] = {"ray.io/cluster": ray_cluster}
     else:
@@ -138,15 +140,14 @@ def shared_objects(experiment: Experiment, *, name: str, labels: Mapping[str, st
     spec: Object = {
         "entrypoint": shlex.join(["python", "-c", wait]),
         "entrypointNumCpus": 0,
-        "submissionMode": config.submission_mode,
+        "submissionMode": SUBMISSION,
+        "submitterPodTemplate": pods.submitter(config, name),
         "backoffLimit": 0,
         "activeDeadlineSeconds": config.shared_limit_s,
         "preRunningDeadlineSeconds": config.provision_s,
         "shutdownAfterJobFinishes": True,
         "rayClusterSpec": ray_cluster_spec(experiment, name),
     }
-    if config.submission_mode == "K8sJobMode":
-        spec["submitterPodTemplate"] = pods.submitter(config, name)
     queue = {"kueue.x-k8s.io/queue-name": config.queue} if config.queue else {}
     own = {RUN: name, **labels, **queue}
     job = pods.resource(config, "ray.io/v1", "RayJob", name, labels=own, spec=spec)

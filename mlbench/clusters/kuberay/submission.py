@@ -72,8 +72,7 @@ class RayJobSubmission:
         self.experiment = experiment
         self._api, self._config = api, cluster_config(experiment)
         group = job["metadata"]["labels"][RUN]
-        # The head and, where it runs beside the head, no submitter.
-        pods = rayjob.worker_pods(experiment) + 1
+        pods = rayjob.worker_pods(experiment) + 1  # with the head; the submitter comes when they run
         self._follower = Follower(api, self._config.namespace, self.name, group=group, pods=pods)
         self._follower.job = job
 

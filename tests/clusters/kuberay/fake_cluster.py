@@ -368,9 +368,9 @@ def _merged(item: Any, changes: Any) -> Any:
     return {name: value for name, value in item.items() if name not in changes} | merged
 
 
-def reference(job: Any) -> dict[str, str]:
-    """Return how an object names the RayJob that owns it."""
-    own = {"apiVersion": "ray.io/v1", "kind": "RayJob"}
+def reference(job: Any) -> dict[str, Any]:
+    """Return how an object names the RayJob that owns it, and whose deletion waits for the object's."""
+    own = {"apiVersion": "ray.io/v1", "kind": "RayJob", "blockOwnerDeletion": True}
     return own | {"name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
 
 

@@ -1,166 +1,36 @@
-"""A real API server in place of the fake one.
+"""A real API server in place of the fake one, and what a cluster does beside it, by a script.
 
-KUBEBUILDER_ASSETS names a folder with the binaries etcd and kube-apiserver, which are started; or else
-MLBENCH_TEST_KUBECONFIG names the kubeconfig of a server without nodes of its own. What such a server lacks is
-played here: the operator and the kubelets by a script, the garbage collector by a thread.
+Operator and kubelets follow the script; garbage is collected here where nothing else does.
 """
 
-import os
 import secrets
-import socket
 import ssl
-import subprocess
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import yaml
-from fake_cluster import KINDS, TOKEN, Script, reference
+from fake_cluster import KINDS, Script, reference
+from real_server import Server
 
-from mlbench.clusters.kuberay import schema
-from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
+from mlbench.clusters.kuberay.api import ApiError, path
 from mlbench.experiment import stream
 
-ASSETS, KUBECONFIG = "KUBEBUILDER_ASSETS", "MLBENCH_TEST_KUBECONFIG"
-START_S = 120.0  # s that etcd and the API server may take to start
 VERSIONS = {"rayjobs": "ray.io/v1", "rayclusters": "ray.io/v1", "networkpolicies": "networking.k8s.io/v1"}
 OWNED = ("pods", "networkpolicies", "rayclusters")
-
-
-def named() -> bool:
-    """Return whether the environment names a real API server."""
-    return any(os.environ.get(name) for name in (ASSETS, KUBECONFIG))
-
-
-@contextmanager
-def server(folder: Path) -> Iterator[Path]:
-    """Yield the kubeconfig of the server; one that is started here ends with the block."""
-    if not os.environ.get(ASSETS):
-        yield Path(os.environ[KUBECONFIG])
-        return
-    assets = Path(os.environ[ASSETS])
-    client, peer, secure = (free_port() for _ in range(3))
-    key, tokens, kubeconfig = folder / "accounts.key", folder / "tokens.csv", folder / "kubeconfig"
-    subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
-    tokens.write_text(f"{TOKEN},admin,1,system:masters\n")
-    etcd = f"http://127.0.0.1:{client}"
-    cluster = {"server": f"https://127.0.0.1:{secure}", "insecure-skip-tls-verify": True}
-    values = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "real",
-        "contexts": [{"name": "real", "context": {"cluster": "real", "user": "me"}}],
-        "clusters": [{"name": "real", "cluster": cluster}],
-        "users": [{"name": "me", "user": {"token": TOKEN}}],
-    }
-    kubeconfig.write_text(yaml.safe_dump(values))
-    commands = [
-        [
-            *(assets / "etcd", f"--data-dir={folder / 'etcd'}", "--unsafe-no-fsync"),
-            *(f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"),
-            f"--listen-peer-urls=http://127.0.0.1:{peer}",
-        ],
-        [
-            *(assets / "kube-apiserver", f"--etcd-servers={etcd}", f"--cert-dir={folder}"),
-            *("--bind-address=127.0.0.1", f"--secure-port={secure}", "--authorization-mode=RBAC"),
-            *(f"--token-auth-file={tokens}", "--service-account-issuer=https://localhost"),
-            *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
-            *("--service-cluster-ip-range=10.0.0.0/24", "--disable-admission-plugins=ServiceAccount"),
-        ],
-    ]
-    with open(folder / "servers.log", "w") as log:
-        processes = [subprocess.Popen(command, stdout=log, stderr=log) for command in commands]
-        try:
-            _await(kubeconfig, processes)
-            yield kubeconfig
-        finally:
-            for process in reversed(processes):
-                process.kill()
-                process.wait()
-
-
-def _await(kubeconfig: Path, processes: "list[subprocess.Popen[bytes]]") -> None:
-    """Wait until the server answers."""
-    api, end = client(kubeconfig), time.monotonic() + START_S
-    while True:
-        try:
-            api.get("/readyz/ping")
-        except (ApiError, OSError) as error:
-            if any(process.poll() is not None for process in processes) or time.monotonic() > end:
-                raise AssertionError(f"the API server did not start: {error}") from error
-            time.sleep(0.2)
-        else:
-            break
-
-
-def install(api: Kubernetes) -> None:
-    """Create KubeRay's custom resource definitions where they lack, and wait until they are served."""
-    for kind in schema.KINDS:
-        plural = f"{kind.lower()}s"
-        version = {
-            "name": "v1",
-            "served": True,
-            "storage": True,
-            "schema": {"openAPIV3Schema": schema.definition(kind)},
-            "subresources": {"status": {}},
-        }
-        names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
-        spec = {"group": "ray.io", "scope": "Namespaced", "names": names, "versions": [version]}
-        item = {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.ray.io"},
-            "spec": spec,
-        }
-        with suppress(ApiError):  # it is there
-            api.create(item)
-        end = time.monotonic() + START_S
-        while True:
-            try:
-                api.get(path("ray.io/v1", kind, "default"))
-                break
-            except ApiError:
-                assert time.monotonic() < end, f"{kind} is not served"
-                time.sleep(0.1)
-
-
-def certify(folder: Path) -> None:
-    """Make the certificate of the kubelets that are played here."""
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=kubelet"]
-    words += ["-keyout", str(folder / "kubelet.key"), "-out", str(folder / "kubelet.crt")]
-    subprocess.run(words, check=True, capture_output=True)
-
-
-def client(kubeconfig: Path) -> Kubernetes:
-    before = os.environ.get("KUBECONFIG")
-    os.environ["KUBECONFIG"] = str(kubeconfig)
-    try:
-        return Kubernetes(None)
-    finally:
-        if before is None:
-            del os.environ["KUBECONFIG"]
-        else:
-            os.environ["KUBECONFIG"] = before
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 class RealCluster:
     """What scripts do with a FakeCluster, on a real server, in a namespace of its own; a context manager."""
 
-    def __init__(self, kubeconfig: Path, certificates: Path, script: Script | None = None) -> None:
+    def __init__(self, server: Server, script: Script | None = None) -> None:
         self.script = script
         self.namespace = f"mlbench-test-{secrets.token_hex(3)}"
-        self.api = client(kubeconfig)
+        self.api = server.client()
         self.requests: list[str] = []
-        self._kubeconfig = kubeconfig
+        self._server = server
         self._logs: dict[str, list[str]] = {}
         self._closed: set[str] = set()
         self._changed = threading.Condition()
@@ -169,11 +39,12 @@ class RealCluster:
         self._kubelet = ThreadingHTTPServer(("127.0.0.1", 0), _kubelet(self))
         self._kubelet.daemon_threads = True
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificates / "kubelet.crt", certificates / "kubelet.key")
+        context.load_cert_chain(server.folder / "server.crt", server.folder / "server.key")
         self._kubelet.socket = context.wrap_socket(self._kubelet.socket, server_side=True)
 
     def __enter__(self) -> "RealCluster":
-        for target in (self._kubelet.serve_forever, self._operate, self._collect):
+        collect = self._end_pods if self._server.collects else self._collect
+        for target in (self._kubelet.serve_forever, self._operate, collect):
             threading.Thread(target=target, daemon=True).start()
         return self
 
@@ -189,7 +60,7 @@ class RealCluster:
         self._kubelet.server_close()
 
     def kubeconfig(self, folder: Path) -> Path:
-        return self._kubeconfig
+        return self._server.kubeconfig
 
     # What scripts do.
 
@@ -265,7 +136,7 @@ class RealCluster:
         return [item["metadata"]["name"] for item in self.items(plural)]
 
     def item(self, plural: str, name: str) -> Any:
-        return next(item for item in self.items(plural) if item["metadata"]["name"] == name)
+        return {item["metadata"]["name"]: item for item in self.items(plural)}[name]
 
     def items(self, plural: str) -> list[Any]:
         kind = KINDS.get(plural, plural.removesuffix("s").capitalize())
@@ -274,6 +145,8 @@ class RealCluster:
 
     def put(self, plural: str, item: dict[str, Any]) -> None:
         """Create an object, or change its status where it is there."""
+        with suppress(ApiError):  # the namespace is there
+            self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
         version, name = VERSIONS.get(plural, "v1"), item["metadata"]["name"]
         place = path(version, KINDS[plural], self.namespace, name)
         if name not in self.names(plural):
@@ -320,6 +193,14 @@ class RealCluster:
         assert self.script is not None
         with suppress(KeyError, ApiError):  # the run was deleted
             self.script(self, job)  # type: ignore[arg-type]  (it does what a FakeCluster does)
+
+    def _end_pods(self) -> None:
+        """Let go of the pods that were deleted, as their kubelets do."""
+        while not self._over.wait(0.1):
+            with suppress(ApiError):
+                for pod in self.items("pods"):
+                    if pod["metadata"].get("deletionTimestamp"):
+                        self.remove("pods", pod["metadata"]["name"])
 
     def _collect(self) -> None:
         """Delete what a deleted object owns, and then the object, as the garbage collector does."""
