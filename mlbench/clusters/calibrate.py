@@ -22,12 +22,14 @@ def calibrate(threads: int, *, seconds: float | None = None, clock: Clock) -> di
 
     `threads` is how many CPU threads compute, `clock` returns seconds, `seconds` is for all blocks
     together, by default 2 or what MLBENCH_CALIBRATION_S says; what a block needs beyond its share comes on
-    top, as does one untimed block of each.
+    top, as does one untimed block of each. With 0 seconds nothing is measured and the row is empty.
     """
     import torch
 
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     whole = float(os.environ.get(SECONDS, "2")) if seconds is None else seconds
+    if whole <= 0:
+        return {}
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     share = whole / (2 * len(devices))
     row: dict[str, float] = {"threads": threads}
     before = torch.get_num_threads()

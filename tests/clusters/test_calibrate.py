@@ -4,11 +4,13 @@ import time
 import pytest
 import torch
 
-from mlbench.clusters.calibrate import BUFFER, MATRIX, SECONDS, calibrate
+from mlbench.clusters import calibrate as module
+from mlbench.clusters.calibrate import MATRIX, SECONDS, calibrate
 from mlbench.experiment import provenance
 
-GEMM = 2 * MATRIX["cpu"] ** 3
-COPY = 2 * BUFFER
+N, BYTES = 64, 2**16  # of blocks that take no time worth measuring
+GEMM = 2 * N**3
+COPY = 2 * BYTES
 NAMES = [f"{{}}_{kind}_per_s{suffix}" for kind in ("gemm_flops", "copy_bytes") for suffix in ("", "_median")]
 
 
@@ -17,7 +19,14 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def test_rates_are_work_over_the_clocks_seconds(no_gpu):
+@pytest.fixture
+def small(no_gpu, monkeypatch):
+    """Blocks for tests whose clock is not real: what they compute does not matter."""
+    monkeypatch.setitem(MATRIX, "cpu", N)
+    monkeypatch.setattr(module, "BUFFER", BYTES)
+
+
+def test_rates_are_work_over_the_clocks_seconds(small):
     """Blocks of 4, 1, 2 s, then of 8, 2, 4 s: the best and the median of each kind."""
     stamps = iter(itertools.accumulate([0, 4, 1, 2, 100, 8, 2, 4]))
     row = calibrate(1, seconds=0.001, clock=lambda: float(next(stamps)))
@@ -28,7 +37,7 @@ def test_rates_are_work_over_the_clocks_seconds(no_gpu):
     assert next(stamps, None) is None  # three blocks each, although the time was up
 
 
-def test_each_kind_takes_its_share_of_the_time(no_gpu):
+def test_each_kind_takes_its_share_of_the_time(small):
     reads = []
 
     def clock():
@@ -40,7 +49,7 @@ def test_each_kind_takes_its_share_of_the_time(no_gpu):
 
 
 @pytest.mark.parametrize(("given", "blocks"), [("2.0", 4), ("4.0", 8)])
-def test_the_environment_says_how_long_and_is_recorded(no_gpu, monkeypatch, given, blocks):
+def test_the_environment_says_how_long_and_is_recorded(small, monkeypatch, given, blocks):
     reads: list[float] = []
 
     def clock():
@@ -53,7 +62,12 @@ def test_the_environment_says_how_long_and_is_recorded(no_gpu, monkeypatch, give
     assert provenance.environment()[SECONDS] == given
 
 
-def test_the_given_threads_compute_and_the_process_keeps_its_own(no_gpu):
+def test_nothing_is_measured_in_no_time(monkeypatch):
+    monkeypatch.setenv(SECONDS, "0")
+    assert calibrate(1, clock=lambda: pytest.fail("the clock is read")) == {}
+
+
+def test_the_given_threads_compute_and_the_process_keeps_its_own(small):
     seen = []
 
     def clock():
@@ -72,13 +86,13 @@ def test_the_given_threads_compute_and_the_process_keeps_its_own(no_gpu):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_failing_clock_leaves_the_threads_as_they_were(no_gpu):
+def test_a_failing_clock_leaves_the_threads_as_they_were(small):
     def clock():
         raise RuntimeError("stopped")
 
     before = torch.get_num_threads()
     with pytest.raises(RuntimeError, match="stopped"):
-        calibrate(before + 1, clock=clock)
+        calibrate(before + 1, seconds=1.0, clock=clock)
     assert torch.get_num_threads() == before
 
 

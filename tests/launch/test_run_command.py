@@ -59,7 +59,7 @@ def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Runs,
     total = sum(spread.mean for spread in record.phases.values())
     assert total < record.time_to_accuracy
     assert 0 < record.phases["wait"].mean + record.phases["transfer"].mean < total
-    assert len(record.nodes) == 1 and float(record.nodes[0].calibration["cpu_gemm_flops_per_s"] or 0) > 1e9
+    assert len(record.nodes) == 1 and record.nodes[0].calibration == {}  # left out here
     assert record.data_hash is not None and record.flops_per_sample
     assert str(record.software.packages["torch"]).startswith("2.")
     assert record.cost is None and not record.official
