@@ -88,6 +88,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("needs a CUDA device")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Small models are slower with more, above all where other processes compute too."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """Fail the test that leaves a process, a control group, an interface or shared memory behind."""

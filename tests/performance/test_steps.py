@@ -34,14 +34,6 @@ OFFICIAL_PARAMETERS = {  # as the READMEs of the tasks state them
 STEPS = 3
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def copy(source: nn.Module, target: nn.Module) -> None:
     """Copy parameters by their order, which must have the same shapes."""
     pairs = zip(source.parameters(), target.parameters(), strict=True)

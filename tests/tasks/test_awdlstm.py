@@ -3,7 +3,6 @@
 import copy
 import math
 import statistics
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,15 +32,6 @@ SMALL = [
     "task.hidden=9",
     "task.min_count=1",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small layers are slower with more, above all where other processes compute too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def config(*words: str) -> Any:

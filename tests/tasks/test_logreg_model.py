@@ -126,12 +126,9 @@ def test_correct_counts_rows_by_the_sign_of_the_logit(dtype):
 
 
 def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
-    data_root: Path, request: pytest.FixtureRequest
+    data_root: Path,
 ) -> None:
     task = compose(["task=logreg", "goal=none"]).task
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # more only wait for each other on rows this short
-    request.addfinalizer(lambda: torch.set_num_threads(threads))
     worker = mini_worker(Worker(), data_root)
     setup = registry.build(task, worker)
     loop.train(setup, worker)
