@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mlbench.analysis import compare, select
+from mlbench.analysis import select
 from mlbench.experiment import format, record, run_folders
 from mlbench.experiment.config import default_store
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.record import Record
-from mlbench.terminal import comparison, run_table, show
+from mlbench.terminal import run_table
 from mlbench.terminal.args import (
     FAILED,
     JSON,
@@ -27,7 +27,7 @@ from mlbench.terminal.args import (
     percentage,
     run_command,
 )
-from mlbench.tracking import run_index, sync, ui
+from mlbench.tracking import run_index, ui
 
 MLFLOW_ID = "[0-9a-f]{32}"
 
@@ -56,10 +56,14 @@ def _list(args: Args) -> int:
 
 def _show(args: Args) -> int:
     """Print one run's result card, or its whole record as JSON."""
+    from mlbench.terminal import show
+
     if len(args.arguments) != 1:
         raise UserError(f"show takes one RUN, got: {' '.join(args.arguments) or 'nothing'}", hint="show last")
     word = args.arguments[0]
     if re.fullmatch(MLFLOW_ID, word):
+        from mlbench.tracking import sync
+
         word = sync.run_id_of(word, default_store(args.output_root)) or word
     folder = run_folders.folder(args.output_root, word)
     one = record.load(folder / "record.json")
@@ -72,6 +76,9 @@ def _show(args: Args) -> int:
 
 def _compare(args: Args) -> int:
     """Print A and B side by side; the exit code is 1 if B is slower than --fail-if-slower allows."""
+    from mlbench.analysis import compare  # numpy, as in what draws and uploads; a listing needs none
+    from mlbench.terminal import comparison
+
     if len(args.arguments) < 2:
         raise UserError("compare takes A and B, two selections", hint="e.g. compare workers=1 workers=2")
     a, b, *narrow = args.arguments
@@ -104,7 +111,7 @@ def _export(args: Args) -> int:
 
 def _import(args: Args) -> int:
     """Read zip files into output_root and MLflow; the exit code is 2 if one was refused, after all others."""
-    from mlbench.tracking import archive, importer
+    from mlbench.tracking import archive, importer, sync
 
     if not args.arguments:
         raise UserError("import takes zip files or folders", hint="import --help")
@@ -242,6 +249,8 @@ def _delete(args: Args) -> int:
 
 def _sync(args: Args) -> int:
     """Upload every run to MLflow; the exit code is 1 if one could not be uploaded."""
+    from mlbench.tracking import sync
+
     uri = args.settings["tracking_uri"] or None
     outcomes = []
     for one in sync.sync_runs(_existing(args), uri):
@@ -261,6 +270,8 @@ def _sync(args: Args) -> int:
 
 def _mlflow(args: Args) -> int:
     """Print the link to the runs in MLflow, and serve the store where it has no server."""
+    from mlbench.tracking import sync
+
     uri = args.settings["tracking_uri"] or default_store(args.output_root)
     ui.serve(uri, sync.experiment_id(uri), port=ui.port(args.settings["port"]))
     return OK

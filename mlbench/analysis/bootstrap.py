@@ -5,8 +5,9 @@ docs/statistics.md tells why these statistics were chosen and how often their in
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ RESAMPLES = 10_000  # Efron and Tibshirani 1993, 14.3: 1,000 at least for the en
 # every third study, with three in every tenth, half of them on either side (docs/statistics.md).
 FEWEST_SHOWN = 3
 FEWEST_OLYMPIC = 3  # values, so that one is left when the best and the worst are dropped
+BLOCK = 2**20  # draws in memory at a time
 
 Array = NDArray[np.float64]
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,12 @@ def interval(
     sample = _sample(values)
     if len(sample) < 2:
         return None
-    drawn = statistic(_resampled(sample, np.random.default_rng(seed), resamples))
+    if statistic is median:
+        (middles,) = _middles((len(sample),), seed, resamples)
+        drawn = _medians(sample, middles)
+    else:
+        draws = _draws(np.random.default_rng(seed), len(sample), resamples)
+        drawn = np.concatenate([statistic(sample[places]) for places in draws])
     return _ends(drawn, drawn, tail=_expanded((1 - level) / 2, len(sample)))
 
 
@@ -110,14 +118,13 @@ def ratio(
     value = None if math.isnan(value) else value
     if len(above) < 2 or len(below) < 2:
         return Ratio(value, None, None)
-    random = np.random.default_rng(seed)
     if paired:
-        pairs = random.integers(0, len(above), size=(resamples, len(above)))
-        drawn = _divide(median(above[pairs]), median(below[pairs]))
+        draws = _draws(np.random.default_rng(seed), len(above), resamples)
+        medians = [(median(above[pairs]), median(below[pairs])) for pairs in draws]
+        drawn = _divide(*map(np.concatenate, zip(*medians, strict=True)))
     else:
-        drawn = _divide(
-            median(_resampled(above, random, resamples)), median(_resampled(below, random, resamples))
-        )
+        middles = _middles((len(above), len(below)), seed, resamples)
+        drawn = _divide(*map(_medians, (above, below), middles))
     ends = _ends(
         np.where(np.isnan(drawn), 0.0, drawn),
         np.where(np.isnan(drawn), np.inf, drawn),
@@ -142,8 +149,32 @@ def _sample(values: ArrayLike) -> Array:
     return sample
 
 
-def _resampled(sample: Array, random: np.random.Generator, resamples: int) -> Array:
-    return sample[random.integers(0, len(sample), size=(resamples, len(sample)))]
+def _draws(random: np.random.Generator, count: int, resamples: int) -> Iterator[Places]:
+    """Yield the places of resamples of so many values, a resample a row, a block of rows at a time."""
+    rows = max(1, BLOCK // count)
+    for first in range(0, resamples, rows):
+        yield random.integers(0, count, size=(min(rows, resamples - first), count))
+
+
+@lru_cache(maxsize=64)  # points have few numbers of runs, and samples of one size the same draws
+def _middles(counts: tuple[int, ...], seed: int, resamples: int) -> list[tuple[Places, Places]]:
+    """Return for samples of these sizes, drawn in turn, where the middle of each resample is in the sample.
+
+    That is the place of the lower and of the upper middle value in the sample in ascending order.
+    """
+    random = np.random.default_rng(seed)
+    middles = []
+    for count in counts:
+        ends = [(count - 1) // 2, count // 2]
+        blocks = [np.partition(places, ends, axis=-1)[:, ends] for places in _draws(random, count, resamples)]
+        lower, upper = np.concatenate(blocks).T
+        middles.append((lower.copy(), upper.copy()))
+    return middles
+
+
+def _medians(sample: Array, middles: tuple[Places, Places]) -> Array:
+    lower, upper = middles
+    return (sample[lower] + sample[upper]) / 2
 
 
 def _divide(above: ArrayLike, below: ArrayLike) -> Array:
@@ -157,11 +188,13 @@ def _ends(lower: Array, upper: Array, *, tail: float) -> Interval:
     Without interpolation, because one between a finite and an infinite value is no number.
     """
     place = math.floor(tail * len(lower))
-    return Interval(float(np.sort(lower)[place]), float(np.sort(upper)[len(upper) - 1 - place]))
+    last = len(upper) - 1 - place
+    return Interval(float(np.partition(lower, place)[place]), float(np.partition(upper, last)[last]))
 
 
+@lru_cache(maxsize=64)
 def _expanded(tail: float, count: int) -> float:
     """Return the tail probability that makes a percentile interval as wide as Student's t."""
-    from scipy.stats import norm, t
+    from scipy.special import ndtr, stdtrit  # scipy.stats takes a second to import
 
-    return float(norm.cdf(math.sqrt(count / (count - 1)) * t.ppf(tail, count - 1)))
+    return float(ndtr(math.sqrt(count / (count - 1)) * stdtrit(count - 1, tail)))

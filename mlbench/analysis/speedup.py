@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from mlbench.analysis.bootstrap import Ratio, ratio
-from mlbench.analysis.points import Point, differences, required_fields
+from mlbench.analysis.points import OPTIONAL_FIELDS, Point, differences, required_fields
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,13 @@ def scaling_curves(all_points: Sequence[Point]) -> list[list[Point]]:
 
 def speedups(all_points: Sequence[Point]) -> list[Speedup]:
     """Return every point compared with one worker of its curve, or the reason that it cannot be."""
-    return [_compare(point, curve, all_points) for curve in scaling_curves(all_points) for point in curve]
+    single: dict[str, list[Point]] = {}
+    for point in all_points:
+        if point.workers == 1:
+            single.setdefault(point.task, []).append(point)
+    nearest = {task: _Nearest(some) for task, some in single.items()}
+    curves = scaling_curves(all_points)
+    return [_compare(point, curve, nearest.get(point.task)) for curve in curves for point in curve]
 
 
 def price_index(speedup: Ratio, price: float) -> Ratio:
@@ -68,10 +76,41 @@ def price_index(speedup: Ratio, price: float) -> Ratio:
     return Ratio(index(speedup.value), index(speedup.high), index(speedup.low))
 
 
-def _compare(point: Point, curve: Sequence[Point], all_points: Sequence[Point]) -> Speedup:
+class _Nearest:
+    """The one-worker points of a task, among which the one that differs least from another point is found.
+
+    Only the fields in which they differ from each other decide which one that is.
+    """
+
+    def __init__(self, some: Sequence[Point]) -> None:
+        fields = [dict(point.series) for point in some]
+        names = sorted({name for one in fields for name in one})
+        names = [name for name in names if len({one.get(name) for one in fields}) > 1]
+        self._points = some
+        self._codes: dict[str, dict[str | None, int]] = {
+            name: {} for name in names
+        }  # of values; None: absent
+        self._columns = {
+            name: np.array([codes.setdefault(one.get(name), len(codes)) for one in fields])
+            for name, codes in self._codes.items()
+        }
+
+    def differences(self, point: Point) -> list[str]:
+        """Return the fields in which `point` differs from the point that is nearest to it."""
+        own, count = dict(point.series), np.zeros(len(self._points), dtype=int)
+        for name, column in self._columns.items():
+            codes, value = self._codes[name], own.get(name)
+            differs = column != codes.get(value, -1)
+            if name in OPTIONAL_FIELDS:  # what one of both lacks is no difference
+                differs &= (column != codes.get(None, -1)) & (value is not None)
+            count += differs
+        return differences(self._points[int(np.argmin(count))], point)
+
+
+def _compare(point: Point, curve: Sequence[Point], nearest: _Nearest | None) -> Speedup:
     bases = [one for one in curve if one.workers == 1]
     base = bases[0] if len(bases) == 1 else None
-    why = point.exclusion_reason or _without_base(point, bases, all_points)
+    why = point.exclusion_reason or _without_base(point, bases, nearest)
     if base is None or why:
         excluded_ratio = (
             ratio(base.times, point.times, resamples=1).value if base and base.times and point.times else None
@@ -94,15 +133,14 @@ def _compare(point: Point, curve: Sequence[Point], all_points: Sequence[Point]) 
     )
 
 
-def _without_base(point: Point, bases: Sequence[Point], all_points: Sequence[Point]) -> str | None:
+def _without_base(point: Point, bases: Sequence[Point], nearest: _Nearest | None) -> str | None:
     """Return why the point has no one-worker point to be compared with; None if it has one."""
     if len(bases) > 1:
         return f"{len(bases)} one-worker points fit it"
     if not bases:
-        others = [one for one in all_points if one.workers == 1 and one.task == point.task]
-        near = min((differences(one, point) for one in others), key=len, default=None)
-        if near is None:
+        if nearest is None:
             return "nothing was run with one worker"
+        near = nearest.differences(point)
         more = f" and {len(near) - 3} more" if len(near) > 3 else ""
         return f"the run with one worker differs in {', '.join(near[:3])}{more}"
     base = bases[0]

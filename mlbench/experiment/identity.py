@@ -129,6 +129,7 @@ def hashed(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
+@cache  # reading a package's metadata takes milliseconds, and every key has the framework's version
 def version(package: str) -> str | None:
     """Return the version of an installed package."""
     try:

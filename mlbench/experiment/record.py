@@ -32,6 +32,7 @@ STATUSES = (
     "preempted",  # its cluster took a node from it, so it says nothing about the experiment
 )
 FINISHED = ("goal_reached", "goal_not_reached", "completed", "diverged")
+EDITED = "edited: "  # begins the reason why a record that calls itself official is not
 Status = Annotated[str, Field(pattern=f"^({'|'.join(STATUSES)})$")]
 Row = dict[str, Any]  # of a task's table; the task names its columns
 
@@ -423,7 +424,7 @@ def _as_logged(record: Record, folder: Path) -> Record:
     try:
         build_record.verify_against_log(record, events.read(folder / events.NAME))
     except (OSError, ValueError, UserError) as error:
-        return record.model_copy(update={"official": False, "official_reasons": [f"edited: {error}"]})
+        return record.model_copy(update={"official": False, "official_reasons": [f"{EDITED}{error}"]})
     return record
 
 

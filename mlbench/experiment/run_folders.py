@@ -2,7 +2,8 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mlbench.experiment import events, record
@@ -23,6 +24,13 @@ def records(output_root: Path) -> tuple[list[Record], list[str]]:
         except (FileNotFoundError, UserError) as error:
             complaints.append(str(error))
     return readable, complaints
+
+
+def readable(output_root: Path) -> Iterator[Record]:
+    """Yield the records that can be used, oldest first, one after the other: so many need no memory."""
+    for name in names(output_root):
+        with suppress(FileNotFoundError, UserError):
+            yield load(output_root / name)
 
 
 def load(folder: Path) -> Record:

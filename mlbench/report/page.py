@@ -39,6 +39,7 @@ READING = (
 class _Figure:
     id: str
     chart: Chart
+    specification: dict[str, Any]  # of Vega-Lite; empty where there is nothing to draw
     svg: str  # as base64
 
 
@@ -68,12 +69,8 @@ def page(
     sections = [_section(group, place, grouped, references) for place, group in enumerate(grouped)]
     points = [point for group in grouped for point in group.points]
     disturbed = {run: why for point in points for run, why in point.disturbed.items()}
-    drawn = {
-        one.id: render.specification(one.chart)
-        for section in sections
-        for one in section.figures
-        if not one.chart.empty
-    }
+    figures = [one for section in sections for one in section.figures]
+    drawn = {one.id: one.specification for one in figures if one.specification}
     return rendered(
         "page.html",
         study=study,
@@ -144,7 +141,7 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
         task=group.task,
         headline=headline(group),
         answer=answer(group),
-        figures=[_Figure(f"figure-{place}-{chart.name}", chart, _svg(chart)) for chart in _worth(group)],
+        figures=[_figure(f"figure-{place}-{chart.name}", chart) for chart in _worth(group)],
         table=tables.points(group),
         notes=[*sorted(notes), *disturbances(group), *waiting(group)],
         references=beside if group is first else [],
@@ -158,9 +155,12 @@ def _worth(group: Group) -> list[Chart]:
     return [chart for chart in all_charts if not chart.empty] if registry.report(group.task) else all_charts
 
 
-def _svg(chart: Chart) -> str:
-    """Return the still picture in base64; the page has its title and notes already."""
-    return "" if chart.empty else base64.b64encode(render.svg(chart).encode()).decode()
+def _figure(name: str, chart: Chart) -> _Figure:
+    """Return the figure with its still picture; the page has its title and notes already."""
+    if chart.empty:
+        return _Figure(name, chart, {}, "")
+    specification = render.specification(chart)
+    return _Figure(name, chart, specification, base64.b64encode(render.svg(specification).encode()).decode())
 
 
 def _inside_script(value: Any) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 from mlbench.analysis.chart import Axis, Chart, Trace
 
+Datasets = dict[str, list[dict[str, Any]]]  # rows by the name under which a drawing refers to them
+
 # Okabe and Ito 2008, "Color universal design": told apart with every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#B8A800")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "triangle-right", "triangle-left")
@@ -28,17 +30,19 @@ LEGEND_LETTERS = 105  # letters in a line of the legend
 NOTE_LINE = 14  # pixels
 
 
-def drawing(chart: Chart, *, bare: bool = False) -> Any:
-    """Return the chart as an Altair object; `bare` leaves out title and notes, for a page that has them."""
+def drawing(chart: Chart, datasets: Datasets, *, bare: bool = False) -> Any:
+    """Return the chart as an Altair object, and put its rows into `datasets`, where Altair copies none.
+
+    `bare` leaves out title and notes, for a page that has them.
+    """
     import altair as alt
 
-    alt.data_transformers.disable_max_rows()
     if bare:
-        return alt.layer(*_layers(alt, chart)).properties(width="container", height=HEIGHT)
+        return alt.layer(*_layers(alt, chart, datasets)).properties(width="container", height=HEIGHT)
     lines = [line for note in chart.notes for line in textwrap.wrap(note, NOTE_LETTERS)]
     title = alt.TitleParams(chart.title, subtitle=textwrap.wrap(chart.about, NOTE_LETTERS), anchor="start")
     notes = (
-        alt.Chart(_values([{"text": "\n".join(lines)}]))
+        alt.Chart(_named(alt, [{"text": "\n".join(lines)}], datasets))
         .mark_text(
             align="left", baseline="top", fontSize=11, color=GREY, lineBreak="\n", lineHeight=NOTE_LINE
         )
@@ -47,22 +51,24 @@ def drawing(chart: Chart, *, bare: bool = False) -> Any:
     )
     if chart.empty:
         return alt.vconcat(notes.properties(title=title))
-    whole = alt.layer(*_layers(alt, chart)).properties(title=title, width=WIDTH, height=HEIGHT)
+    layers = _layers(alt, chart, datasets)
+    whole = alt.layer(*layers).properties(title=title, width=WIDTH, height=HEIGHT)
     together = alt.vconcat(whole, notes) if lines else alt.vconcat(whole)
     return together.resolve_scale(**INDEPENDENT)
 
 
 def specification(chart: Chart) -> dict[str, Any]:
     """Return the Vega-Lite specification of the figure in a page."""
-    return drawing(chart, bare=True).configure(**_config()).to_dict()
+    datasets: Datasets = {}
+    return drawing(chart, datasets, bare=True).configure(**_config()).to_dict() | {"datasets": datasets}
 
 
-def svg(chart: Chart) -> str:
+def svg(specification: dict[str, Any]) -> str:
     """Return the figure of a page as a picture, for readers without scripts and for print."""
     import vl_convert
 
-    bare = drawing(chart, bare=True).properties(width=WIDTH).configure(background="white", **_config())
-    return vl_convert.vegalite_to_svg(bare.to_dict())
+    config = specification["config"] | {"background": "white"}
+    return vl_convert.vegalite_to_svg(specification | {"width": WIDTH, "config": config})
 
 
 def png(charts: Sequence[Chart], *, columns: int = 1) -> bytes:
@@ -70,10 +76,11 @@ def png(charts: Sequence[Chart], *, columns: int = 1) -> bytes:
     import altair as alt
     import vl_convert
 
-    whole = alt.concat(*map(drawing, charts), columns=columns, spacing=36)
+    datasets: Datasets = {}
+    whole = alt.concat(*(drawing(chart, datasets) for chart in charts), columns=columns, spacing=36)
     whole = whole.resolve_scale(**INDEPENDENT)
     whole = whole.configure(background="white", padding=12, **_config())
-    return vl_convert.vegalite_to_png(whole.to_dict(), scale=SCALE)
+    return vl_convert.vegalite_to_png(whole.to_dict() | {"datasets": datasets}, scale=SCALE)
 
 
 def save(charts: Sequence[Chart], path: Path, *, columns: int = 1) -> None:
@@ -98,27 +105,29 @@ def _config() -> dict[str, Any]:
     }
 
 
-def _values(rows: list[dict[str, Any]]) -> Any:
-    import altair as alt
+def _named(alt: Any, rows: list[dict[str, Any]], datasets: Datasets) -> Any:
+    name = f"data-{len(datasets)}"
+    datasets[name] = rows
+    return alt.NamedData(name)
 
-    return alt.Data(values=rows)
 
-
-def _layers(alt: Any, chart: Chart) -> list[Any]:
+def _layers(alt: Any, chart: Chart, datasets: Datasets) -> list[Any]:
     """Return the layers of the chart; traces that look alike share theirs."""
     alike: dict[tuple, list[tuple[int, Trace]]] = {}
     for number, trace in enumerate(chart.traces):
         look = (trace.kind, trace.secondary, trace.excluded, trace.small, trace.label == "" and trace.style)
         alike.setdefault(look, []).append((number, trace))
     legend = _legend(alt, chart)
-    return [layer for traces in alike.values() for layer in _layer(alt, chart, traces, legend)]
+    return [layer for traces in alike.values() for layer in _layer(alt, chart, traces, legend, datasets)]
 
 
-def _layer(alt: Any, chart: Chart, traces: list[tuple[int, Trace]], legend: dict[str, Any]) -> list[Any]:
+def _layer(
+    alt: Any, chart: Chart, traces: list[tuple[int, Trace]], legend: dict[str, Any], datasets: Datasets
+) -> list[Any]:
     """Return marks, lines and intervals of traces that look alike."""
     trace = traces[0][1]
     rows = [row | {"trace": number, "series": one.label} for number, one in traces for row in _rows(one)]
-    data = alt.Chart(_values(rows))
+    data = alt.Chart(_named(alt, rows, datasets))
     x, y = _position(alt, chart.x, "x"), _position(alt, chart.y, "y")
     tooltip = [alt.Tooltip("series:N", title="series")] if trace.label else []
     tooltip += [alt.Tooltip("text:N", title="value")] if trace.texts else []
@@ -151,7 +160,7 @@ def _layer(alt: Any, chart: Chart, traces: list[tuple[int, Trace]], legend: dict
         *_intervals(alt, data, rows, place, look["stroke"]),
         *([line] if trace.kind == "line" else []),
         marks.encode(**place, **stroke, tooltip=tooltip),
-        *_annotations(alt, rows, place),
+        *_annotations(alt, rows, place, datasets),
     ]
 
 
@@ -211,12 +220,15 @@ def _intervals(
     return layers
 
 
-def _annotations(alt: Any, rows: list[dict[str, Any]], place: dict[str, Any]) -> list[Any]:
+def _annotations(
+    alt: Any, rows: list[dict[str, Any]], place: dict[str, Any], datasets: Datasets
+) -> list[Any]:
     layers = []
     for below, dy in ((False, -9), (True, 13)):
         some = [row for row in rows if "annotation" in row and row["below"] == below]
         if some:
-            text = alt.Chart(_values(some)).mark_text(align="left", dx=8, dy=dy, fontSize=11, color=GREY)
+            text = alt.Chart(_named(alt, some, datasets))
+            text = text.mark_text(align="left", dx=8, dy=dy, fontSize=11, color=GREY)
             layers.append(text.encode(**place, text="annotation:N"))
     return layers
 

@@ -48,7 +48,7 @@ def run(experiment: Experiment, words: Sequence[str]) -> list[str]:
         raise UserError(refusal)
     task = experiment.task
     registry.require_data(task, experiment.scale, experiment.data_root)
-    one = estimate(experiment, run_folders.records(experiment.output_root)[0])
+    one = estimate(experiment, run_folders.readable(experiment.output_root))
     rows = [
         ("run", _headline(experiment)),
         ("goal", _goal(experiment)),
@@ -101,7 +101,6 @@ def configurations(spec: SweepSpec) -> Iterator[str]:
 
 
 def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.StudyResult) -> list[PointPlan]:
-    measured = run_folders.records(result.output_root)[0]
     trials = [trial for trial in study.trials(plan) if trial.point.key in wanted]
     runs = study.attempts(trials, result.output_root)
     finished: dict[str, int] = {}
@@ -109,6 +108,7 @@ def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.Study
         counts = Attempts(tuple(runs[trial.id])).result is not None
         finished[trial.point.key] = finished.get(trial.point.key, 0) + counts
     points = [point for point in plan.points if point.key in wanted]
+    measured = run_folders.readable(result.output_root)
     every = estimates((wanted[point.key] for point in points), measured)
     return [
         PointPlan(point.words, len(point.seeds), finished[point.key], one, session.refusal(wanted[point.key]))

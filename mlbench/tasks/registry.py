@@ -24,6 +24,7 @@ The module itself must import quickly (no torch), because the driver only needs 
 """
 
 import json
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -100,7 +101,12 @@ def reference_convergence(name: str) -> dict[str, Any]:
 
 def expected(name: str) -> dict[str, Any] | None:
     """Return about how many `seconds` a mini run takes, and the `source`; None where nobody knows."""
-    return plugins.values(Path(__file__).parent / "expected.yaml").get(name)
+    return _expected().get(name)
+
+
+@cache
+def _expected() -> dict[str, Any]:
+    return plugins.values(Path(__file__).parent / "expected.yaml")
 
 
 def report(name: str) -> ModuleType | None:

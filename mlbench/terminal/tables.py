@@ -39,15 +39,17 @@ def table(
 
 def _aligned(column: Sequence[str], *, right: bool) -> list[str]:
     """Return the cells as a terminal may print them, with blanks up to the width of the widest."""
-    whole = "".join(column)
-    if whole.isascii() and whole.isprintable():  # nearly always; 100,000 lines are no rarity
-        widest = max(map(len, column))
-        return [cell.rjust(widest) if right else cell.ljust(widest) for cell in column]
-    cells = [format.printable(cell) for cell in column]
-    widths = list(map(cell_len, cells))
-    widest = max(widths)
-    pairs = zip([" " * (widest - width) for width in widths], cells, strict=True)
-    return [blank + cell if right else cell + blank for blank, cell in pairs]
+    different = dict.fromkeys(column)  # few in most columns; 100,000 lines are no rarity
+    whole = "".join(different)
+    if whole.isascii() and whole.isprintable():  # nearly always
+        widest = max(map(len, different))
+        padded = {cell: cell.rjust(widest) if right else cell.ljust(widest) for cell in different}
+    else:
+        texts = {cell: format.printable(cell) for cell in different}
+        widest = max(map(cell_len, texts.values()))
+        blanks = {cell: " " * (widest - cell_len(text)) for cell, text in texts.items()}
+        padded = {cell: blanks[cell] + texts[cell] if right else texts[cell] + blanks[cell] for cell in texts}
+    return list(map(padded.__getitem__, column))
 
 
 def cell(value: Any) -> str:

@@ -7,10 +7,12 @@ dead server or by its own death, writes everything once more.
 
 import json
 import os
+import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +31,15 @@ PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 8000
 NAME_CHARACTERS = 250
 DIGEST_CHARACTERS = 36
+SQLITE = "sqlite:///"
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+# MLflow has no question for single tags: it answers with whole runs, and sorts all runs anew for every page.
+_COMPLETE = """
+SELECT run.value FROM runs
+JOIN tags AS run ON run.run_uuid = runs.run_uuid AND run.key = ?
+JOIN tags AS complete ON complete.run_uuid = runs.run_uuid AND complete.key = ? AND complete.value = 'true'
+WHERE runs.experiment_id = ?
+"""
 
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -41,11 +51,12 @@ _SETTINGS = {
 
 
 class TrackingClient:
-    """One experiment in one MLflow store."""
+    """One experiment in one MLflow store; `uri` is the store's."""
 
-    def __init__(self, client: Any, experiment_id: str) -> None:
+    def __init__(self, client: Any, experiment_id: str, uri: str) -> None:
         self.mlflow = client
         self.experiment_id = experiment_id
+        self.uri = uri
 
     def find(self, run_id: str) -> Any | None:
         """Return MLflow's run of the mlbench run with this id."""
@@ -56,9 +67,18 @@ class TrackingClient:
         run = next(self.search(f"attributes.run_id = '{mlflow_id}'"), None)
         return run.data.tags.get(RUN_ID) if run else None
 
-    def complete(self) -> set[str]:
-        """Return the ids of the mlbench runs that are here in full, or were until a person deleted them."""
-        runs = self.search(f"tags.`{COMPLETE}` = 'true'", deleted=True)
+    def complete(self, *, page_s: float) -> set[str]:
+        """Return the ids of the mlbench runs that are here in full, or were until a person deleted them.
+
+        page_s: s that the store has for every page of its answer; TimeoutError where it takes longer.
+        """
+        if self.uri.startswith(SQLITE):
+            with suppress(sqlite3.Error):  # another version's tables: MLflow is asked
+                database = Path(self.uri.removeprefix(SQLITE)).absolute().as_uri()
+                with closing(sqlite3.connect(f"{database}?mode=ro", uri=True)) as opened:
+                    rows = opened.execute(_COMPLETE, (RUN_ID, COMPLETE, self.experiment_id))
+                    return {run_id for (run_id,) in rows}
+        runs = self.search(f"tags.`{COMPLETE}` = 'true'", deleted=True, page_s=page_s)
         return {run.data.tags[RUN_ID] for run in runs}
 
     def delete(self, run_id: str) -> bool:
@@ -86,14 +106,15 @@ class TrackingClient:
         assert run is not None, run_id
         self.mlflow.download_artifacts(run.info.run_id, name, str(folder))
 
-    def search(self, query: str, *, deleted: bool = False) -> Iterator[Any]:
-        """Yield MLflow's runs that the query finds, newest first."""
+    def search(self, query: str, *, deleted: bool = False, page_s: float | None = None) -> Iterator[Any]:
+        """Yield MLflow's runs that the query finds, newest first; TimeoutError if a page takes `page_s` s."""
         from mlflow.entities import ViewType
 
         view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
         token = None
         while True:
-            page = self.mlflow.search_runs([self.experiment_id], query, view, page_token=token)
+            ask = partial(self.mlflow.search_runs, [self.experiment_id], query, view, page_token=token)
+            page = ask() if page_s is None else within(page_s, ask)
             yield from page
             token = page.token
             if not token:
@@ -165,29 +186,29 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
-    if artifacts is None and uri.startswith("sqlite:///") and not Path(uri[len("sqlite:///") :]).exists():
+    if artifacts is None and uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
         return None
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
-    if artifacts is not None and uri.startswith("sqlite:///"):
-        Path(uri[len("sqlite:///") :]).parent.mkdir(parents=True, exist_ok=True)
+    if artifacts is not None and uri.startswith(SQLITE):
+        Path(uri.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(uri)
     known = client.get_experiment_by_name(EXPERIMENT)
     if artifacts is None:
-        return TrackingClient(client, known.experiment_id) if known else None
+        return TrackingClient(client, known.experiment_id, uri) if known else None
     if known is not None:
-        return _described(client, known)
+        return _described(client, known, uri)
     place = artifacts.absolute().as_uri() if uri.startswith(DATABASES) else None
     try:
         client.create_experiment(EXPERIMENT, artifact_location=place)
     except MlflowException:
         if client.get_experiment_by_name(EXPERIMENT) is None:  # another run may have just made it
             raise
-    return _described(client, client.get_experiment_by_name(EXPERIMENT))
+    return _described(client, client.get_experiment_by_name(EXPERIMENT), uri)
 
 
-def _described(client: Any, experiment: Any) -> TrackingClient:
+def _described(client: Any, experiment: Any, uri: str) -> TrackingClient:
     """Return the experiment's client, after writing its description and saved views where they lack."""
     from mlflow.exceptions import MlflowException
 
@@ -195,7 +216,7 @@ def _described(client: Any, experiment: Any) -> TrackingClient:
         for name, value in ui.tags(experiment.creation_time or 0).items():
             if experiment.tags.get(name) != value:
                 client.set_experiment_tag(experiment.experiment_id, name, value)
-    return TrackingClient(client, experiment.experiment_id)
+    return TrackingClient(client, experiment.experiment_id, uri)
 
 
 def _short(tags: dict[str, str]) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """What `results list` shows of every run and selects it by, kept in one file so that records stay closed.
 
 The file (`.index.json` in output_root) is derived: whoever deletes it loses seconds. A row counts only while
-the run's record and event log are the files it was made from (inode, size, times of change), and the whole
-file only while its checksum holds and mlbench's sources are those that wrote it. Everything else is read from
-the records, as if there were no file.
+the run's record is the file it was made from (inode, size, times of change), and where the record calls
+itself official the event log, too, against which it is checked. The whole file counts only while its checksum
+holds and mlbench's sources are those that wrote it. Everything else is read from the records, as if there
+were no file.
 """
 
 import gc
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from mlbench.analysis import select
 from mlbench.experiment import clock, events, provenance, run_folders
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import EDITED
 from mlbench.terminal import run_table
 from mlbench.terminal.run_table import COLUMNS, Row
 from mlbench.tracking.run_files import RECORD
@@ -33,7 +35,8 @@ PLACES = [[column.name for column in COLUMNS].index(name) for name in OWN]
 class Entry(NamedTuple):
     """One run: its line in the table, and the fields that it is selected by.
 
-    - state: of record and event log, as text; empty where a change may go unseen.
+    - state: of the record and, if it calls itself official, the event log, as text; empty where a change may
+      go unseen.
     """
 
     state: str
@@ -54,19 +57,22 @@ def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
     shared: dict[str, Mapping[str, Any]] = {}  # equal fields are one object, in memory and in the file
     current, complaints, fresh = {}, [], 0
     for name in sorted(os.listdir(output_root)) if output_root.is_dir() else ():
-        state = _state(f"{output_root}/{name}")
-        if state is None:
+        try:
+            state = _stat(f"{output_root}/{name}/{RECORD}")
+        except (FileNotFoundError, NotADirectoryError):
             continue
         entry = index.get(name)
         if entry is None or entry.state != state:
-            try:
-                entry = _entry(output_root / name, state, shared)
-            except FileNotFoundError:
-                continue  # deleted since
-            except UserError as error:
-                complaints.append(str(error))
-                continue
-            fresh += bool(entry.state)
+            with_log = f"{state} {_log(output_root / name)}"
+            if entry is None or entry.state != with_log:
+                try:
+                    entry = _entry(output_root / name, state, with_log, shared)
+                except FileNotFoundError:
+                    continue  # deleted since
+                except UserError as error:
+                    complaints.append(str(error))
+                    continue
+                fresh += bool(entry.state)
         current[name] = entry
     if fresh > FEW:
         with suppress(OSError):  # a folder that nobody may write to is listed all the same
@@ -74,34 +80,33 @@ def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
     return current, complaints
 
 
-def _entry(folder: Path, state: str, shared: dict[str, Mapping[str, Any]]) -> Entry:
-    """Read a record; UserError where it cannot be used."""
+def _entry(folder: Path, state: str, with_log: str, shared: dict[str, Mapping[str, Any]]) -> Entry:
+    """Read a record; UserError where it cannot be used.
+
+    `state` and `with_log` are the record's, and the record's and the event log's, from before.
+    """
     now_ns = round(clock.wall() * 1e9)
     one = run_folders.load(folder)
     fields = {
         name: value for name, value in select.fields(one).items() if name not in (*OWN, "key", "official")
     }
     fields = shared.setdefault(json.dumps(fields), fields)
+    if one.official or any(reason.startswith(EDITED) for reason in one.official_reasons):
+        state = with_log
     settled = now_ns - max(map(int, state.split()[2::4])) > SETTLED_NS
     return Entry(state if settled else "", run_table.row(one), one.key, one.official, fields)
 
 
-def _state(folder: str) -> str | None:
-    """Return what changes with a run's files; None where there is no record.
-
-    The event log counts, too: an official record is checked against it.
-    """
+def _log(folder: Path) -> str:
+    """Return the state of a run's event log; "-" without one."""
     try:
-        state = _stat(f"{folder}/{RECORD}")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        return f"{state} {_stat(f'{folder}/{events.NAME}')}"
+        return _stat(f"{folder}/{events.NAME}")
     except FileNotFoundError:
-        return state
+        return "-"
 
 
 def _stat(path: str) -> str:
+    """Return what changes with a file."""
     status = os.stat(path)
     return f"{status.st_ino} {status.st_size} {status.st_ctime_ns} {status.st_mtime_ns}"
 

@@ -57,13 +57,9 @@ def sync_runs(output_root: Path, uri: str | None) -> Iterator[SyncResult]:
 
 def uploaded_runs(uri: str) -> set[str]:
     """Return the ids of the runs that a store has in full, or had until a person deleted them there."""
-
-    def ask() -> set[str]:
-        client = open_client(uri, artifacts=None)
-        return client.complete() if client else set()
-
     with reachable(uri):
-        return within(ANSWER_S, ask)
+        client = within(ANSWER_S, partial(open_client, uri, artifacts=None))
+        return client.complete(page_s=ANSWER_S) if client else set()
 
 
 def run_id_of(mlflow_id: str, uri: str) -> str | None:

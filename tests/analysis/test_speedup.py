@@ -2,6 +2,8 @@
 
 import math
 import statistics
+import tracemalloc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,9 @@ from hypothesis import strategies as st
 from records import nothing_measured
 from scipy import stats
 
-from mlbench.analysis import speedup
+from mlbench.analysis import bootstrap, speedup
 from mlbench.analysis.bootstrap import Interval, Ratio, interval, median, olympic_mean, ratio
-from mlbench.analysis.points import COMPUTE, Estimate, points
+from mlbench.analysis.points import COMPUTE, Estimate, differences, points
 from mlbench.analysis.speedup import speedups
 from mlbench.analysis.tradeoff import optimum
 from mlbench.experiment.goal import Goal
@@ -102,6 +104,63 @@ def test_a_ratio_of_missed_runs_tells_nothing_or_zero_or_infinity() -> None:
     assert ratio(missed, missed) == Ratio(None, 0.0, math.inf)
     assert ratio([1.0, 2.0, 3.0], missed) == Ratio(0.0, 0.0, 0.0)
     assert ratio(missed, [1.0, 2.0, 3.0]) == Ratio(math.inf, math.inf, math.inf)
+
+
+def resampled_at_once(
+    a: list[float], b: list[float] | None = None, *, paired: bool = False
+) -> tuple[float, float]:
+    """Return an interval's ends the plain way: every resample of every run in memory, each sorted."""
+    random, resamples = np.random.default_rng(0), 1000
+
+    def medians(values: list[float], places: np.ndarray) -> np.ndarray:
+        drawn = np.sort(np.array(values)[places], axis=-1)
+        return (drawn[:, (len(values) - 1) // 2] + drawn[:, len(values) // 2]) / 2
+
+    if paired and b is not None:
+        pairs = random.integers(0, len(a), size=(resamples, len(a)))
+        above, below = medians(a, pairs), medians(b, pairs)
+    else:
+        above = medians(sorted(a), random.integers(0, len(a), size=(resamples, len(a))))
+        below = np.ones(resamples)
+        if b is not None:
+            below = medians(sorted(b), random.integers(0, len(b), size=(resamples, len(b))))
+    with np.errstate(invalid="ignore"):
+        drawn = above / below
+    n = len(a)
+    tail = 0.025 if b is not None else stats.norm.cdf(math.sqrt(n / (n - 1)) * stats.t.ppf(0.025, n - 1))
+    place = math.floor(tail * resamples)
+    low, high = (np.sort(np.where(np.isnan(drawn), end, drawn)) for end in (0.0, np.inf))
+    return float(low[place]), float(high[-1 - place])
+
+
+many = st.lists(times | st.just(math.inf), min_size=2, max_size=40)
+
+
+@pytest.mark.parametrize("block", [1, 100, bootstrap.BLOCK])
+@given(a=many, b=many)
+def test_resamples_taken_in_blocks_give_the_same_bits(block: int, a: list[float], b: list[float]) -> None:
+    bootstrap._middles.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bootstrap, "BLOCK", block)
+        found = interval(a, resamples=1000)
+        assert found and (found.low, found.high) == resampled_at_once(a)
+        largest = interval(b, lambda sample: sample.max(axis=-1), resamples=1000)
+        assert largest and largest == interval(b, lambda sample: np.sort(sample)[:, -1], resamples=1000)
+        quotient = ratio(a, b, resamples=1000)
+        assert (quotient.low, quotient.high) == resampled_at_once(a, b)
+        size = min(len(a), len(b))
+        pairs = ratio(a[:size], b[:size], paired=True, resamples=1000)
+        assert (pairs.low, pairs.high) == resampled_at_once(a[:size], b[:size], paired=True)
+
+
+def test_memory_does_not_grow_with_resamples_times_runs() -> None:
+    values = np.random.default_rng(1).normal(100, 10, size=20_000)
+    tracemalloc.start()
+    interval(values, resamples=2000)
+    ratio(values, values[::-1], resamples=2000, paired=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100e6  # all at once: 2,000 x 20,000 numbers of 8 bytes, 320 MB
 
 
 @given(samples, samples, st.randoms(use_true_random=False))
@@ -442,6 +501,20 @@ def test_with_eight_workers_a_node_efficiency_is_over_workers_and_price_over_nod
     assert sixteen.efficiency and sixteen.efficiency.value == pytest.approx(6.4 / 16)
     assert eight.price_index and eight.price_index.value == pytest.approx(1 / 4.0**2)
     assert sixteen.price_index and sixteen.price_index.value == pytest.approx(2 / 6.4**2)
+
+
+SERIES = st.dictionaries(st.sampled_from(["lr", "batch", "torch", "data", "goal"]), st.sampled_from("123"))
+
+
+@given(st.lists(SERIES, min_size=1, max_size=8), SERIES)
+def test_the_nearest_one_worker_point_is_the_first_that_differs_in_the_fewest_fields(
+    others: list[dict[str, str]], own: dict[str, str]
+) -> None:
+    """Every point against every other, as `_Nearest` need not do."""
+    some: Any = [SimpleNamespace(series=tuple(one.items())) for one in others]
+    point: Any = SimpleNamespace(series=tuple(own.items()))
+    nearest = min((differences(one, point) for one in some), key=len)
+    assert speedup._Nearest(some).differences(point) == nearest
 
 
 def test_a_point_of_which_one_run_was_not_instrumented_has_no_compute_time() -> None:

@@ -1,19 +1,34 @@
-"""A run on emulated hosts, as a command: three raylets in three namespaces."""
+"""Runs on emulated hosts, as commands: a raylet in a namespace for each host."""
 
+import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
+import psutil
 import pytest
+import torch
+from commands import Run, until
 from conftest import ROOT
+from ranks import run_ranks
 
-from mlbench.clusters.emulation import links, reaper
+from mlbench.clusters.emulation import cpu_share, links, reaper
 from mlbench.experiment import record
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
+from mlbench.report import grouping
+from mlbench.tasks import registry
 from mlbench.terminal.full_card import network
+from mlbench.training import loop
+from mlbench.training.worker import Worker
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+SLOW_CPUS = ("network.slow_rank=1", "network.slow_cpus=0.35")
+# A step takes longer than the kernel's slices of time, so that a third of a CPU shows in each.
+TRAINING = ("task=resnet20", "workers=2", "task.epochs=2", "goal=none", "division=open", "seed=5")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,3 +78,88 @@ def test_a_network_that_cannot_be_had_is_one_sentence_before_any_worker(
     weak = ("setpriv", "--bounding-set=-sys_admin,-net_admin")
     code, output = run(tmp_path / "weak", data_root, before=weak)
     assert code == 2 and "for which this process lacks a right" in output
+
+
+def trained_by_gloo(worker: Worker, data_root: Path) -> dict[str, torch.Tensor]:
+    """Train as a run with TRAINING does, in processes that gloo connects; return the model's state."""
+    worker.data_root, worker.seed = data_root, 5
+    setup = registry.build(compose(TRAINING).task, worker)
+    loop.train(setup, worker)
+    return setup.model.state_dict()
+
+
+def sent_over_links() -> dict[str, int]:
+    """Return the bytes that each emulated host has sent over its link, by the host's namespace."""
+    counters = {}
+    for _, process in reaper.processes():
+        with suppress(OSError):  # it has just ended
+            lines = Path(f"/proc/{process.pid}/net/dev").read_text().splitlines()[2:]
+            interfaces = {
+                name.strip(): values.split() for name, values in (line.split(":") for line in lines)
+            }
+            if links.INTERFACE in interfaces:
+                place = os.readlink(f"/proc/{process.pid}/ns/net")
+                counters[place] = int(interfaces[links.INTERFACE][8])  # proc(5): the ninth is bytes sent
+    return counters
+
+
+def test_mpi_trains_over_the_emulated_links_as_gloo_does_and_the_rank_with_less_cpu_is_found(
+    tmp_path: Path, data_root: Path
+) -> None:
+    words = ("backend=mpi", "network=1gbit_1ms", *SLOW_CPUS, "max_failures=1")  # which keeps a checkpoint
+    run = Run(dict(os.environ), tmp_path, data_root, *TRAINING, *words)
+    validations, sent = 0, {}
+    while run.process.poll() is None:
+        epochs = run.validations() if list(tmp_path.glob("*/events.jsonl")) else 0
+        counters = sent_over_links()
+        if len(counters) == 2:
+            validations, sent = epochs, counters
+        time.sleep(0.2)
+    code, output = run.finish()
+    assert code == 0, output
+    measured = run.record()
+
+    chosen = {"provider": "ofi tcp", "interface": links.INTERFACE}
+    assert [chosen.items() <= node.transport.items() for node in measured.nodes] == [True, True]
+    assert measured.gradient_bytes is not None and measured.gradient_bytes > 200_000
+    least = validations * measured.steps / 2 * measured.gradient_bytes  # of two ranks each sends all once
+    assert validations and min(sent.values()) > least, (validations, sent)
+
+    phases = measured.phases  # of two ranks
+    assert phases["backward"].max > 1.3 * phases["backward"].min
+    assert phases["wait"].max > 0.5 * (phases["backward"].max - phases["backward"].min)
+    late = [median(block.median_s for block in blocks) for blocks in measured.lateness]
+    assert late[1] > 0 > late[0]
+    (group,) = grouping.groups([measured], with_disturbed=True)
+    (sentence,) = grouping.waiting(group)
+    assert sentence.startswith("2 workers: in 1 of 1 run a rank kept the others waiting; rank 1 keeps")
+
+    (checkpoint,) = tmp_path.glob("ray/*/checkpoint*/state.pt")
+    ours = torch.load(checkpoint, weights_only=True)["states"]["model"]
+    for gloos in run_ranks(trained_by_gloo, 2, data_root):
+        assert ours.keys() == gloos.keys()
+        apart = {name: float((ours[name] - gloos[name]).abs().max()) for name in ours}
+        assert max(apart.values()) <= 1e-6, apart
+
+
+def test_a_run_that_is_ended_while_it_starts_leaves_no_control_group(tmp_path: Path, data_root: Path) -> None:
+    run = Run(dict(os.environ), tmp_path, data_root, *TRAINING, "network=1gbit_1ms", *SLOW_CPUS)
+    owner = f"{run.process.pid}-{int(psutil.Process(run.process.pid).create_time() * 100)}"
+    root = cpu_share.controller()
+    assert root is not None
+    group = root / f"{reaper.PREFIX}{owner}"
+    until(lambda: any(process.name() == "raylet" for process in in_group(group / "host1")))
+    run.process.terminate()
+    code, output = run.finish()
+    assert code == 130, output
+    assert not group.exists() and not reaper.processes(owner)
+
+
+def in_group(group: Path) -> list[psutil.Process]:
+    """Return the processes in a control group."""
+    processes = []
+    if (group / "cgroup.procs").exists():
+        for pid in (group / "cgroup.procs").read_text().split():
+            with suppress(psutil.NoSuchProcess):
+                processes.append(psutil.Process(int(pid)))
+    return processes

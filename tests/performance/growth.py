@@ -6,12 +6,14 @@
 Runs are stand-ins: copies of the real runs of notebooks/sample with other names, seeds, times and, for every
 ten of them, another learning rate. They lie in a temporary folder, and their source says `stand-in`. Every
 command is a process of its own; a row has the median over the rounds of wall clock and CPU time (user and
-system), and the largest peak of memory. A command of more than a minute is measured once.
+system), and the largest peak of memory. A command of more than a minute is measured once. The exponent is
+that of CPU time over runs since the size before: 1 is linear.
 """
 
 import argparse
 import hashlib
 import json
+import math
 import os
 import pickle
 import shutil
@@ -38,6 +40,7 @@ SAMPLE = ROOT / "notebooks" / "sample"
 SIZES = (100, 1_000, 10_000, 100_000)
 RANKS = (1, 8, 128, 1_024)
 RUNS_PER_POINT = 10
+ENDS = "ends"  # the part that is of RANKS, not of runs
 LONG_S = 60.0  # s; what takes longer is measured once
 STAND_IN = "stand-in"
 
@@ -56,21 +59,31 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=lambda text: [int(word) for word in text.split(",")], default=SIZES)
     parser.add_argument("--folder", type=Path, help="keeps the stand-ins; default: a temporary one")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: {' '.join(PARTS)}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"default: {' '.join([*PARTS, ENDS])}")
     options = parser.parse_args(arguments)
     print(origin(__file__, arguments, f"{options.rounds} rounds") + "\n")
-    print("| command | runs | wall clock, s | CPU, s | peak memory, MiB | rounds |")
-    print("|---|--:|--:|--:|--:|--:|")
-    parts = options.parts or list(PARTS)
-    for size in options.sizes:
+    parts = options.parts or [*PARTS, ENDS]
+    if commands := [name for name in parts if name != ENDS]:
+        for line in table(commands, options.sizes, options.rounds, options.folder):
+            print(line, flush=True)
+    if ENDS in parts:
+        print(f"\n{end_table()}")
+    return 0
+
+
+def table(parts: Sequence[str], sizes: Sequence[int], rounds: int, kept: Path | None) -> Iterator[str]:
+    """Measure the parts at all sizes; yield the lines of their table."""
+    yield "| command | runs | wall clock, s | CPU, s | exponent | peak memory, MiB | rounds |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    before: dict[str, tuple[int, float]] = {}  # size and CPU time of a command
+    for size in sizes:
         with tempfile.TemporaryDirectory(prefix="growth-") as temporary:
-            folder = options.folder / str(size) if options.folder else Path(temporary)
+            folder = kept / str(size) if kept else Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
             for name in parts:
-                for what, costs in PARTS[name](folder, size, options.rounds):
-                    print(row(what, size, costs), flush=True)
-    print(f"\n{end_table()}")
-    return 0
+                for what, costs in PARTS[name](folder, size, rounds):
+                    yield row(what, size, costs, before=before.get(what))
+                    before[what] = size, median(cost.cpu for cost in costs)
 
 
 def runs(folder: Path, size: int) -> Path:
@@ -252,11 +265,12 @@ def measured(command: Sequence[str], rounds: int) -> list[Cost]:
     return costs
 
 
-def row(what: str, size: int, costs: Sequence[Cost]) -> str:
-    """Return a row of the table."""
-    seconds = [f"{median(values):.2f}" for values in list(zip(*costs, strict=True))[:2]]
+def row(what: str, size: int, costs: Sequence[Cost], *, before: tuple[int, float] | None) -> str:
+    """Return a row of the table; `before` is the size before and its CPU time, s."""
+    wall, cpu = (median(values) for values in list(zip(*costs, strict=True))[:2])
+    exponent = "-" if before is None else f"{math.log(cpu / before[1]) / math.log(size / before[0]):.2f}"
     peak = max(cost.peak for cost in costs) / 2**20
-    return f"| {what} | {size:,} | {' | '.join(seconds)} | {peak:,.0f} | {len(costs)} |"
+    return f"| {what} | {size:,} | {wall:.2f} | {cpu:.2f} | {exponent} | {peak:,.0f} | {len(costs)} |"
 
 
 PARTS = {"list": listing, "compare": comparing, "report": report, "mlflow": mlflow, "plan": planning}

@@ -337,7 +337,8 @@ def test_every_chart_is_plain_json_with_one_colour_a_family(records: list[Record
 def test_labels_below_a_picture_do_not_overlap(records: list[Record]) -> None:
     """Read from the drawn SVG: the texts of an axis end before the next begins."""
     for chart in (drawn(records, name) for name in ("speedup", "phases", "time_to_accuracy")):
-        texts = re.findall(r'<g class="mark-text role-axis-label".*?</g>', render.svg(chart), flags=re.DOTALL)
+        picture = render.svg(render.specification(chart))
+        texts = re.findall(r'<g class="mark-text role-axis-label".*?</g>', picture, flags=re.DOTALL)
         places = [
             [
                 (float(x), len(text))

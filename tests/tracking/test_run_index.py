@@ -15,7 +15,7 @@ import pytest
 import records
 
 from mlbench import results
-from mlbench.experiment import clock
+from mlbench.experiment import clock, events
 from mlbench.terminal import run_table
 from mlbench.tracking import run_index
 from mlbench.tracking.run_index import FEW, NAME, SETTLED_NS, entries
@@ -123,6 +123,21 @@ def test_a_deleted_run_is_gone_and_an_added_one_is_there(indexed: Path) -> None:
     shown = {one["run"]: one["time_to_accuracy"] for one in listed(indexed)}
     assert run_name(7) not in shown and shown[new] == 1.5
     shutil.rmtree(indexed / new)
+
+
+def test_a_log_counts_where_its_record_calls_itself_official(original: Path, tmp_path: Path) -> None:
+    """Such a record is official only if its log says the same; here it has none at first, then junk."""
+    root = tmp_path / "runs"
+    shutil.copytree(original, root)
+    save(root, 3, official=True, official_reasons=[])
+    while time.time_ns() - (root / run_name(3) / "record.json").stat().st_ctime_ns <= SETTLED_NS:
+        time.sleep(0.1)
+    first = entries(root)[0]
+    assert not first[run_name(3)].official and len(run_index._read(root / NAME)) == RUNS
+    for number in (3, 4):
+        (root / run_name(number) / events.NAME).write_text("no log\n")
+    stored, current = run_index._read(root / NAME), entries(root)[0]
+    assert {name for name in current if current[name].state != stored[name].state} == {run_name(3)}
 
 
 def test_a_damaged_record_is_named_and_shows_no_number(indexed: Path, capsys: Any) -> None:

@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from mlbench.clusters import node
 from mlbench.experiment import config, events, identity, record
 from mlbench.experiment.record import Node
 from mlbench.tracking import cache, mapping, sync, uploader
+from mlbench.tracking.client import TrackingClient, open_client
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
@@ -227,6 +230,25 @@ def test_syncing_what_is_there_changes_nothing(mirrored: tuple[Run, Any]) -> Non
     uri = run.experiment.store
     assert outcomes(run.folder.parent) == {run.folder.name: "present"}
     assert only(uri).data.to_dictionary() == seen.data.to_dictionary()
+
+
+def test_a_database_tells_the_complete_runs_as_mlflow_does(root: Path) -> None:
+    uri = f"sqlite:///{root / 'mlflow.db'}"
+    here = open_client(uri, artifacts=root / "artifacts")
+    assert here is not None
+    elsewhere = TrackingClient(here.mlflow, here.experiment_id, "http://mlflow:5000")  # asks MLflow
+    for name, complete in (("a", "true"), ("b", "true"), ("c", "false"), ("d", None)):
+        tags = {mapping.RUN_ID: name} | ({mapping.COMPLETE: complete} if complete else {})
+        run = here.open_run(name, name=name, start_time=1.0, tags=tags)
+        if name == "b":
+            here.mlflow.delete_run(run)
+    other = here.mlflow.create_experiment("another")
+    here.mlflow.create_run(other, tags={mapping.RUN_ID: "e", mapping.COMPLETE: "true"})
+    assert here.complete(page_s=60) == elsewhere.complete(page_s=60) == {"a", "b"}
+    with closing(sqlite3.connect(root / "mlflow.db")) as database:
+        database.execute("ALTER TABLE tags RENAME COLUMN value TO renamed")
+    with pytest.raises(Exception, match="value"):  # MLflow was asked, which needs the column itself
+        here.complete(page_s=60)
 
 
 def test_no_run_that_failed_is_called_finished(root: Path) -> None:

@@ -4,6 +4,7 @@ Linux: Documentation/admin-guide/cgroup-v1 (cpu.cfs_quota_us) and cgroup-v2.rst 
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mlbench.clusters.emulation import reaper
@@ -42,3 +43,11 @@ def limited(words: Sequence[str], *, host: int, cpus: float) -> list[str]:
             hint="leave network.cpus and network.slow_cpus out",
         ) from error
     return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *words]
+
+
+def lift(group: Path) -> None:
+    """Take the quota from a host's control group: what is killed there needs CPU time to end."""
+    for name, unlimited in (("cpu.cfs_quota_us", "-1"), ("cpu.max", "max")):
+        if (group / name).exists():  # of the two versions of control groups each has one of the files
+            with suppress(OSError):
+                (group / name).write_text(unlimited)

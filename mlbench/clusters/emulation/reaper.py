@@ -5,6 +5,7 @@ by its id and its time of creation; what has a living owner is never touched.
 """
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +14,12 @@ import psutil
 
 from mlbench.clusters.processes import create_time
 from mlbench.clusters.processes import end as end_processes
+from mlbench.experiment import clock
 
 MARK = "MLBENCH_EMULATION"  # environment variable of all processes on emulated hosts
 PREFIX = "mlbench-"  # of control groups
+LEAVE_S = 20.0  # s that killed processes have to leave their control group; torch's memory takes them a while
+POLL_S = 0.05  # s between two attempts to remove it
 
 
 def owner() -> str:
@@ -41,6 +45,12 @@ def processes(name: str | None = None) -> list[tuple[str, psutil.Process]]:
 
 def end(name: str, *, but: int | None = None) -> None:
     """End what an owner has on emulated hosts, `but` one process, and remove its control groups."""
+    from mlbench.clusters.emulation import cpu_share
+
+    groups = [group for group in _groups() if group.name == PREFIX + name]
+    hosts = [host for group in groups for host in group.iterdir() if host.is_dir()]
+    for host in hosts:
+        cpu_share.lift(host)
     running = {process for _, process in processes(name) if process.pid != but}
     for process in running:
         with suppress(psutil.NoSuchProcess):
@@ -49,11 +59,20 @@ def end(name: str, *, but: int | None = None) -> None:
     for process in running:  # an ended child that nobody waited for holds its control group
         with suppress(psutil.TimeoutExpired):
             process.wait(timeout=0)
-    for group in _groups():
-        if group.name == PREFIX + name:
-            for folder in (*(path for path in group.iterdir() if path.is_dir()), group):
-                with suppress(OSError):  # the next one to reap does it
-                    folder.rmdir()
+    deadline = clock.monotonic() + LEAVE_S
+    for folder in (*hosts, *groups):
+        _remove(folder, deadline)
+
+
+def _remove(group: Path, deadline: float) -> None:
+    """Remove a control group once the last process has left it; after the deadline the next reaper does."""
+    while group.exists():
+        with suppress(OSError):
+            group.rmdir()
+            return
+        if clock.monotonic() > deadline:
+            return
+        time.sleep(POLL_S)
 
 
 def reap() -> list[str]:
