@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 from mlbench.experiment.format import duration, percent
@@ -34,15 +35,13 @@ def straggler(lateness: Sequence[Sequence[LatenessBlock]], *, clock_error_s: flo
     distribution (Conover 1999, Practical Nonparametric Statistics, section 3.2), at CONFIDENCE over all ranks
     together (Bonferroni). Lateness that the clocks' error could make is none.
     """
-    from scipy import stats  # takes a second to import, and --help needs none
-
     ranks, tail = len(lateness), (1 - CONFIDENCE) / 2 / max(1, len(lateness))
     if ranks < 2 or not all(lateness):
         return None
     rank = max(range(ranks), key=lambda each: median(block.median_s for block in lateness[each]))
     ordered = sorted(block.median_s for block in lateness[rank])
     n = len(ordered)
-    inside = sum(bool(stats.binom.cdf(j, n, 0.5) <= tail) for j in range(n // 2))
+    inside = _inside(n, tail)
     if not inside:
         return None  # too few stretches
     low, high = ordered[inside - 1], ordered[-inside]
@@ -51,6 +50,14 @@ def straggler(lateness: Sequence[Sequence[LatenessBlock]], *, clock_error_s: flo
     if low <= clock_error_s or last <= 1 / ranks:
         return None
     return Straggler(rank, last, 1 / ranks, median(ordered), low, high)
+
+
+@cache  # the runs of a study have few numbers of ranks and stretches
+def _inside(n: int, tail: float) -> int:
+    """Return from which of n ordered values on, counted from either end, the sign test's interval reaches."""
+    from scipy import stats  # takes a second to import, and --help needs none
+
+    return sum(bool(stats.binom.cdf(j, n, 0.5) <= tail) for j in range(n // 2))
 
 
 def latest(lateness: Sequence[Sequence[LatenessBlock]]) -> str | None:

@@ -7,6 +7,7 @@ import json
 import math
 import textwrap
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,9 @@ def drawing(chart: Chart, datasets: Datasets, *, bare: bool = False) -> Any:
 def specification(chart: Chart) -> dict[str, Any]:
     """Return the Vega-Lite specification of the figure in a page."""
     datasets: Datasets = {}
-    return drawing(chart, datasets, bare=True).configure(**_config()).to_dict() | {"datasets": datasets}
+    with _unchecked():
+        values = drawing(chart, datasets, bare=True).configure(**_config()).to_dict(validate=False)
+    return values | {"datasets": datasets}
 
 
 def svg(specification: dict[str, Any]) -> str:
@@ -77,15 +80,27 @@ def png(charts: Sequence[Chart], *, columns: int = 1) -> bytes:
     import vl_convert
 
     datasets: Datasets = {}
-    whole = alt.concat(*(drawing(chart, datasets) for chart in charts), columns=columns, spacing=36)
-    whole = whole.resolve_scale(**INDEPENDENT)
-    whole = whole.configure(background="white", padding=12, **_config())
-    return vl_convert.vegalite_to_png(whole.to_dict() | {"datasets": datasets}, scale=SCALE)
+    with _unchecked():
+        whole = alt.concat(*(drawing(chart, datasets) for chart in charts), columns=columns, spacing=36)
+        whole = whole.resolve_scale(**INDEPENDENT)
+        whole = whole.configure(background="white", padding=12, **_config())
+        values = whole.to_dict(validate=False)
+    return vl_convert.vegalite_to_png(values | {"datasets": datasets}, scale=SCALE)
 
 
 def save(charts: Sequence[Chart], path: Path, *, columns: int = 1) -> None:
     """Write the charts into a PNG file."""
     path.write_bytes(png(charts, columns=columns))
+
+
+def _unchecked() -> AbstractContextManager[None]:
+    """Keep Altair from holding every part of a drawing against its schema, which takes longer than drawing.
+
+    The tests hold whole drawings against it.
+    """
+    from altair.utils.schemapi import debug_mode
+
+    return debug_mode(False)
 
 
 def _config() -> dict[str, Any]:

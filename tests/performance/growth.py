@@ -14,7 +14,6 @@ import argparse
 import hashlib
 import json
 import math
-import os
 import pickle
 import shutil
 import sqlite3
@@ -43,6 +42,17 @@ RUNS_PER_POINT = 10
 ENDS = "ends"  # the part that is of RANKS, not of runs
 LONG_S = 60.0  # s; what takes longer is measured once
 STAND_IN = "stand-in"
+# A process counts as its peak what the process had that started it, so a small one starts the commands.
+STARTER = """
+import json, os, sys, time
+begin = time.perf_counter()
+to_stdout = [(os.POSIX_SPAWN_DUP2, 1, 2)]
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=to_stdout)
+_, status, usage = os.wait4(pid, 0)
+seconds = time.perf_counter() - begin
+cost = seconds, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss
+json.dump([os.waitstatus_to_exitcode(status), cost], sys.stderr)
+"""
 
 
 class Cost(NamedTuple):
@@ -253,15 +263,13 @@ def measured(command: Sequence[str], rounds: int) -> list[Cost]:
     costs: list[Cost] = []
     while len(costs) < rounds and (not costs or costs[0].wall < LONG_S):
         with tempfile.TemporaryFile() as output:
-            begin = time.perf_counter()
-            process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-            _, status, usage = os.wait4(process.pid, 0)
-            seconds = time.perf_counter() - begin
-            process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode:
+            starter = [sys.executable, "-I", "-S", "-c", STARTER, *command]
+            done = subprocess.run(starter, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, check=True)
+            code, cost = json.loads(done.stderr)
+            if code:
                 output.seek(0)
                 raise SystemExit(f"{' '.join(command)} failed:\n{output.read().decode()}")
-        costs.append(Cost(seconds, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss))
+        costs.append(Cost(*cost))
     return costs
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import altair
 import pyarrow.parquet as pq
 import pytest
 import studies
@@ -328,7 +329,9 @@ def test_families_are_told_apart_by_what_differs() -> None:
 
 def test_every_chart_is_plain_json_with_one_colour_a_family(records: list[Record]) -> None:
     for chart in charts(grouping.groups(records)[0]):
-        text = json.dumps(render.specification(chart), allow_nan=False)
+        specification = render.specification(chart)
+        assert altair.LayerChart.from_dict(specification)  # held against Vega-Lite's schema
+        text = json.dumps(specification, allow_nan=False)
         assert "usermeta" not in text
         colours = set(re.findall(r"#[0-9A-Fa-f]{6}", text)) - {render.GREY}
         assert chart.name == "phases" or colours <= set(render.COLOURS)

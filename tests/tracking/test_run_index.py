@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import records
 
-from mlbench import results
+from mlbench import __version__, results
 from mlbench.experiment import clock, events
 from mlbench.terminal import run_table
 from mlbench.tracking import run_index
@@ -23,7 +23,7 @@ from mlbench.tracking.run_index import FEW, NAME, SETTLED_NS, entries
 RUNS = FEW + 20
 OPENED = """
 import sys
-from mlbench import results
+from mlbench import __version__, results
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 assert results.main(sys.argv[1:]) == 0
@@ -129,7 +129,7 @@ def test_a_log_counts_where_its_record_calls_itself_official(original: Path, tmp
     """Such a record is official only if its log says the same; here it has none at first, then junk."""
     root = tmp_path / "runs"
     shutil.copytree(original, root)
-    save(root, 3, official=True, official_reasons=[])
+    save(root, 3, official=True, official_reasons=[], mlbench=__version__)
     while time.time_ns() - (root / run_name(3) / "record.json").stat().st_ctime_ns <= SETTLED_NS:
         time.sleep(0.1)
     first = entries(root)[0]
