@@ -238,7 +238,7 @@ def end_table() -> str:
     from mlbench.launch.worker_process import end_message
 
     lines = [
-        "| ranks | rank 0 sends, KiB | each other rank, KiB | all together, KiB | rank 0 needs, ms |",
+        "| ranks | rank 0 sends, KiB | each other rank, bytes | all together, KiB | rank 0 needs, ms |",
         "|--:|--:|--:|--:|--:|",
     ]
     here = node.describe()
@@ -249,8 +249,8 @@ def end_table() -> str:
         seconds = time.perf_counter() - begin
         other = len(pickle.dumps(end_message(1, outcome, {})))
         total = first + (ranks - 1) * other
-        sizes = (f"{size / 1024:,.1f}" for size in (first, other, total))
-        lines.append(f"| {ranks:,} | {' | '.join(sizes)} | {1000 * seconds:.1f} |")
+        first_kib, total_kib = (f"{size / 1024:,.1f}" for size in (first, total))
+        lines.append(f"| {ranks:,} | {first_kib} | {other} | {total_kib} | {1000 * seconds:.1f} |")
     return "\n".join(lines)
 
 
