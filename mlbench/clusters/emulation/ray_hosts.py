@@ -6,6 +6,7 @@ Ray listens on any interface of the machine itself, not even on loopback.
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -56,6 +57,8 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
                 logging_level=logging.INFO if experiment.verbose else logging.CRITICAL,
                 log_to_driver=experiment.verbose,
             )
+            for number in (signal.SIGINT, signal.SIGTERM):  # ray.init has put its own below Python's
+                signal.signal(number, signal.getsignal(number))
             for host in range(len(emulation.hosts)):
                 _start_host(experiment, emulation, host)
             yield Connection(

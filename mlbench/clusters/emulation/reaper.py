@@ -5,6 +5,7 @@ by its id and its time of creation; what has a living owner is never touched.
 """
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -65,8 +66,15 @@ def end(name: str, *, but: int | None = None) -> None:
 
 
 def _remove(group: Path, deadline: float) -> None:
-    """Remove a control group once the last process has left it; after the deadline the next reaper does."""
+    """End what is still in a control group, and remove it; after the deadline the next reaper does.
+
+    A process that has set its title may have written over the environment by which it is known.
+    """
     while group.exists():
+        with suppress(OSError):
+            for pid in (group / "cgroup.procs").read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
         with suppress(OSError):
             group.rmdir()
             return
