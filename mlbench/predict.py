@@ -65,11 +65,11 @@ def _predict(args: Args) -> int:
         unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
         chart = explain.chart(forecasts, fitted=fitted, held_out=unseen if target == Target() else None)
         render.save([chart], Path(settings["plot"]))
-    doubt = explain.warning(fit)
+    emulated, doubt = explain.emulated(fit, target), explain.warning(fit)
     most = inputs.wanted(fit, settings["max_workers"])
     ends = explain.limit(fit, most=counts[-1], wanted=most)
     sentences = [
-        *filter(None, [doubt, ends]),
+        *filter(None, [emulated, doubt, ends]),
         *explain.basis(fit),
         *explain.target(fit, target),
         explain.left_out(left_out),
@@ -89,7 +89,8 @@ def _predict(args: Args) -> int:
         return OK
     width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
     table = forecast_table.text(forecasts, everything, fitted=fitted, target=target, width=width)
-    first, rest = [everything.title, doubt], [one for one in sentences if one not in (doubt, ends)]
+    first = [everything.title, emulated, doubt]
+    rest = [one for one in sentences if one not in (emulated, doubt, ends)]
     for part in (*first, "", table, ends, "", *(one.sentence for one in answers), "", *rest):
         if part is not None:
             print(part if part is table else textwrap.fill(part, width, break_on_hyphens=False))

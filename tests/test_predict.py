@@ -54,7 +54,7 @@ def test_a_study_is_predicted_in_a_table_and_sentences(root: Path, capsys: Any) 
     assert ask(root, "scaling", "backend=gloo", "max_workers=64", "deadline=1h", "budget=5") == 0
     shown = capsys.readouterr().out
     lines = shown.splitlines()
-    assert lines[0] == "scaling"
+    assert lines[0] == "scaling" and "Emulated" not in shown
     assert re.split(r"\s{2,}", lines[2].strip())[:4] == ["workers", "measured", "predicted", "95 % interval"]
     assert [line.split()[0] for line in lines[3:10]] == ["1", "2", "4", "8", "16", "32", "64"]
     for start in ("Fastest: ", "Cheapest: ", "Deadline of 1 h 00 min: ", "Budget of 5.00 USD: "):
@@ -62,6 +62,17 @@ def test_a_study_is_predicted_in_a_table_and_sentences(root: Path, capsys: Any) 
     assert "Fitted on 9 runs at 1, 2, 4 workers." in lines
     assert "Start-up comes on top: 12.0 s (median)." in lines
     assert any(line.startswith("Leave one out, each worker count") for line in lines)
+
+
+def test_a_prediction_from_emulated_hosts_says_so_first(tmp_path: Path, capsys: Any) -> None:
+    planned(tmp_path, ("network=100mbit_5ms",))
+    assert ask(tmp_path, "scaling", "max_workers=8") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("Emulated: the runs used hosts that one machine emulates, linked by network=")
+    assert "100mbit_5ms (100 Mbit/s and 5 ms)" in lines[1] and "says nothing of a real network" in lines[1]
+    assert ask(tmp_path, "scaling", "network=10gbit,50us", "--json") == 0
+    first = json.loads(capsys.readouterr().out)["sentences"][0]
+    assert first.startswith("Emulated: ") and "only the network becomes 10gbit,50us" in first
 
 
 def test_json_has_the_numbers_of_the_table(root: Path, capsys: Any) -> None:

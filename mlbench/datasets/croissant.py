@@ -51,6 +51,7 @@ def describe(manifest: Mapping[str, Any], schemas: Mapping[str, pa.Schema]) -> d
         "license": str(manifest.get("licence", "")),
         "url": address.group() if (address := ADDRESS.search(source)) else PROJECT,
         "isBasedOn": source,
+        **({"creditText": manifest["attribution"]} if "attribution" in manifest else {}),
         "distribution": [
             {
                 "@type": "cr:FileObject",

@@ -1,14 +1,16 @@
 """Fetches archives with resume, mirrors and checksums, and unpacks them.
 
 urllib does the transfer: requests has no file: addresses, and pooch, the usual choice for data sets,
-neither resumes a broken transfer nor tries a second mirror.
+neither resumes a broken transfer nor tries a second mirror. Packages come by their registry's own client.
 """
 
 import hashlib
 import http.client
 import lzma
 import shutil
+import subprocess
 import tarfile
+import tempfile
 import urllib.request
 import zipfile
 import zlib
@@ -26,6 +28,7 @@ from mlbench.experiment.errors import UserError
 
 PAUSES_S = (1.0, 3.0, 9.0)  # s between rounds over the mirrors; chosen 2026-11-21
 TIMEOUT_S = 60.0  # s without a byte before a server counts as dead; chosen 2026-11-21
+CLIENT_TIMEOUT_S = 600.0  # s that a registry's client may take; chosen 2026-11-22
 BLOCK = 1 << 20  # bytes read at a time
 TRANSIENT = (408, 425, 429)  # HTTP statuses below 500 that a later try may mend (RFC 9110, RFC 6585)
 
@@ -39,6 +42,8 @@ class Archive:
     sha256: str | None = None
     md5: str | None = None
     size: int | None = None  # bytes
+    # A package registry's client, which puts the file into the folder that it runs in; tried before `urls`.
+    command: tuple[str, ...] = ()
 
 
 class _Rejected(Exception):
@@ -49,7 +54,8 @@ def fetch(archive: Archive, root: Path, *, progress: Callable[[int, int | None],
     """Return `<root>/downloads/<file>`, from the network unless it lies there already."""
     target = root / "downloads" / archive.file
     sums = {"sha256": archive.sha256, "md5": archive.md5}
-    return download(archive.urls, target, size=archive.size, progress=progress, **sums)
+    size, command = archive.size, archive.command
+    return download(archive.urls, target, size=size, command=command, progress=progress, **sums)
 
 
 def download(
@@ -59,9 +65,10 @@ def download(
     sha256: str | None = None,
     md5: str | None = None,
     size: int | None = None,  # bytes
+    command: Sequence[str] = (),
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Path:
-    """Fetch `target` from the first of `urls` (http, https, file) that has it, and return it.
+    """Fetch `target` by `command`, or from the first of `urls` (http, https, file) that has it; return it.
 
     The bytes gather in `<target>.part` and get their name once size and checksums are right, so a file
     with that name is whole. A transfer that breaks is taken up where it stopped, also by a later call;
@@ -75,7 +82,16 @@ def download(
         # Data sets share archives: of several processes that want one, one fetches it, the others wait.
         with FileLock(target.with_name(f".{target.name}.lock")):
             if not target.exists():
-                _from_mirrors(urls, target, size, wanted, progress or (lambda *_: None))
+                failures = dict[str, str]()
+                show = progress or (lambda *_: None)
+                if command:
+                    show(0, size)
+                    reason = _by_client(command, target, size, wanted)
+                    if reason is None:
+                        show(target.stat().st_size, size)
+                        return target
+                    failures[" ".join(command)] = reason
+                _from_mirrors(urls, target, size, wanted, show, failures)
                 return target
     fault = _fault(target, size, wanted)
     if fault:
@@ -89,10 +105,11 @@ def _from_mirrors(
     size: int | None,
     wanted: dict[str, str],
     progress: Callable[[int, int | None], None],
+    failures: dict[str, str],
 ) -> None:
-    """Fetch `target` from the first mirror that has it; UserError with the reason of each."""
+    """Fetch `target` from the first mirror that has it; UserError with the reason of each in `failures`."""
     part = target.with_name(target.name + ".part")
-    mirrors, failures = list(urls), dict[str, str]()
+    mirrors = list(urls)
     for pause in (*PAUSES_S, None):
         for url in tuple(mirrors):
             if not wanted:
@@ -119,6 +136,33 @@ def _from_mirrors(
         + "; ".join(f"{url}: {reason}" for url, reason in failures.items()),
         hint=f"try again later, a broken transfer goes on; or put the file at {target} yourself",
     )
+
+
+def _by_client(command: Sequence[str], target: Path, size: int | None, wanted: dict[str, str]) -> str | None:
+    """Fetch `target` with a registry's client; return why that failed, None if it is there."""
+    program = shutil.which(command[0])
+    if program is None:
+        return f"there is no {command[0]} here"
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        try:
+            done = subprocess.run(
+                [program, *command[1:]],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=CLIENT_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            return f"it took more than {CLIENT_TIMEOUT_S:.0f} s"
+        files = [path for path in Path(folder).iterdir() if path.is_file()]
+        if done.returncode or len(files) != 1:
+            said = [line for line in done.stderr.splitlines() if line.strip()]
+            return said[-1].strip() if said else f"it ended with exit code {done.returncode}"
+        if fault := _fault(files[0], size, wanted):
+            return f"what it brings {fault}"
+        files[0].replace(target)
+    return None
 
 
 def _transfer(url: str, part: Path, progress: Callable[[int, int | None], None]) -> None:

@@ -61,7 +61,7 @@ class TaskConfig(Model):
     metric: str  # name of the validation metric that the goal watches
     metric_unit: str  # unit of that metric, for people: "%", "BLEU", ""
     direction: Direction
-    goals: Targets | None  # None: a task that measures without a goal
+    goals: Targets | None  # None: a task that measures without a goal, or data for which none is fixed
     time_budget_s: PositiveFloat  # accuracy_after_time: the best validation within this many seconds
 
 
@@ -292,10 +292,14 @@ class Experiment(Model):
     @classmethod
     def _goal_can_be_reached(cls, goal: str | float, info: ValidationInfo) -> str | float:
         task = info.data.get("task")
+        if task is not None and task.goals is None:
+            trains = hasattr(task, "epochs")  # also as a record has it, without the task's own Config
+            if isinstance(goal, float) and not trains:
+                raise ValueError(f"{task.name} measures without a goal; leave goal out")
+            if goal == "light" and trains:
+                raise ValueError(f"no goal is fixed for {task.dataset}; leave goal out, or give a number")
         if not isinstance(goal, float) or task is None:
             return goal
-        if task.goals is None:
-            raise ValueError(f"{task.name} measures without a goal; leave goal out")
         low, high = METRIC_BOUNDS.get(task.metric, UNIT_BOUNDS.get(task.metric_unit, (-math.inf, math.inf)))
         if not low <= goal <= high:
             ends = f"between {low:g} and {high:g} {task.metric_unit}" if high < math.inf else f"above {low:g}"
@@ -304,9 +308,9 @@ class Experiment(Model):
 
     @property
     def target(self) -> Goal | None:
-        """The goal as metric, number and direction; None for `goal=none` and tasks without one."""
+        """The goal as metric, number and direction; None for `goal=none` and where the task fixes none."""
         goals = self.task.goals
-        if self.goal == "none" or goals is None:
+        if self.goal == "none" or goals is None and isinstance(self.goal, str):
             return None
         number = getattr(goals, self.goal) if isinstance(self.goal, str) else self.goal
         return Goal(self.task.metric, number, self.task.direction)

@@ -24,6 +24,7 @@ SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra's own that is read:
 # Names of 0.1 and what they are called now.
 RENAMED = {"instrument": "phase_timing", "rerun": "force", "unit": "task.metric_unit", "task.rate": "task.lr"}
 LAYERS = {"task.recipe": "recipes", "scale": "scales"}  # overrides that choose a part of the task's file
+DATASETS = "datasets"  # the part, where there is one, with other data sets of mini scale: task.dataset=NAME
 
 
 @dataclass
@@ -192,7 +193,25 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
             overrides.values.pop(name, None)
         parent = task if name == "task.recipe" else composed
         parent[name.removeprefix("task.")] = chosen if chosen in layers else defaults[name]
+    _choose_dataset(task, composed["scale"], overrides)
     return composed
+
+
+def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> None:
+    """Lay the values of another data set that the task offers at mini scale over its values."""
+    offered, chosen = task.pop(DATASETS, {}), overrides.values.get("task.dataset")
+    if chosen == task["dataset"] or chosen is None or not offered:
+        return
+    if chosen not in offered:
+        known = [task["dataset"], *(offered if scale == "mini" else ())]
+        overrides.errors.append(
+            f"task.dataset={chosen} is unknown: {task['name']} has {', '.join(known)} at {scale} scale"
+        )
+        overrides.values.pop("task.dataset")
+    elif scale != "mini":
+        overrides.errors.append(f"task.dataset={chosen} is a data set of mini scale: leave out scale={scale}")
+    else:
+        task.update(offered[chosen], dataset=chosen)
 
 
 @cache
@@ -213,7 +232,8 @@ def _require_parts(group: str, composed: Any, path: Path) -> None:
     """Raise UserError where the values of a choice lack what is needed to compose and validate them."""
     needed = ("name", "recipe", *LAYERS.values()) if group == "task" else ("name",)
     missing = [name for name in needed if not isinstance(composed, dict) or name not in composed]
-    wrong = [name for name in set(needed) & {*LAYERS.values()} if not missing and not _named(composed[name])]
+    layers = {*LAYERS.values(), *({DATASETS} & {*composed} if isinstance(composed, dict) else ())}
+    wrong = [name for name in layers if group == "task" and not missing and not _named(composed[name])]
     if missing or wrong:
         fault = f"it lacks {', '.join(missing)}" if missing else f"{wrong[0]} is no group of named values"
         raise UserError(f"{path}: {fault}", hint=f"see docs/adding-a-{group}.md")

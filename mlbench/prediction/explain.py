@@ -80,6 +80,18 @@ def basis(model: Model) -> list[str]:
     return [*sentences, *_noise(model), _beyond(runs)]
 
 
+def emulated(model: Model, other: Target) -> str | None:
+    """Return that no real network was measured, and what the prediction is of; None where one was."""
+    network = model.measurements.network
+    if network is None:
+        return None
+    hosts = f"Emulated: the runs used hosts that one machine emulates, linked by {network}"
+    if other.network is None:
+        return f"{hosts}. The prediction is of such hosts, and says nothing of a real network."
+    shared = f"Computing shared that machine's CPUs; only the network becomes {other.network.name}."
+    return f"{hosts}. {shared}"
+
+
 def target(model: Model, other: Target) -> list[str]:
     """Return sentences on what was assumed of other hardware or another network."""
     sentences = []

@@ -52,6 +52,7 @@ class Measurements:
     """Runs that differ in workers and seed alone, and what they have in common.
 
     - gradient_bytes: what a step's all-reduce sums; None where the source does not say.
+    - network: the link of the emulated hosts in words; None where the runs used a real network.
     - left_out: a sentence for each run that is not among `runs`.
     - notes: sentences about the source of the numbers.
     """
@@ -62,6 +63,7 @@ class Measurements:
     hardware: Hardware
     precision: str
     gradient_bytes: float | None
+    network: str | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -136,6 +138,7 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
         hardware=first.hardware,
         precision=getattr(first.task, "precision", None) or "fp32",
         gradient_bytes=fitted[0].gradient_bytes if fitted else None,
+        network=f"network={first.network.name} ({first.network})" if first.network.emulated else None,
         left_out=tuple(
             f"{run.run_id} ({run.workers} workers) {reasons[run.run_id]}"
             for run in records

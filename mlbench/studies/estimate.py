@@ -28,8 +28,8 @@ class Estimate:
 def estimate(experiment: Experiment, runs: Iterable[Record]) -> Estimate:
     """Return the estimate of a run from `runs` measured here.
 
-    They are the runs of the same configuration (their median); without any, those of the task at this scale
-    (the longest, as for the limit of a study); without any, what the task's page says of its mini scale.
+    They are the runs of the same configuration (their median); without any, those of the task on this data
+    set (the longest, as for the limit of a study); without any, what the task's page says of its mini scale.
     """
     return estimates([experiment], runs)[0]
 
@@ -37,29 +37,35 @@ def estimate(experiment: Experiment, runs: Iterable[Record]) -> Estimate:
 def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list[Estimate]:
     """Return the estimate of a run of each experiment."""
     by_key: dict[str, list[float]] = {}  # s
-    by_task: dict[tuple[str, str], list[float]] = {}
+    by_task: dict[tuple[str, str, str], list[float]] = {}
     for run in runs:
         if run.source == "mlbench" and not run.imported and run.status in FINISHED:
             by_key.setdefault(run.key, []).append(run.wall)
-            by_task.setdefault((run.experiment.task.name, run.experiment.scale), []).append(run.wall)
+            by_task.setdefault(_data(run.experiment), []).append(run.wall)
     longest = {task: (max(walls), len(walls)) for task, walls in by_task.items()}
     return [_estimate(one, by_key.get(identity.key(one), ()), longest) for one in experiments]
 
 
 def _estimate(
-    experiment: Experiment, same: Sequence[float], longest: Mapping[tuple[str, str], tuple[float, int]]
+    experiment: Experiment, same: Sequence[float], longest: Mapping[tuple[str, str, str], tuple[float, int]]
 ) -> Estimate:
     task, scale = experiment.task, experiment.scale
     if same:
         return _priced(experiment, median(same), f"the median of {counted(len(same), 'earlier run')}")
-    if (task.name, scale) in longest:
-        seconds, count = longest[task.name, scale]
+    if _data(experiment) in longest:
+        seconds, count = longest[_data(experiment)]
         basis = f"the longest of {counted(count, 'earlier run')} of {task.name} with other settings"
         return _priced(experiment, seconds, basis)
     expected = registry.expected(task.name) if scale == "mini" else None
-    if expected is None:
-        return Estimate(None, None, f"nothing: no run of {task.name} {scale} is known here")
+    if expected is None or expected["dataset"] != task.dataset:
+        other = f" on {task.dataset}" if expected else ""
+        return Estimate(None, None, f"nothing: no run of {task.name} {scale}{other} is known here")
     return _priced(experiment, expected["seconds"], expected["source"])
+
+
+def _data(experiment: Experiment) -> tuple[str, str, str]:
+    """Return task, scale and data set: runs on other data say nothing of the time."""
+    return experiment.task.name, experiment.scale, experiment.task.dataset
 
 
 def _priced(experiment: Experiment, seconds: float, basis: str) -> Estimate:

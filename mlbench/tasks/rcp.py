@@ -54,7 +54,7 @@ def fields(config: TrainingConfig, experiment: dict[str, Any], *, workers: int) 
 def target(experiment: dict[str, Any]) -> float | None:
     """Return the number that the goal is, in the metric's unit; None without a goal."""
     goals, goal = experiment["task"]["goals"], experiment["goal"]
-    if goal == "none" or goals is None:
+    if goal == "none" or goals is None and isinstance(goal, str):
         return None
     return float(goals[goal] if isinstance(goal, str) else goal)
 

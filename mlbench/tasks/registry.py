@@ -100,7 +100,7 @@ def reference_convergence(name: str) -> dict[str, Any]:
 
 
 def expected(name: str) -> dict[str, Any] | None:
-    """Return about how many `seconds` a mini run takes, and the `source`; None where nobody knows."""
+    """Return about how many `seconds` a mini run on its `dataset` takes, and the `source`; None: unknown."""
     return _expected().get(name)
 
 

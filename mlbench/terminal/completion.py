@@ -74,7 +74,8 @@ def _names(verb: Verb, before: Sequence[str]) -> Iterator[str]:
     yield from verb.settings
     if verb.overrides:
         yield from (name for name in config.Experiment.model_fields if name != "deviations")
-        yield from (f"task.{name}" for name in _task(before) if name not in ("name", "recipes", "scales"))
+        parts = ("name", "recipes", "scales", "datasets")
+        yield from (f"task.{name}" for name in _task(before) if name not in parts)
     if "FILTER" in verb.arguments:
         yield from ("status", "source", "key", "recipe", "run", "official")
 
@@ -86,6 +87,8 @@ def _values(field: str, before: Sequence[str]) -> list[str]:
         return config.choices("hardware")
     if field == "task.recipe":
         return list(_task(before)["recipes"])
+    if field == "task.dataset":
+        return list(_task(before).get("datasets", {}))
     if field == "status":
         return list(STATUSES)
     known = config.Experiment.model_fields.get(field)

@@ -10,22 +10,30 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mlbench.datasets import arrow
-from mlbench.experiment import config
+from mlbench.experiment import config, plugins
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.format import with_prefix
 from mlbench.tasks import registry
-from mlbench.terminal import tables
+from mlbench.terminal import help, tables
 
 HEADINGS = ("task", "scale", "data set", "prepared", "on disk", "download", "licence")
 STEPS = 10  # lines that a step of the work prints where there is no terminal for a bar
 
 
 def text(overrides: list[str]) -> str:
-    """Return a line per task and scale."""
+    """Return a line per task and scale, and one per data set that it offers besides."""
+    chosen = [
+        (task, scale, words)
+        for task, path in plugins.files("task").items()
+        for scale, words in (
+            ("official", []),
+            ("mini", []),
+            *(("mini", [f"task.dataset={name}"]) for name in help.datasets(path)),
+        )
+    ]
     rows = [
-        [task, scale, *_cells(config.compose([*overrides, f"task={task}", f"scale={scale}"]))]
-        for task in config.choices("task")
-        for scale in ("official", "mini")
+        [task, scale, *_cells(config.compose([*overrides, f"task={task}", f"scale={scale}", *words]))]
+        for task, scale, words in chosen
     ]
     return tables.table(HEADINGS, rows, right=[name in ("on disk", "download") for name in HEADINGS])
 

@@ -104,7 +104,8 @@ def _what(record: Record) -> str:
     threads = {node.threads_per_worker for node in record.nodes if node.threads_per_worker is not None}
     each = f" x {format.counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
     return (
-        f"{experiment.task.name}, scale={experiment.scale}, recipe={experiment.task.recipe}, "
+        f"{experiment.task.name}, scale={experiment.scale}, dataset={experiment.task.dataset}, "
+        f"recipe={experiment.task.recipe}, "
         f"division={experiment.division.name}, {format.counted(record.workers, 'worker')}{each}, "
         f"{experiment.backend.name}, hardware={experiment.hardware.name}, network={experiment.network}, "
         f"cluster={experiment.cluster.name}, seed={record.seed}"

@@ -93,6 +93,11 @@ def recipes(path: Path) -> list[str]:
     return list(plugins.values(path).get("recipes", {}))
 
 
+def datasets(path: Path) -> list[str]:
+    """Return the names of a task's further data sets at mini scale."""
+    return list(plugins.values(path).get("datasets", {}))
+
+
 def _groups() -> Iterator[str]:
     default = defaults()
     for group in config.GROUPS:
@@ -102,4 +107,6 @@ def _groups() -> Iterator[str]:
             meaning = description(path)
             if group == "task":
                 meaning += f" Recipes: {', '.join(recipes(path))}."
+                if names := datasets(path):
+                    meaning += f" Mini data besides its own: task.dataset={', '.join(names)}."
             yield entry(f"  {'*' if default[group] == name else ' '} {name}", meaning)

@@ -9,7 +9,9 @@ from pathlib import Path
 from rich.text import Text
 
 from mlbench.experiment import format
+from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import Record
+from mlbench.tasks import registry
 from mlbench.terminal import next_steps
 
 WIDTH = 79  # columns where stdout is no terminal
@@ -82,7 +84,8 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     ranked = [(0, line) for line in heading(record, lines if record.error else _cut(lines, width))]
     ranked += [(1, line) for line in doubts(record, width)]
     what = record.experiment
-    ranked.append((4, _row("run", f"{what.task.name} {what.scale}, {_where(record)}")))
+    run = wrapped(f"{_measured(what)}, {_where(record)}", width - LABEL)
+    ranked += [(3 if number else 2, _row("" if number else "run", line)) for number, line in enumerate(run)]
     hint = wrapped(advice(record) or "", width - LABEL)[:SENTENCE_LINES]
     ranked += [(3, _row("" if number else "next", line)) for number, line in enumerate(hint)]
     ranked.append((2, _row("time", _time(record, width - LABEL))))
@@ -148,6 +151,12 @@ def _progress(record: Record) -> str:
     if record.epochs:
         return f"epoch {record.epochs:g}" + (f" of {of}" if of else "")
     return "no epoch" if of else f"{len(record.table)} rows measured"
+
+
+def _measured(experiment: Experiment) -> str:
+    task = experiment.task
+    data = "" if task.dataset == registry.NO_DATASET else f" on {task.dataset}"
+    return f"{task.name} {experiment.scale}{' on own files' if registry.own_data(task) else data}"
 
 
 def _where(record: Record) -> str:

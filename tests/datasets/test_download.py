@@ -73,6 +73,42 @@ def test_a_wrong_file_that_is_there_is_refused_and_kept(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"mine"
 
 
+def client(code: str) -> tuple[str, ...]:
+    """Return a command in the place of a registry's client."""
+    return (sys.executable, "-c", code)
+
+
+def test_a_registry_s_client_brings_the_file_and_no_mirror_is_asked(tmp_path):
+    (tmp_path / "source").write_bytes(CONTENT)
+    seen = []
+    code = f"import shutil; shutil.copy({str(tmp_path / 'source')!r}, 'file%3a1.deb')"
+    archive = Archive((dead_mirror(),), "file", sha256=SHA256, size=len(CONTENT), command=client(code))
+    target = fetch(archive, tmp_path, progress=lambda done, total: seen.append((done, total)))
+    assert target.read_bytes() == CONTENT and left(target.parent) == ["file"]
+    assert seen == [(0, len(CONTENT)), (len(CONTENT), len(CONTENT))]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (("no-such-client", "download", "x"), "no-such-client download x: there is no no-such-client here"),
+        (client("import sys; sys.exit('E: Version 1 was not found')"), "E: Version 1 was not found"),
+        (client("raise SystemExit(7)"), "it ended with exit code 7"),
+        (client("open('file', 'w').write('another')"), "what it brings has 7 bytes instead of"),
+    ],
+)
+def test_where_the_client_fails_a_mirror_is_asked_and_else_both_reasons_are_told(tmp_path, command, reason):
+    archive = Archive((), "file", sha256=SHA256, size=len(CONTENT), command=command)
+    with pytest.raises(UserError) as error:
+        fetch(archive, tmp_path)
+    assert reason in str(error.value) and "put the file at" in error.value.hint
+    assert left(tmp_path / "downloads") == []
+    with serve(file=CONTENT) as mirror:
+        urls = (mirror.url + "file",)
+        found = fetch(Archive(urls, "file", sha256=SHA256, size=len(CONTENT), command=command), tmp_path)
+    assert found.read_bytes() == CONTENT
+
+
 def test_file_addresses_work(tmp_path):
     (tmp_path / "source").write_bytes(CONTENT)
     target = download([(tmp_path / "source").as_uri()], tmp_path / "target", sha256=SHA256)

@@ -112,9 +112,15 @@ def test_the_open_division_lists_what_differs() -> None:
 
 
 def test_no_division_changes_data_metric_or_goals() -> None:
-    for word in ("task.dataset=cifar10", "task.metric=loss", "task.goals.light=1", "task.direction=min"):
+    with pytest.raises(
+        UserError, match="task.dataset=cifar10 is unknown: resnet20 has digits, fashion_mnist"
+    ):
+        compose(["task.dataset=cifar10", "division=open"])
+    for word in ("task.metric=loss", "task.goals.light=1", "task.direction=min"):
         with pytest.raises(UserError, match="rule R[12]"):
             compose([word, "division=open"])
+    with pytest.raises(UserError, match="task.dataset is cifar10.*rule R2"):
+        compose(["task=resnet50", "task.dataset=cifar10", "division=open"])
 
 
 @pytest.mark.parametrize("division", ["closed", "open"])

@@ -51,6 +51,14 @@ def test_a_run_without_a_goal_says_so():
     assert text.startswith("COMPLETED: epoch 2 of 20, best top1_accuracy 95.28 %; no goal was set")
 
 
+@pytest.mark.parametrize("name", ["digits", "fashion_mnist"])
+def test_the_short_card_names_the_data(name):
+    found = record(f"task.dataset={name}")
+    lines = result_card.short(found, folder=Path("runs"), width=79, tracking_uri="", ascii_only=True)
+    assert any(line.plain.startswith(f"run               resnet20 mini on {name}, 2 w") for line in lines)
+    assert len(lines) <= result_card.MOST_LINES
+
+
 def test_a_task_that_measures_without_training_has_a_card():
     values = experiment("task=allreduce").plain()
     text = said(nothing_measured(status="completed", experiment=values, goal=None, table=[{"bytes": 4}] * 85))
@@ -199,5 +207,8 @@ def test_the_best_value_within_the_budget_is_shown_where_it_is_known():
 
 def test_the_seed_and_what_ran_are_named():
     text = said(record("workers=2", "task=logreg", "goal=80", validations=[], status="failed", error="x"))
-    assert "logreg, scale=mini, recipe=mlbench2020, division=closed, 2 workers x 1 thread, gloo" in text
+    assert (
+        "logreg, scale=mini, dataset=epsilon_like, recipe=mlbench2020, division=closed, 2 workers x 1 thread"
+        in text
+    )
     assert "seed=7" in text

@@ -1,4 +1,4 @@
-"""Text as word numbers: WikiText-2, the generated language, or a user's own two files."""
+"""Text as word numbers: WikiText-2, the generated language, articles of Wikipedia, or a user's own files."""
 
 import shutil
 from collections import Counter
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from mlbench.datasets import arrow, own_files
+from mlbench.datasets import arrow, own_files, packages
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive, extract
 from mlbench.experiment.errors import UserError
-from mlbench.tasks.awdlstm import language
+from mlbench.tasks.awdlstm import language, wikipedia
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
     from torch import Tensor
@@ -35,8 +35,8 @@ class Text(NamedTuple):
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder.
 
-    `config` has `dataset`, "wikitext2" or "agreement", and `train_file` and `valid_file`, which take its
-    place when they are given, with `min_count`.
+    `config` has `dataset`, "wikitext2", "agreement" or "wikipedia_articles", and `train_file` and
+    `valid_file`, which take its place when they are given, with `min_count`.
     """
     name = config.dataset
     if files := own_files.together(config, ("train_file", "valid_file")):
@@ -47,6 +47,8 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
         write_splits = partial(_write_files, files=splits, min_count=config.min_count)
     elif name == "agreement":
         write_splits, manifest = _write_agreement, AGREEMENT
+    elif name == "wikipedia_articles":
+        write_splits, manifest = partial(_write_wikipedia, root=root), WIKIPEDIA
     else:
         arrow.require_known(name, DATASETS)
         write_splits, manifest = partial(_write_wikitext2, root=root), WIKITEXT2
@@ -136,6 +138,46 @@ def _write_wikitext2(writer: DatasetWriter, *, root: Path) -> None:
     shutil.rmtree(unpacked)
 
 
+WIKIPEDIA = {
+    "name": "wikipedia_articles",
+    **wikipedia.ORIGIN,
+    "attribution": "the authors of the articles, whom each page's history names; the manifest lists the "
+    "articles with their revisions: https://en.wikipedia.org/?oldid=REVISION",
+    "parameters": {
+        "every": 10,  # of the articles in the dump's order, one in so many is for validation, from the 5th on
+        "min_count": 3,  # words that the training text has less often become <unk>
+    },
+}
+
+
+WIKIPEDIA_TOKENS = {"train": 439_420, "valid": 41_838}  # as prepared
+
+
+def _write_wikipedia(writer: DatasetWriter, *, root: Path) -> None:
+    package = writer.fetch(wikipedia.PACKAGE, root)
+    dump = dict(packages.files(package, below=wikipedia.FOLDER))[wikipedia.FILE]
+    shape: dict[str, Any] = WIKIPEDIA["parameters"]
+    articles = list(
+        wikipedia.articles(dump, progress=lambda pages: writer.progress("read pages", pages, None, "rows"))
+    )
+    held_out = articles[shape["every"] // 2 :: shape["every"]]
+    splits = {"train": [one for one in articles if one not in held_out], "valid": held_out}
+    words = {
+        split: [word for article in some for paragraph in article.paragraphs for word in (*paragraph, END)]
+        for split, some in splits.items()
+    }
+    count = Counter(words["train"])
+    index = _numbered((END, UNKNOWN, *(word for word in count if count[word] >= shape["min_count"])))
+    for split, text in words.items():
+        numbers = np.fromiter((index.get(word, index[UNKNOWN]) for word in text), np.int32, len(text))
+        writer.write(split, [arrow.record_batch({"token": numbers})])
+    _write_vocabulary(writer, list(index))
+    writer.extra["articles"] = {
+        split: [[article.title, article.revision, article.words] for article in some]
+        for split, some in splits.items()
+    }
+
+
 def _write_files(writer: DatasetWriter, *, files: dict[str, Path], min_count: int) -> None:
     """Number the words that the training file has often enough; all others are <unk>."""
     count = count_words(files["train"], writer)
@@ -197,4 +239,7 @@ def _write_vocabulary(writer: DatasetWriter, words: list[str]) -> None:
 DATASETS = {  # 4 bytes a token; the list of words, below 1 MB, is not counted
     "wikitext2": DatasetInfo(WIKITEXT2, WIKITEXT2_ARCHIVE.size, prepared=4 * sum(WIKITEXT2_TOKENS.values())),
     "agreement": DatasetInfo(AGREEMENT, download=0, prepared=4 * 440_000),
+    "wikipedia_articles": DatasetInfo(
+        WIKIPEDIA, download=wikipedia.PACKAGE.size, prepared=4 * sum(WIKIPEDIA_TOKENS.values())
+    ),
 }

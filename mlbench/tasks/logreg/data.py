@@ -1,4 +1,4 @@
-"""Rows and labels for logistic regression: epsilon, generated ones like it, or a user's files."""
+"""Rows and labels for logistic regression: epsilon, generated ones like it, Fashion-MNIST, or own files."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from mlbench.datasets import arrow, own_files
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive
 from mlbench.experiment.errors import UserError
+from mlbench.tasks import fashion_mnist
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
     import pyarrow as pa
@@ -32,8 +33,8 @@ class Rows(NamedTuple):
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder.
 
-    `config` has `dataset`, "epsilon" or "epsilon_like", and `train_file` and `test_file`, which take
-    its place when they are given.
+    `config` has `dataset`, "epsilon", "epsilon_like" or "fashion_mnist_tops", and `train_file` and
+    `test_file`, which take its place when they are given.
     """
     name = config.dataset
     if files := own_files.together(config, ("train_file", "test_file")):
@@ -42,6 +43,8 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
         write_splits = partial(_write_files, files=dict(zip(("train", "test"), files, strict=True)))
     elif name == "epsilon_like":
         write_splits, manifest = _write_epsilon_like, EPSILON_LIKE
+    elif name == "fashion_mnist_tops":
+        write_splits, manifest = partial(_write_fashion_mnist_tops, root=root), FASHION_MNIST_TOPS
     else:
         arrow.require_known(name, DATASETS)
         write_splits, manifest = partial(_write_epsilon, root=root), EPSILON
@@ -129,6 +132,39 @@ def _write_epsilon_like(writer: DatasetWriter) -> None:
     x, y = epsilon_like(train + test, **shape)
     for split, part in (("train", slice(train)), ("test", slice(train, None))):
         writer.write(split, [arrow.record_batch({"features": x[part], "label": y[part]})])
+
+
+FASHION_MNIST_TOPS = {
+    "name": "fashion_mnist_tops",
+    **fashion_mnist.ORIGIN,
+    "parameters": {
+        "zero": ["T-shirt/top", "shirt"],
+        "one": ["pullover", "coat"],
+        "digits": 3,  # of a standardised feature, so that every machine gets the same bytes
+    },
+}
+
+
+def _write_fashion_mnist_tops(writer: DatasetWriter, *, root: Path) -> None:
+    """Write the images of four classes as rows, scaled as epsilon's are.
+
+    Features are standardised by the training rows and rounded, then each row is scaled to length 1.
+    """
+    chosen: dict[str, Any] = FASHION_MNIST_TOPS["parameters"]
+    zeros, ones = ([fashion_mnist.CLASSES.index(name) for name in chosen[side]] for side in ("zero", "one"))
+    mean = deviation = np.zeros(0)
+    for split, (images, labels) in fashion_mnist.read(writer, root).items():
+        kept = np.isin(labels, [*zeros, *ones])
+        pixels = images[kept].reshape(-1, fashion_mnist.SIDE**2).astype(np.int64)
+        if split == "train":  # sums of integers, so their order does not matter
+            mean = pixels.sum(0) / len(pixels)
+            deviation = np.sqrt((pixels**2).sum(0) / len(pixels) - mean**2)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            standard = np.where(deviation > 0, (pixels - mean) / deviation, 0.0)
+        whole = np.round(standard * 10 ** chosen["digits"]).astype(np.int64)
+        rows = (whole / np.sqrt((whole**2).sum(1, keepdims=True))).astype(np.float32)
+        label = np.isin(labels[kept], ones).astype(np.float32)
+        writer.write(split, [arrow.record_batch({"features": rows, "label": label})])
 
 
 LIBSVM_PAGES = (  # the LIBSVM data page, and the second host of the same department
@@ -243,4 +279,9 @@ DATASETS = {
     # rows of float32 features and a float32 label; the LIBSVM page says 400,000 and 100,000 of them
     "epsilon": DatasetInfo(EPSILON, download=None, prepared=500_000 * 4 * (2_000 + 1)),
     "epsilon_like": DatasetInfo(EPSILON_LIKE, download=0, prepared=25_000 * 4 * (200 + 1)),
+    "fashion_mnist_tops": DatasetInfo(  # four of ten classes, all of the same size
+        FASHION_MNIST_TOPS,
+        download=fashion_mnist.PACKAGE.size,
+        prepared=28_000 * 4 * (fashion_mnist.SIDE**2 + 1),
+    ),
 }

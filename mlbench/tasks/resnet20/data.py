@@ -1,4 +1,4 @@
-"""Images and labels for the ResNets: CIFAR-10, or the digits that scikit-learn ships."""
+"""Images and labels for the ResNets: CIFAR-10, the digits that scikit-learn ships, or Fashion-MNIST."""
 
 import shutil
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from mlbench.datasets import arrow
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive, extract
 from mlbench.experiment.errors import UserError
+from mlbench.tasks import fashion_mnist
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it
     from torch import Tensor
@@ -43,6 +44,8 @@ def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None
     """Make the data set that `config` names unless it is there, and return its folder."""
     if config.dataset == "digits":
         write_splits, manifest = _write_digits, DIGITS
+    elif config.dataset == "fashion_mnist":
+        write_splits, manifest = partial(_write_fashion_mnist, root=root), FASHION_MNIST
     else:
         arrow.require_known(config.dataset, DATASETS)
         write_splits, manifest = partial(_write_cifar10, root=root), CIFAR10
@@ -147,6 +150,23 @@ def _write_digits(writer: DatasetWriter) -> None:
     writer.extra |= statistics(images[:first])
 
 
+PADDING = (SIDE - fashion_mnist.SIDE) // 2  # black pixels a side
+FASHION_MNIST = {
+    "name": "fashion_mnist",
+    **fashion_mnist.ORIGIN,
+    "parameters": {"size": SIDE, "padding": PADDING, "channels": 3, "flip": True},
+}
+
+
+def _write_fashion_mnist(writer: DatasetWriter, *, root: Path) -> None:
+    for split, (grey, labels) in fashion_mnist.read(writer, root).items():
+        padded = np.pad(grey, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
+        images = np.repeat(padded[:, None], 3, axis=1)
+        _write(writer, split, images, labels)
+        if split == "train":
+            writer.extra |= statistics(images)
+
+
 def _write(writer: DatasetWriter, split: str, images: np.ndarray, labels: np.ndarray) -> None:
     writer.write(split, [arrow.record_batch({"image": images, "label": labels.astype(np.int64)})])
 
@@ -185,4 +205,7 @@ PREPARED = 3 * SIDE * SIDE + 8  # bytes of an image and its int64 label
 DATASETS = {
     "cifar10": DatasetInfo(CIFAR10, download=CIFAR10_ARCHIVE.size, prepared=60_000 * PREPARED),
     "digits": DatasetInfo(DIGITS, download=0, prepared=1_797 * PREPARED),
+    "fashion_mnist": DatasetInfo(
+        FASHION_MNIST, download=fashion_mnist.PACKAGE.size, prepared=70_000 * PREPARED
+    ),
 }

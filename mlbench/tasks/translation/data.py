@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mlbench.datasets import arrow
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
-from mlbench.tasks.translation import corpus, wmt
+from mlbench.tasks.translation import corpus, help_text, wmt
 from mlbench.tasks.translation.chunks import BatchBudget, cut
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Dataset:
 # WMT14's text, nearly the same, has 226 million words on both sides (Luong et al. 2015); each is at least one
 # sub-word of 4 bytes.
 WMT_BYTES = 4 * 226_000_000
+LIBREOFFICE_HELP_BYTES = 4_938_094  # as prepared
 DATASETS = {
     name: DatasetInfo(
         corpus.MANIFESTS[name],
@@ -92,15 +93,22 @@ DATASETS = {
         prepared=WMT_BYTES,
     )
     for name, parts in wmt.TRAINED_ON.items()
-} | {"cipher": DatasetInfo(corpus.MANIFESTS["cipher"], download=0, prepared=2_060_846)}
+} | {
+    "cipher": DatasetInfo(corpus.MANIFESTS["cipher"], download=0, prepared=2_060_846),
+    "libreoffice_help": DatasetInfo(
+        corpus.MANIFESTS["libreoffice_help"],
+        download=sum(archive.size or 0 for archive in help_text.PACKAGES.values()),
+        prepared=LIBREOFFICE_HELP_BYTES,
+    ),
+}
 
 
 def prepare_dataset(config: Any, root: Path, *, progress: Progress | None = None) -> Path:
     """Make the data set that `config` names unless it is there, and return its folder.
 
-    `config` has `dataset` ("wmt16_en_de", "wmt17_en_de" or "cipher"), the languages `source` and
-    `target`, and `train_files` and `test_files`: with train_files=/text/train, /text/train.en and
-    /text/train.de are read instead of the data set's own text, and prepared by its rules.
+    `config` has `dataset` (a name in `DATASETS`), the languages `source` and `target`, and `train_files`
+    and `test_files`: with train_files=/text/train, /text/train.en and /text/train.de are read instead of
+    the data set's own text, and prepared by its rules.
     """
     write_splits = partial(_write_splits, config=config, root=root)
     folder = root / corpus.folder(config)

@@ -1,0 +1,351 @@
+"""The real data sets of mini scale: read anew by other means, held out without a leak, fetched as packages.
+
+Wikipedia's and Fashion-MNIST's are excerpts (excerpts/README.md) in packages made here; LibreOffice's are the
+real packages, if their registry can be reached.
+"""
+
+import gzip
+import hashlib
+import html.parser
+import io
+import re
+import struct
+import tarfile
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.preprocessing import StandardScaler, normalize
+
+from mlbench.datasets import arrow, download, packages
+from mlbench.datasets.download import Archive
+from mlbench.experiment import config, record
+from mlbench.experiment.errors import UserError
+from mlbench.tasks import fashion_mnist, registry
+from mlbench.tasks.awdlstm import data as text_data
+from mlbench.tasks.awdlstm import wikipedia
+from mlbench.tasks.logreg import data as rows_data
+from mlbench.tasks.resnet20 import data as images_data
+from mlbench.tasks.translation import help_text
+
+EXCERPTS = Path(__file__).with_name("excerpts")
+OFFERED = {
+    "resnet20": "fashion_mnist",
+    "logreg": "fashion_mnist_tops",
+    "awdlstm": "wikipedia_articles",
+    "gnmt": "libreoffice_help",
+    "transformer": "libreoffice_help",
+}
+
+
+def deb(members: dict[str, bytes], kind: str = "xz") -> bytes:
+    """Return a Debian package, deb(5): an ar archive of a version, control data and data."""
+
+    def tar(files: dict[str, bytes]) -> bytes:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode=f"w:{kind}") as archive:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(f"./{name}")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+        return packed.getvalue()
+
+    parts = {"debian-binary": b"2.0\n", f"control.tar.{kind}": tar({"control": b"Package: x\n"})}
+    whole = b"!<arch>\n"
+    for name, content in (parts | {f"data.tar.{kind}": tar(members)}).items():
+        whole += f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode()
+        whole += content + b"\n" * (len(content) % 2)
+    return whole
+
+
+def lay_down(root: Path, name: str, content: bytes) -> Archive:
+    """Put a package where a fetched one would lie, and return its archive."""
+    (root / "downloads").mkdir(exist_ok=True)
+    (root / "downloads" / name).write_bytes(content)
+    return Archive((), name, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+
+
+# Fashion-MNIST
+
+
+@pytest.fixture
+def clothes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a data root with the excerpt as the package."""
+    files = {
+        f"usr/share/datasets/fashion-mnist/{one.name}": one.read_bytes() for one in EXCERPTS.glob("*.gz")
+    }
+    archive = lay_down(tmp_path, "clothes.deb", deb({**files, "usr/share/doc/x/copyright": b"MIT"}))
+    monkeypatch.setattr(fashion_mnist, "PACKAGE", archive)
+    return tmp_path
+
+
+def read_idx(name: str) -> tuple[list[int], bytes]:
+    """Return dimensions and values of an IDX file, read byte by byte."""
+    content = gzip.decompress((EXCERPTS / name).read_bytes())
+    count = content[3]
+    return list(struct.unpack(f">{count}I", content[4 : 4 + 4 * count])), content[4 + 4 * count :]
+
+
+def test_fashion_mnist_images_are_those_of_the_files_with_a_black_edge(clothes: Path) -> None:
+    folder = images_data.prepare_dataset(SimpleNamespace(dataset="fashion_mnist"), clothes)
+    prepared = images_data.open_dataset(folder)
+    for split, name in (("train", "train"), ("test", "t10k")):
+        (count, height, width), pixels = read_idx(f"{name}-images-idx3-ubyte.gz")
+        _, labels = read_idx(f"{name}-labels-idx1-ubyte.gz")
+        images = getattr(prepared, split)
+        assert images.images.shape == (count, 3, 32, 32) and images.labels.tolist() == list(labels)
+        for number in (0, count // 2, count - 1):
+            whole = images.images[number].tolist()
+            assert whole[0] == whole[1] == whole[2]
+            inside = bytes(value for row in whole[0][2:30] for value in row[2:30])
+            assert inside == pixels[number * height * width : (number + 1) * height * width]
+            assert sum(map(sum, whole[0])) == sum(inside)  # nothing but black around it
+    plain = np.asarray(prepared.train.images[:, 0], np.float64) / 255
+    assert prepared.mean.tolist() == pytest.approx([plain.mean()] * 3, rel=1e-6)
+    assert prepared.std.tolist() == pytest.approx([plain.std()] * 3, rel=1e-6)
+    assert prepared.flip is True
+
+
+def test_fashion_mnist_rows_are_standardised_and_of_length_1(clothes: Path) -> None:
+    folder = rows_data.prepare_dataset(
+        SimpleNamespace(dataset="fashion_mnist_tops", train_file=None, test_file=None), clothes
+    )
+    splits = dict(zip(("train", "test"), rows_data.open_dataset(folder), strict=True))
+    names = {0: 0, 6: 0, 2: 1, 4: 1}  # T-shirt/top, shirt; pullover, coat (the publisher's README)
+    scaler = StandardScaler()
+    for split, name in (("train", "train"), ("test", "t10k")):
+        (count, height, width), pixels = read_idx(f"{name}-images-idx3-ubyte.gz")
+        _, labels = read_idx(f"{name}-labels-idx1-ubyte.gz")
+        chosen = [number for number in range(count) if labels[number] in names]
+        grey = np.frombuffer(pixels, np.uint8).reshape(count, height * width)[chosen].astype(float)
+        expected = normalize(scaler.fit(grey).transform(grey) if split == "train" else scaler.transform(grey))
+        assert splits[split].labels.tolist() == [names[labels[number]] for number in chosen]
+        assert np.abs(splits[split].features.numpy() - expected).max() < 1e-4  # rounded to 3 digits before
+        assert np.linalg.norm(splits[split].features.numpy(), axis=1) == pytest.approx(1, abs=1e-6)
+
+
+# Wikipedia
+
+
+@pytest.fixture
+def articles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a data root with the excerpt in the place of gensim's wheel."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(
+            f"{wikipedia.FOLDER}/{wikipedia.FILE}", (EXCERPTS / "enwiki-excerpt.xml.bz2").read_bytes()
+        )
+        archive.writestr(f"{wikipedia.FOLDER}/other.txt", "no dump")
+    monkeypatch.setattr(wikipedia, "PACKAGE", lay_down(tmp_path, "gensim.whl", packed.getvalue()))
+    return tmp_path
+
+
+def test_wikipedia_s_articles_become_words_and_redirects_none() -> None:
+    dump = (EXCERPTS / "enwiki-excerpt.xml.bz2").read_bytes()
+    found = {one.title: one for one in wikipedia.articles(dump)}
+    assert len(found) == 11
+    assert not {"AccessibleComputing", "Wikipedia:Adding Wikipedia articles to Nupedia"} & found.keys()
+    # Copied by hand from the page of this revision.
+    first = (
+        "Actresses ( Catalan : Actrius ) is a 1997 Catalan language Spanish drama film produced and "
+        "directed by Ventura Pons and based on the award - winning stage play E . R . by Josep Maria Benet "
+        "i Jornet . The film has no male actors , with all roles played by females . The film was produced "
+        "in 1996 ."
+    )
+    assert found["Actrius"].revision == 717941394
+    assert " ".join(found["Actrius"].paragraphs[0]) == first
+    text = " ".join(word for one in found.values() for line in one.paragraphs for word in line)
+    assert not re.search(r"\[ \[|\{ \{|\} \}|< ref|' '|&|thumb|Category", text)
+
+
+def test_markup_goes_from_the_inside_to_the_outside() -> None:
+    page = (
+        "{{Infobox|a={{nested|b}}\n|c=d}}'''One''' two<ref>no {{cite}}</ref> [[three|four]] "
+        "[[File:x.jpg|thumb|a [[link]] in it]]five [http://x.org six] &amp; <b>seven</b><!-- no --> eight\n"
+        "== Heading of many words that are no prose ==\n* a list of many words that is no prose at all\n"
+        "{| class=x\n| a table of many words that is no prose at all\n|}\nToo short.\n"
+    )
+    assert wikipedia.paragraphs(page) == [["One", "two", "four", "five", "six", "&", "seven", "eight"]]
+
+
+def test_wikipedia_s_validation_articles_are_held_out(articles: Path) -> None:
+    wanted = SimpleNamespace(
+        dataset="wikipedia_articles", train_file=None, valid_file=None, min_count=3, name="awdlstm"
+    )
+    folder = text_data.prepare_dataset(wanted, articles)
+    manifest = arrow.read_manifest(folder)
+    titles = {split: [one[0] for one in some] for split, some in manifest["articles"].items()}
+    assert (
+        len(titles["valid"]) == 1 and len(titles["train"]) == 10 and titles["valid"][0] not in titles["train"]
+    )
+    dump = (EXCERPTS / "enwiki-excerpt.xml.bz2").read_bytes()
+    lines = {split: set[str]() for split in titles}
+    words = arrow.read_split(folder, "vocabulary").column("word").to_pylist()
+    for split, some in titles.items():
+        numbers = arrow.column(arrow.read_split(folder, split), "token").tolist()
+        spelt = iter(words[number] for number in numbers)
+        for article in (one for one in wikipedia.articles(dump) if one.title in some):
+            for paragraph in article.paragraphs:
+                lines[split].add(" ".join(paragraph))
+                for word in paragraph:
+                    assert next(spelt) in (word, "<unk>")
+                assert next(spelt) == "<eos>"
+        assert next(spelt, None) is None
+    assert not lines["train"] & lines["valid"]
+    common = [w for line in lines["train"] for w in line.split()]
+    assert all(common.count(word) >= 3 for word in words[2:])
+    with pytest.raises(UserError, match="no dump of Wikipedia"):
+        list(wikipedia.articles(b"BZh9"))
+
+
+# LibreOffice's help
+
+
+class Paragraphs(html.parser.HTMLParser):
+    """The paragraphs of a page by id, read tag by tag."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: str | None = None
+        self.tag, self.text, self.hidden, self.found = "", "", False, dict[str, str]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if self.open is None and re.fullmatch("p|h[1-6]", tag) and given.get("id"):
+            self.open, self.tag, self.text, self.hidden = given["id"], tag, "", False
+        self.hidden |= given.get("hidden") == "true"
+        self.text += " " * (tag == "br")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open is not None and tag == self.tag:
+            if not self.hidden:
+                self.found.setdefault(self.open, " ".join(self.text.split()))
+            self.open = None
+
+
+@pytest.fixture(scope="module")
+def help_packages(data_root: Path) -> dict[str, Path]:
+    """Return the real packages; skip where no registry can be reached."""
+    try:
+        return {side: download.fetch(one, data_root) for side, one in help_text.PACKAGES.items()}
+    except UserError as error:
+        pytest.skip(f"the help packages cannot be had here: {error}")
+
+
+def test_help_texts_are_held_out_by_page_and_no_test_sentence_is_in_training(
+    help_packages: dict[str, Path], data_root: Path, tmp_path: Path
+) -> None:
+    train, test = help_text.text(help_text.SELECTION, arrow.DatasetWriter(tmp_path), root=data_root)
+    assert len(train) == len(set(train)) > 20_000 and len(test) == len(set(test)) > 300
+    for side in (0, 1):
+        seen = {re.sub(r"[0-9]+", "0", pair[side].casefold()) for pair in train}
+        assert not [pair for pair in test if re.sub(r"[0-9]+", "0", pair[side].casefold()) in seen]
+    pages = {
+        side: dict(packages.files(path, below=help_text.FOLDERS[side]))
+        for side, path in help_packages.items()
+    }
+    names = sorted(pages["en"].keys() & pages["de"].keys())
+    held_out = names[20::40]
+    known, trained, tested = set(held_out), set(train), set(test)
+    read = [*held_out, *names[::25]]
+    for name in read:
+        source, target = (Paragraphs(pages[side][name].decode()).found for side in ("en", "de"))
+        pairs = {
+            (source[one], target[one])
+            for one in source.keys() & target.keys()
+            if source[one] != target[one]
+            and all(3 <= len(side[one].split()) <= 40 for side in (source, target))
+        }
+        if name not in known:
+            assert pairs <= trained and not pairs & tested
+    # Everything that is tested on was read in a page that is held out.
+    from_pages = {
+        (source[one], target[one])
+        for name in held_out
+        for source, target in [[Paragraphs(pages[side][name].decode()).found for side in ("en", "de")]]
+        for one in source.keys() & target.keys()
+    }
+    assert tested <= from_pages
+
+
+def page(*paragraphs: str) -> dict[str, str]:
+    return {f"par_{number}": text for number, text in enumerate(paragraphs)}
+
+
+def test_what_training_has_of_a_held_out_page_is_not_tested_on() -> None:
+    pages = {
+        f"{number}.html": (page(f"the {number} of them"), page(f"die {number} davon")) for number in range(4)
+    }
+    pages["1.html"] = (
+        page("The 7 of them", "seen in no other", "the same here", "too short", "a b c d", "one more time"),
+        page(
+            "nur hier zu sehen",
+            "nirgends sonst zu sehen",
+            "the same here",
+            "zu kurz",
+            "die 3 davon",
+            "noch einmal so",
+        ),
+    )
+    train, test = help_text.split(pages, every=3, shortest=3, longest=9)
+    assert test == [("seen in no other", "nirgends sonst zu sehen"), ("one more time", "noch einmal so")]
+    assert [pair[0] for pair in train] == ["the 0 of them", "the 2 of them", "the 3 of them"]
+
+
+def test_a_page_s_paragraphs() -> None:
+    text = (
+        '<p id="a" class="x">One &amp; <b>two</b><br/>three</p><p>no id</p>'
+        '<h2 id="b">A <span hidden="true" class="MAC">x</span>heading</h2><h1 id="c">Title</h1>'
+        '<p id="a">again</p>'
+    )
+    assert help_text.paragraphs(text) == {"a": "One & two three", "c": "Title"} == Paragraphs(text).found
+
+
+# Packages
+
+
+@pytest.mark.parametrize("kind", ["xz", "gz"])
+def test_a_debian_package_s_files(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.deb"
+    path.write_bytes(deb({"usr/share/x/a": b"1", "usr/share/x/deep/b": b"22", "usr/share/xy": b"3"}, kind))
+    assert dict(packages.files(path, below="usr/share/x")) == {"a": b"1", "deep/b": b"22"}
+    with pytest.raises(UserError, match="has no file in usr/share/z/"):
+        list(packages.files(path, below="usr/share/z"))
+
+
+@pytest.mark.parametrize("content", [b"no archive", deb({"a": b"1"})[:-40], b"!<arch>\n"])
+def test_a_damaged_package_is_refused_in_a_sentence(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.deb"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged or truncated") as error:
+        list(packages.files(path, below=""))
+    assert "remove it" in error.value.hint
+
+
+# What a run on them is
+
+
+@pytest.mark.parametrize(("task", "name"), OFFERED.items())
+def test_a_run_on_real_data_is_no_official_one_and_has_a_goal_only_if_told(task: str, name: str) -> None:
+    words = [f"task={task}", f"task.dataset={name}"]
+    experiment = config.compose(words)
+    assert experiment.deviations == () and not experiment.official and experiment.target is None
+    given = config.compose([*words, "goal=2"]).target
+    assert given is not None and given.target == 2
+    plain = config.compose([*words, "goal=2"]).plain()
+    recorded = config.Experiment.model_validate(record.recorded(plain))
+    assert recorded.target == given and recorded.task.dataset == name
+    with pytest.raises(UserError, match=f"no goal is fixed for {name}"):
+        config.compose([*words, "goal=light"])
+    with pytest.raises(UserError, match=f"task.dataset={name} is a data set of mini scale"):
+        config.compose([*words, "scale=official"])
+    datasets: Any = registry.datasets(task)
+    assert {"source", "licence", "attribution"} <= datasets[name].manifest.keys()
+    assert config.compose([f"task={task}"]).task.dataset != name
