@@ -31,9 +31,9 @@ class Ended:
 
     @property
     def rows(self) -> dict[tuple[str, str], list[str]]:
-        """Return the lines of the list by task and scale, as words."""
-        lines = (line.split() for line in self.out.splitlines()[1:])
-        return {(task, scale): words for task, scale, *words in lines}
+        """Return the lines of the list by task and scale, as words: the first, of the task's own data."""
+        lines = [line.split() for line in self.out.splitlines()[1:]]
+        return {(task, scale): words for task, scale, *words in reversed(lines)}
 
 
 @pytest.fixture
@@ -66,7 +66,9 @@ OFFICIAL = ("task=logreg", "scale=official")
 
 
 def test_list_shows_every_task_at_both_scales(command, tmp_path):
-    rows = command("list", f"data_root={tmp_path}").rows
+    shown = command("list", f"data_root={tmp_path}")
+    rows = shown.rows
+    assert shown.out.count("libreoffice_help") == 2 and shown.out.count("fashion_mnist") == 2
     assert set(rows) == {(task, scale) for task in config.choices("task") for scale in ("official", "mini")}
     official = ["cifar10", "no", "185", "MB", "170", "MB", "none", "stated", "by", "its", "publisher"]
     assert rows["resnet20", "official"] == official

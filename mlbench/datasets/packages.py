@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from lzma import LZMAError
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from mlbench.datasets.download import Archive
 from mlbench.experiment.errors import UserError
@@ -70,8 +70,8 @@ def files(package: Path, *, below: str) -> Iterator[tuple[str, bytes]]:
 
 def _debian(package: Path, below: str) -> Iterator[tuple[str, bytes]]:
     with package.open("rb") as file:
-        kind = _find_data(file)
-        with tarfile.open(fileobj=file, mode=f"r|{kind}") as tar:
+        mode: Any = f"r|{_find_data(file)}"  # a literal to the type checker
+        with tarfile.open(fileobj=file, mode=mode) as tar:
             for member in tar:
                 name = member.name.removeprefix("./")
                 content = tar.extractfile(member) if name.startswith(below) and member.isfile() else None

@@ -54,9 +54,9 @@ def fields(config: TrainingConfig, experiment: dict[str, Any], *, workers: int) 
 def target(experiment: dict[str, Any]) -> float | None:
     """Return the number that the goal is, in the metric's unit; None without a goal."""
     goals, goal = experiment["task"]["goals"], experiment["goal"]
-    if goal == "none" or goals is None and isinstance(goal, str):
-        return None
-    return float(goals[goal] if isinstance(goal, str) else goal)
+    if isinstance(goal, str):
+        return None if goal == "none" or goals is None else float(goals[goal])
+    return float(goal)
 
 
 def files(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
