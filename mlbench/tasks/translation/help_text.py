@@ -40,7 +40,7 @@ ORIGIN = {
 FOLDERS = {"en": "usr/share/libreoffice/help/en-US/text", "de": "usr/share/libreoffice/help/de/text"}
 # - every: of the pages in the order of their names, one in so many is for testing, from the middle one on.
 # - shortest, longest: words between blanks on each side.
-SELECTION = {"every": 40, "shortest": 3, "longest": 40}
+SELECTION = {"every": 30, "shortest": 3, "longest": 20}
 
 PARAGRAPH = re.compile(r'<(p|h[1-6])\s[^>]*?\bid="([^"]+)"[^>]*>(.*?)</\1>', re.DOTALL)
 BREAK, TAG = re.compile(r"<br\s*/?>"), re.compile(r"<[^>]+>")
