@@ -14,11 +14,13 @@ from conftest import ROOT
 from doc_pages import blocks
 
 STUBS = {
-    "scontrol": 'echo "scontrol $*" >> "$LOG"; printf "node-a\\nnode-b\\n"',
-    # Without its options, srun runs the command; here on one node in the place of all.
     "srun": 'echo "srun $*" >> "$LOG"; while [[ $1 == --* ]]; do shift; done; exec "$@"',
     "hostname": 'echo "10.1.2.3 192.168.0.1 fd00::2 "',
-    "ray": 'echo "ray $*" >> "$LOG"; echo "token $RAY_AUTH_MODE ${#RAY_AUTH_TOKEN}" >> "$LOG"; exit 2',
+    "ray": 'echo "ray $* [$RAY_AUTH_MODE ${#RAY_AUTH_TOKEN}]" >> "$LOG"; echo said',
+    # Writes its words down, once the step on the other nodes has; anything but a module is the real Python.
+    "python": 'if [[ $1 != -m ]]; then exec "$PYTHON" "$@"; fi\n'
+    'until grep -qs "^ray.*block" "$LOG" || [[ $SLURM_JOB_NUM_NODES == 1 ]]; do sleep 0.02; done\n'
+    'echo "python $*" >> "$LOG"; exit 2',
 }
 
 
@@ -38,29 +40,35 @@ def test_the_script_is_valid_shell(script: Path) -> None:
     assert found.returncode == 0, found.stdout
 
 
-def test_the_script_starts_one_ray_on_all_nodes_and_hands_on_words_and_exit_code(
-    script: Path, tmp_path: Path
+@pytest.mark.parametrize("nodes", ["1", "4"])
+def test_the_script_starts_ray_on_every_node_and_hands_on_words_and_exit_code(
+    script: Path, tmp_path: Path, nodes: str
 ) -> None:
     programs, log = tmp_path / "bin", tmp_path / "log"
     programs.mkdir()
     for name, body in STUBS.items():
         (programs / name).write_text(f"#!/bin/bash\n{body}\n")
         (programs / name).chmod(0o755)
-    (programs / "python").symlink_to(sys.executable)
     (programs / "activate").write_text("")
-    job = {"SLURM_JOB_NODELIST": "node-[a-b]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "1234567"}
+    job = {"SLURMD_NODENAME": "node-a", "SLURM_JOB_NUM_NODES": nodes, "SLURM_JOB_ID": "1234567"}
     environment = {
         **os.environ, **job, "SLURM_CPUS_PER_TASK": "8", "LOG": str(log), "MLBENCH_VENV": str(tmp_path),
-        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHON": sys.executable, "PATH": f"{programs}:{os.environ['PATH']}",
     }  # fmt: skip
-    done = subprocess.run(["bash", script, "task=gnmt", "workers=16", "study=a b"], env=environment)
+    words = ["task=gnmt", "workers=16", "study=a b"]
+    done = subprocess.run(["bash", script, *words], env=environment, cwd=tmp_path)
     assert done.returncode == 2
-    lines = log.read_text().splitlines()
-    assert lines[0] == "scontrol show hostnames node-[a-b]"
-    assert lines[1] == "srun --nodes=1 --ntasks=1 --nodelist=node-a hostname -I"
-    assert lines[2].startswith("srun --nodes=2 --ntasks-per-node=1 --cpus-per-task=8 ")
-    assert lines[3] == (
-        "ray symmetric-run --address 10.1.2.3:24567 --min-nodes 2 --num-cpus=8 -- python -m mlbench.run "
-        "cluster=attached cluster.address=10.1.2.3:24567 task=gnmt workers=16 study=a b"
+    first, *others, run, last = log.read_text().splitlines()
+    assert first == (
+        "ray start --head --node-ip-address=10.1.2.3 --port=24567 --num-cpus=8 --include-dashboard=false "
+        "[token 64]"
     )
-    assert lines[4] == "token token 64"
+    node = "ray start --address=10.1.2.3:24567 --num-cpus=8 --block [token 64]"
+    step = "srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --exclude=node-a --cpus-per-task=8"
+    assert others == ([] if nodes == "1" else [f"{step} {node.removesuffix(' [token 64]')}", node])
+    assert run == (
+        "python -m mlbench.run cluster=attached cluster.address=10.1.2.3:24567 cluster.wait_s=120 "
+        "task=gnmt workers=16 study=a b"
+    )
+    assert last == "ray stop [token 64]"
+    assert set((tmp_path / "ray-1234567.log").read_text().splitlines()) == {"said"}
