@@ -26,12 +26,12 @@ def lay(root: Path, world: World, *words: str, counts: tuple[int, ...] = (1, 2, 
         one.save(folder)
 
 
-def planned(root: Path, *choices: tuple[str, ...]) -> None:
-    """Write a study `scaling` of these experiments, each at 1, 2 and 4 workers with three runs."""
+def planned(root: Path, *choices: tuple[str, ...], counts: tuple[int, ...] = (1, 2, 4)) -> None:
+    """Write a study `scaling` of these experiments, each at three worker counts with three runs."""
     points = []
     for place, words in enumerate(choices):
-        lay(root, WORLD, *words)
-        for index, workers in enumerate((1, 2, 4)):
+        lay(root, WORLD, *words, counts=counts)
+        for index, workers in enumerate(counts):
             first = 9 * place + 3 * index
             key = f"{'-'.join(words)}-{workers}"
             points.append(study.Point(key=key, words=words, seeds=tuple(range(first, first + 3))))
@@ -65,7 +65,7 @@ def test_a_study_is_predicted_in_a_table_and_sentences(root: Path, capsys: Any) 
 
 
 def test_a_prediction_from_emulated_hosts_says_so_first(tmp_path: Path, capsys: Any) -> None:
-    planned(tmp_path, ("network=100mbit_5ms",))
+    planned(tmp_path, ("network=100mbit_5ms",), counts=(2, 4, 8))
     assert ask(tmp_path, "scaling", "max_workers=8") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("Emulated: the runs used hosts that one machine emulates, linked by network=")

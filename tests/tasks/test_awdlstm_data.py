@@ -188,7 +188,7 @@ def pack(files: Mapping[str, str | bytes]) -> bytes:
 
 def small_wikitext(monkeypatch, packed: bytes, urls: tuple[str, ...] = ()) -> None:
     """Let the data set `wikitext2` be the archive `packed` with the texts above."""
-    sums = {"sha256": hashlib.sha256(packed).hexdigest(), "md5": hashlib.md5(packed).hexdigest()}
+    sums: Any = {"sha256": hashlib.sha256(packed).hexdigest(), "md5": hashlib.md5(packed).hexdigest()}
     archive = Archive(tuple(url + ZIP for url in urls), ZIP, **sums, size=len(packed))
     monkeypatch.setattr(data, "WIKITEXT2_ARCHIVE", archive)
     tokens = {split: len(expected(f"wiki.{split}.tokens")) for split in ("train", "valid", "test")}

@@ -123,7 +123,7 @@ def test_fashion_mnist_rows_are_standardised_and_of_length_1(clothes: Path) -> N
         _, labels = read_idx(f"{name}-labels-idx1-ubyte.gz")
         chosen = [number for number in range(count) if labels[number] in names]
         grey = np.frombuffer(pixels, np.uint8).reshape(count, height * width)[chosen].astype(float)
-        scaled = (scaler.fit(grey) if rows is train else scaler).transform(grey)
+        scaled: Any = (scaler.fit(grey) if rows is train else scaler).transform(grey)
         scaled[:, np.asarray(scaler.var_) == 0] = 0  # which scikit-learn leaves as they are
         assert rows.labels.tolist() == [names[labels[number]] for number in chosen]
         assert np.abs(rows.features.numpy() - normalize(scaled)).max() < 1e-4  # rounded to 3 digits before

@@ -124,7 +124,7 @@ def tar(members: dict[str, bytes], folder: str = "cifar-10-batches-bin/") -> byt
 def small_cifar10(monkeypatch, packed: bytes, urls: tuple[str, ...] = ()) -> None:
     """Let the data set `cifar10` be the archive `packed`."""
     name = "cifar-10-binary.tar.gz"
-    sums = {"sha256": hashlib.sha256(packed).hexdigest(), "md5": hashlib.md5(packed).hexdigest()}
+    sums: Any = {"sha256": hashlib.sha256(packed).hexdigest(), "md5": hashlib.md5(packed).hexdigest()}
     archive = Archive(tuple(url + name for url in urls), name, **sums, size=len(packed))
     monkeypatch.setattr(data, "CIFAR10_ARCHIVE", archive)
 
