@@ -175,7 +175,7 @@ class Model:
         size = self.measurements.gradient_bytes
         if size is None:
             raise UserError(
-                "the runs do not say how many bytes of gradients a step sums, "
+                "the runs do not say how many bytes of gradients one step sums, "
                 "so another network cannot be predicted",
                 hint="leave network=... out, or measure again: new records say it",
             )

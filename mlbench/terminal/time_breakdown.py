@@ -130,11 +130,11 @@ def _communication(record: Record) -> str | None:
 
 
 def _bytes_sent(record: Record) -> str | None:
-    """Return what a worker sends a step, and how that compares with its gradients."""
+    """Return what a worker sends per step, and how that compares with its gradients."""
     sent = record.bytes_sent_per_step
     if sent is None:
         return None
-    text = f"{format.with_prefix(sent.mean, 'B')} a step and worker"
+    text = f"{format.with_prefix(sent.mean, 'B')} per step and worker"
     low, high = format.with_prefix(sent.min, "B"), format.with_prefix(sent.max, "B")
     text += f" ({low} to {high})" if low != high else ""
     if record.gradient_bytes:
