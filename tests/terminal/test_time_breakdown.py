@@ -64,7 +64,7 @@ def test_communication_tells_exposed_from_hidden():
 def test_bytes_sent_stand_beside_the_gradients():
     sent = RankStats(min=2.0e6, mean=3.0e6, max=4.0e6)
     text = said(bytes_sent_per_step=sent, gradient_bytes=2_000_000)["bytes sent"]
-    assert text.endswith("a step and worker (2 MB to 4 MB), 1.5 x its gradients, by sync=ddp")
+    assert text.endswith("per step and worker (2 MB to 4 MB), 1.5 x its gradients, by sync=ddp")
     assert "bytes sent" not in said()
 
 
