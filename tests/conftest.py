@@ -26,7 +26,7 @@ pytest_plugins = ["mlbench.contract.options"]
 ROOT = Path(__file__).parent.parent
 # Files whose tests share a Ray, and those that take longest besides: they begin, so none is left for the end.
 RAYS = (
-    ("test_walkthrough.py", "test_sweep.py", "test_run_command.py"),
+    ("test_sweep.py", "test_run_command.py"),
     (
         "test_faults.py",
         "test_faulty_tasks.py",
