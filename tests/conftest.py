@@ -27,16 +27,11 @@ ROOT = Path(__file__).parent.parent
 # Files whose tests share a Ray, and those that take longest besides: they begin, so none is left for the end.
 RAYS = (
     ("test_sweep.py", "test_run_command.py"),
-    (
-        "test_faults.py",
-        "test_faulty_tasks.py",
-        "test_official_run.py",
-        "test_pipelines.py",
-        "test_kuberay_commands.py",
-        "test_sockets.py",
-    ),
+    ("test_faults.py", "test_faulty_tasks.py", "test_sockets.py"),
+    ("test_pipelines.py", "test_kuberay_commands.py"),
 )
 LONG = (
+    "test_official_run.py",
     "test_official_steps.py",
     "test_aws.py",
     "test_network_run.py",
@@ -74,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first = [*on_ray, *LONG]
     for item in items:
         name = item.path.name
-        assert name in on_ray or not item.get_closest_marker("ray"), f"add {name} to RAYS"
+        assert name in on_ray or "kept_ray" not in getattr(item, "fixturenames", ()), f"add {name} to RAYS"
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
