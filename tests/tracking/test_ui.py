@@ -118,6 +118,8 @@ def test_the_study_opens_with_its_answer_its_runs_and_its_charts(
     browser.until(lambda: "Fastest to" in browser.ask(TEXT))
     # MLflow 3.17 lists ten, and has a button for more.
     browser.until(lambda: sum(name in browser.ask(TEXT) for name in children) >= 10)
+    aggregates = {f"resnet20/mini/{name}" for name in ("speedup", "exposed_communication")}
+    assert aggregates <= set(browser.ask(TEXT).splitlines())
     save(browser, "mlflow-study")
     assert failures(browser) == []
     browser.open("about:blank")
