@@ -35,6 +35,7 @@ LONG = (
     "test_official_steps.py",
     "test_aws.py",
     "test_network_run.py",
+    "test_attached_run.py",
     "test_mpi.py",
     "test_gke.py",
     "test_package.py",

@@ -2,12 +2,16 @@
 
 import logging
 import os
+import queue
 import re
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mlbench.clusters import connection, ray_env
+from mlbench.experiment import clock
 from mlbench.experiment.config import Cluster, Experiment, NonNegativeFloat
 from mlbench.experiment.errors import UserError
 
@@ -21,10 +25,15 @@ class Config(Cluster):
     wait_s: NonNegativeFloat  # s for an autoscaler to add nodes; 0: what does not fit is refused at once
 
 
-REACH_S = 5  # s in which a Ray that runs takes a connection; ray.init waits for minutes for one that does not
+POLL_S = 0.2  # s between two looks whether a Ray that has just started has a node
+REACH_S = 5.0  # s in which a Ray that runs answers; ray.init waits for minutes for one that does not
 HINT = "submit it as a Ray job, say cluster.address=HOST:PORT, or cluster=local"
 ADDRESS = re.compile(r"(?P<host>\[[\da-fA-F:]+\]|[\w.-]+):(?P<port>\d{1,5})")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+# Ray's GCS is a gRPC server: it answers the preface of HTTP/2, with empty settings, by its own settings
+# (RFC 9113, 3.4 and 6.5).
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+SETTINGS = 4  # type of a frame
 
 
 @contextmanager
@@ -44,17 +53,9 @@ def connect(experiment: Experiment) -> Iterator[str]:
                 logging_level=logging.INFO if experiment.verbose else logging.CRITICAL,
                 log_to_driver=experiment.verbose,
             )
-        except ConnectionError as error:
-            raise UserError(
-                f"cluster=attached could not join the Ray at {address}",
-                hint="a Ray that asks for a token wants RAY_AUTH_MODE=token here, too",
-            ) from error
-        except Exception as error:  # e.g. OSError: no Ray runs on this node, whose address it wants to bind
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(
-                f"cluster=attached could not join the Ray at {address}: {reason}",
-                hint="the command has to run on a node of that cluster, or be submitted as a Ray job",
-            ) from error
+        except Exception as error:  # ConnectionError, RuntimeError and whatever a server's answer becomes
+            sentence = f"cluster=attached could not join the Ray at {address}: {_first_line(error)}"
+            raise UserError(sentence) from error
     try:
         yield ray.util.get_node_ip_address()
     finally:
@@ -86,12 +87,57 @@ def _reachable(place: str) -> str:
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
     try:
-        address = canonicalize_bootstrap_address_or_die(place)
+        address = canonicalize_bootstrap_address_or_die(place) if place == "auto" else place
     except ConnectionError as error:
+        if "multiple" in str(error):
+            raise UserError(f"several Ray clusters run on this machine: {error}", hint=HINT) from error
         raise UserError("cluster=attached found no Ray cluster around this process", hint=HINT) from error
-    host, _, port = address.rpartition(":")
+    faults: queue.Queue[UserError | None] = queue.Queue()
+    # In a thread, for nothing else ends the wait for a name server, or for gRPC.
+    threading.Thread(target=lambda: faults.put(_fault(address)), daemon=True).start()
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
-    except OSError as error:
-        raise UserError(f"cluster=attached found no Ray at {address} ({error})", hint=HINT) from error
+        fault = faults.get(timeout=REACH_S)
+    except queue.Empty:
+        fault = _no_ray(address, f"no answer within {REACH_S:g} s")
+    if fault:
+        raise fault
     return address
+
+
+def _fault(address: str) -> UserError | None:
+    """Return why this process cannot join a Ray at an address; None where it may.
+
+    Before ray.init, which tries for a minute, and ends the process where the node that it takes is elsewhere.
+    """
+    from ray._raylet import GcsClient  # type: ignore  (Ray's C++ part has no stub of it)
+
+    host, _, port = address.rpartition(":")
+    encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")  # as Ray reads it
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=2 * REACH_S) as connection:
+            connection.sendall(b"" if encrypted else PREFACE)
+            frame = b"" if encrypted else connection.recv(9)  # bytes of a frame's head
+    except OSError as error:
+        return _no_ray(address, str(error))
+    if not encrypted and frame[3:4] != bytes([SETTINGS]):
+        return _no_ray(address, "the server there is not Ray's")
+    end = clock.monotonic() + REACH_S
+    try:
+        client = GcsClient(address=address)
+        while not (nodes := client.get_all_node_info(timeout=REACH_S)) and clock.monotonic() < end:
+            time.sleep(POLL_S)  # the head's own node registers a moment after its GCS answers
+    except Exception as error:  # of Ray's C++ part, which has no type for each
+        hint = "a Ray that asks for a token wants RAY_AUTH_MODE=token here, and the same token"
+        return UserError(f"the server at {address} takes no driver: {_first_line(error)}", hint=hint)
+    if not any(os.path.exists(node.raylet_socket_name) for node in nodes.values()):
+        hint = "run the command on a node of that cluster, or submit it as a Ray job"
+        return UserError(f"this machine is no node of the Ray at {address}", hint=hint)
+    return None
+
+
+def _no_ray(address: str, why: str) -> UserError:
+    return UserError(f"cluster=attached found no Ray at {address} ({why})", hint=HINT)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -2,6 +2,7 @@
 
 import math
 import time
+from typing import Any
 
 from mlbench.clusters import node
 from mlbench.clusters.connection import Connection, WorkerResources
@@ -20,27 +21,51 @@ def reserve(experiment: Experiment, *, host: str) -> Connection:
     """
     import ray
 
-    wait_s = getattr(experiment.cluster, "wait_s", 0.0)
-    begin = clock.monotonic()
-    while True:
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        try:
-            resources = worker_resources(experiment, [node["Resources"] for node in nodes])
-            break
-        except UserError as error:
-            if not wait_s:
-                raise
-            if clock.monotonic() - begin >= wait_s:
-                sentence = f"{error.message}, after its autoscaler had {wait_s:g} s to add nodes"
-                raise UserError(sentence, hint=error.hint) from error
-        request_nodes(experiment)
-        time.sleep(min(POLL_S, wait_s))
+    wait_s: float | None = getattr(experiment.cluster, "wait_s", None)
+    try:
+        nodes, resources = _room(experiment)
+    except UserError as error:
+        if wait_s is None:
+            raise
+        if not wait_s:
+            hint = f"{error.hint}, or cluster.wait_s=SECONDS where an autoscaler adds nodes"
+            raise UserError(error.message, hint=hint) from error
+        nodes, resources = _awaited(experiment, wait_s)
     return Connection(
         **vars(resources),
         host=host,
         job_id=ray.get_runtime_context().get_job_id(),
         node_ids=[node["NodeID"] for node in nodes],
     )
+
+
+def _room(experiment: Experiment) -> tuple[list[dict[str, Any]], WorkerResources]:
+    """Return the nodes that are there, and what a worker gets of them; UserError where they are too few."""
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    return nodes, worker_resources(experiment, [node["Resources"] for node in nodes])
+
+
+def _awaited(experiment: Experiment, wait_s: float) -> tuple[list[dict[str, Any]], WorkerResources]:
+    """Ask the autoscaler for nodes, and return what `_room` does as soon as there are enough.
+
+    The request would stand after the run and keep the nodes, so it is taken back: nodes stay idle for minutes
+    before they go, and the workers take them within seconds.
+    """
+    begin = clock.monotonic()
+    try:
+        while True:
+            request_nodes(experiment)
+            time.sleep(min(POLL_S, wait_s))
+            try:
+                return _room(experiment)
+            except UserError as error:
+                if clock.monotonic() - begin >= wait_s:
+                    sentence = f"{error.message}, after its autoscaler had {wait_s:g} s to add nodes"
+                    raise UserError(sentence, hint=error.hint) from error
+    finally:
+        request_nodes(None)
 
 
 def request_nodes(experiment: Experiment | None) -> None:

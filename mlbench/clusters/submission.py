@@ -5,7 +5,7 @@
 - `attach(config, name)` returns the Submission of a run that was submitted before.
 - `check(experiment)` raises UserError for a run that could never start, and creates nothing.
 - `sweep_order(experiment)` returns by what a sweep sorts its runs; `end_sweep(experiment)` deletes what they
-  shared under `cluster.shared`.
+  shared under `cluster.shared`; `expires(experiment)` returns when the cluster ends (s since 1970), or None.
 - `manifest(experiment, overrides)` returns what a run would create, for `--cfg manifest`.
 
 The run in the cluster prints its event log (mlbench/experiment/stream.py), which the Submission hands on.

@@ -11,6 +11,7 @@ from mlbench.experiment import clock, cost, energy, noise, official
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError, comparable, unreadable
 from mlbench.experiment.goal import Goal, better
+from mlbench.experiment.node_types import mixture
 from mlbench.experiment.phases import EXPOSED, PHASES, PhaseTimes, merged, percentiles
 from mlbench.experiment.record import (
     FINISHED,
@@ -320,6 +321,9 @@ def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool)
                 "neither cost nor peak are this hardware's"
                 for name in other[:1]
             ]
+    types = None if experiment.network.emulated else mixture(nodes)
+    if types:
+        caveats.append(f"{types}: the slowest decides the time of all")
     stated = cost.nodes(hardware, experiment.workers)
     if nodes and len(nodes) != stated and hardware.workers_per_node is not None:
         caveats.append(

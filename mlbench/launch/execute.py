@@ -277,9 +277,14 @@ def _measure(
                 stamps["connect_end"] = clock.wall()
                 interference = before.interference() if lock else None
                 joined = connection
-                driver = os.getpid() if lock else None
                 spec = WorkerSpec(
-                    experiment, seed, connection.threads, heartbeats.address, heartbeats.token, driver
+                    experiment,
+                    seed,
+                    connection.threads,
+                    heartbeats.address,
+                    heartbeats.token,
+                    log=str(log.absolute()),
+                    driver=os.getpid() if lock else None,
                 )
                 run_workers(spec, connection, folder)
     except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the second while it starts

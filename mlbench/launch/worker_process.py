@@ -15,7 +15,7 @@ from mlbench.clusters import calibrate, node
 from mlbench.clusters.energy import EnergyMeter
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
-from mlbench.experiment import clock
+from mlbench.experiment import clock, node_types
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.messages import Report
@@ -39,6 +39,7 @@ class WorkerSpec:
     """What every worker gets; pickled by Ray, so it holds plain values only.
 
     - heartbeats: (host, port) of the driver's server; token: what it asks for.
+    - log: the event log's absolute path on the driver's machine.
     - driver: the driver's process id where it is on the workers' machine, whose lock it then holds.
     """
 
@@ -47,6 +48,7 @@ class WorkerSpec:
     threads: int
     heartbeats: tuple[str, int]
     token: str
+    log: str
     driver: int | None
 
 
@@ -70,6 +72,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     description = describe_node(spec) if worker.local_rank == 0 else None
     process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
     worker.barrier()
+    described = _gathered([description] if description else [], worker)
+    require_fit(described, experiment, spec.log, worker.gather(_first_line(spec.log)))
     folder = task.prepare(experiment.task, experiment.data_root)
     data, before = watched_data(folder, worker)
     if description is not None and data is not None:
@@ -193,6 +197,35 @@ def describe_node(spec: WorkerSpec) -> Node:
     more = {"calibration": calibration, "warnings": warnings, "threads_per_worker": spec.threads}
     more |= {"transport": process_group.describe(spec.experiment.backend.module)}
     return found.model_copy(update=more | {"ray_node_id": ray.get_runtime_context().get_node_id()})
+
+
+def require_fit(nodes: list[Node], experiment: Experiment, log: str, lines: list[str | None]) -> None:
+    """Raise UserError, with all that is wrong, for nodes that differ or lack the files of a restart.
+
+    - lines: the first line of the event log `log` as each rank reads it, which no other log has; None: it
+      does not see the driver's folder, where a restart's checkpoint lies.
+    """
+    sentences, hints = [], []
+    mixture = None if experiment.network.emulated else node_types.mixture(nodes)
+    if mixture and experiment.division.name == "closed":
+        sentences.append(f"{mixture}, and division=closed compares runs on nodes of one type")
+        hints.append("choose nodes that are alike, or say division=open, which measures and names them")
+    if experiment.max_failures and (None in lines or len(set(lines)) > 1):
+        blind = ", ".join(str(rank) for rank, line in enumerate(lines) if line is None)
+        ranks = f"rank {blind} does not see" if blind else "the ranks see different folders in"
+        root = Path(log).parent.parent
+        sentences.append(f"max_failures= needs an output_root that all nodes share: {ranks} {root}")
+        hints.append("name a shared folder with output_root=, or leave max_failures= out")
+    if sentences:
+        raise UserError("; ".join(sentences), hint="; ".join(hints))
+
+
+def _first_line(log: str) -> str | None:
+    try:
+        with open(log) as file:
+            return file.readline()
+    except OSError:
+        return None
 
 
 @contextmanager

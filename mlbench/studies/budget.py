@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from statistics import median
 
-from mlbench.experiment import cost
+from mlbench.experiment import clock, cost
 from mlbench.experiment.config import Experiment
-from mlbench.experiment.format import usd
+from mlbench.experiment.format import duration, usd
 from mlbench.experiment.record import FINISHED, Record
 
 
@@ -19,6 +19,7 @@ class Budget:
     - experiments: the points by key.
     - runs: every attempt there is, also failed and interrupted ones, which cost as well.
     - max_usd: (default None: no limit) for all runs of the study together.
+    - expires: (default None: never) when the cluster ends, s since 1970.
     """
 
     def __init__(
@@ -27,9 +28,10 @@ class Budget:
         runs: Iterable[Record] = (),
         *,
         max_usd: float | None = None,
+        expires: float | None = None,
     ) -> None:
         self._experiments = experiments
-        self._max_usd = max_usd
+        self._max_usd, self._expires = max_usd, expires
         self._seconds: dict[str, list[float]] = {}
         self._longest: dict[str, float] = {}  # s, by task
         self._ends: dict[str | None, float] = {}  # s since 1970, of the last run on each Ray cluster
@@ -80,10 +82,15 @@ class Budget:
         return cost.usd(seconds, cost.nodes(experiment.hardware, experiment.workers), price.usd_per_hour)
 
     def refusal(self, key: str) -> str | None:
-        """Return why the next run would exceed the limit, None if it may start.
+        """Return why the next run would exceed a limit, None if it may start.
 
-        The first run of a task has no estimate, so it may, unless everything is spent.
+        The first run of a task has no estimate, so it may, unless money or time are used up.
         """
+        if self._expires is not None:
+            left, takes = self._expires - clock.wall(), self.seconds(key)
+            if left <= (takes or 0.0):
+                expected = f", the next run takes about {duration(takes)}" if takes is not None else ""
+                return f"the cluster expires in {duration(max(left, 0.0))}{expected}"
         if self._max_usd is None:
             return None
         spent, next_run = self.spent or 0.0, self.usd(key)

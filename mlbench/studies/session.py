@@ -253,6 +253,8 @@ def _run(
 
     monitor = StudyMonitor(missing, budget, folder=result.folder, progress=progress)
     address = ray.get_runtime_context().gcs_address
+    sample = known[missing[0].point.key]
+    cluster = connection.load(sample.cluster.name)
     context = TrialContext(
         trials={trial.id: trial for trial in missing},
         experiments=known,
@@ -263,6 +265,7 @@ def _run(
         environment={**os.environ, persistent.ADDRESS: address, "RAY_ADDRESS": address},
         sweep=secrets.token_hex(8),
         max_usd=spec.max_usd,
+        expires=cluster.expires(sample) if submitted.takes(sample.cluster.name) else None,
     )
     thread = TuneThread(context)
     try:

@@ -47,6 +47,7 @@ class TrialContext:
     - folder: the study's; output_root: where the runs' folders are made.
     - sweep: an id of this call, so that a stop is not taken for that of an earlier one.
     - max_usd: limit for all runs of the study; None: no limit.
+    - expires: when the cluster ends, s since 1970; None: nobody knows.
     """
 
     trials: Mapping[str, Trial]
@@ -58,6 +59,7 @@ class TrialContext:
     environment: Mapping[str, str]
     sweep: str
     max_usd: float | None
+    expires: float | None
 
     @property
     def log(self) -> Path:
@@ -196,12 +198,13 @@ def _stopped(context: TrialContext) -> bool:
 
 
 def _refusal(trial: Trial, context: TrialContext) -> str | None:
-    """Return why the budget does not allow one more run, from the records of all runs so far."""
-    if context.max_usd is None:
+    """Return why money or time do not allow one more run, from the records of all runs so far."""
+    if context.max_usd is None and context.expires is None:
         return None
     plan = study.load(context.folder)
     runs = study.records(plan, context.output_root) if plan else []
-    return Budget(context.experiments, runs, max_usd=context.max_usd).refusal(trial.point.key)
+    budget = Budget(context.experiments, runs, max_usd=context.max_usd, expires=context.expires)
+    return budget.refusal(trial.point.key)
 
 
 def _output(folder: Path, trial: Trial) -> Path:

@@ -1,5 +1,9 @@
 """Every form of RAY_ADDRESS gets an answer before Ray is asked."""
 
+import socket
+import threading
+from collections.abc import Callable
+
 import pytest
 
 from mlbench.clusters import attached
@@ -32,8 +36,64 @@ def test_an_address_of_a_server_is_taken(address: str, monkeypatch: pytest.Monke
     attached.require_address(address)
 
 
+def silent(server: socket.socket) -> None:
+    """Take a connection and say nothing."""
+
+
+def deaf(server: socket.socket) -> None:
+    """Fill the queue of connections that nobody takes: the kernel drops the packets of the next one."""
+    for _ in range(2):
+        client = socket.socket()
+        client.setblocking(False)
+        client.connect_ex(server.getsockname())
+        clients.append(client)
+
+
+def http(server: socket.socket) -> None:
+    """Answer as a server of HTTP/1.1 does, e.g. Ray's dashboard."""
+
+    def answer() -> None:
+        connection, _ = server.accept()
+        connection.recv(100)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
+clients: list[socket.socket] = []
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "fault"), [(silent, "no answer within"), (deaf, "no answer within"), (http, "is not Ray's")]
+)
+def test_what_is_no_ray_at_an_address_is_one_sentence(
+    behaviour: Callable[[socket.socket], None], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert attached.REACH_S < 10
+    monkeypatch.setattr(attached, "REACH_S", 0.5)
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "1")
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        behaviour(server)
+        refuses(f"127.0.0.1:{server.getsockname()[1]}", fault)
+    while clients:
+        clients.pop().close()
+
+
 def test_an_address_at_which_nobody_answers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "1")
-    experiment = compose(["cluster=attached", "cluster.address=127.0.0.1:1"])
-    with pytest.raises(UserError, match="found no Ray"), attached.connect(experiment):
+    refuses("127.0.0.1:1", "Connection refused")
+
+
+def test_a_name_server_that_does_not_answer_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "REACH_S", 0.5)
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait() and [])
+    refuses("head:6379", "no answer within 0.5 s")
+    over.set()
+
+
+def refuses(address: str, fault: str) -> None:
+    experiment = compose(["cluster=attached", f"cluster.address={address}"])
+    with pytest.raises(UserError, match=f"found no Ray at {address} .*{fault}"), attached.connect(experiment):
         pass

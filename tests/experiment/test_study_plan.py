@@ -278,6 +278,18 @@ def test_a_study_stops_before_its_money_is_exceeded() -> None:
     assert Budget(points, max_usd=1.5).refusal("a") is None
 
 
+def test_a_study_stops_before_its_cluster_expires() -> None:
+    points = {"a": experiment(), "b": experiment("task=gnmt")}
+    runs = [record(key="a", wall=600.0)]
+
+    def refusal(left: float, key: str = "a") -> str:
+        return Budget(points, runs, expires=clock.wall() + left).refusal(key) or ""
+
+    assert "the cluster expires in 9 min" in refusal(559) and "takes about 10 min 00 s" in refusal(559)
+    assert refusal(660) == ""
+    assert refusal(1, "b") == "" and refusal(-1, "b") == "the cluster expires in 0 s"  # it has no estimate
+
+
 def test_nodes_of_a_shared_ray_cluster_cost_between_its_runs_too() -> None:
     one = experiment(*PRICED, "workers=2")
     assert one.hardware.price is not None

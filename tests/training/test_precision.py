@@ -229,6 +229,7 @@ def test_every_worker_computes_in_float32_unless_its_recipe_declares_less(monkey
         threads=torch.get_num_threads(),
         heartbeats=("127.0.0.1", 9),
         token="",
+        log="",
         driver=None,
     )
     try:

@@ -138,7 +138,7 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
         paths = list(topology.paths(network, workers))
         kind = "netem" if in_kernel or (in_kernel is None and kernel.has_netem(switch)) else "user space"
         links = Links(network, switch, hosts, paths, kind)
-        _control(links)
+        connect(switch, hosts)
         if kind == "netem":
             lines = kernel.commands(network, paths, hosts, links.addresses, INTERFACE)
             for place, line in lines:
@@ -152,17 +152,17 @@ def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -
         yield links
 
 
-def _control(links: Links) -> None:
+def connect(switch: Namespace, hosts: Sequence[Namespace]) -> None:
     """Make the control network: a bridge in the switch's namespace, whose address is the head's."""
     lines = ["link set lo up", "link add control type bridge", f"addr add {HEAD}/24 dev control"]
     lines.append("link set control up")
-    for host, place in enumerate(links.hosts):
+    for host, place in enumerate(hosts):
         lines += [
             f"link add control{host} type veth peer name control netns {place.path}",
             f"link set control{host} master control up",
         ]
-    _ip(links.switch, lines)
-    for host, place in enumerate(links.hosts):
+    _ip(switch, lines)
+    for host, place in enumerate(hosts):
         own = address(CONTROL, host)
         _ip(place, ["link set lo up", f"addr add {own}/24 dev control", "link set control up"])
 

@@ -188,6 +188,17 @@ class Kubernetes:
                 response.close()
 
 
+def current_context() -> str | None:
+    """Return the name of the kubeconfig's current context; None without a kubeconfig, as in a pod."""
+    from kubernetes import config
+
+    try:
+        _, current = config.list_kube_config_contexts(config_file=os.environ.get("KUBECONFIG"))
+    except config.ConfigException:
+        return None
+    return current["name"]
+
+
 def path(api_version: str, kind: str, namespace: str | None = None, name: str | None = None) -> str:
     """Return the path of the objects of a kind, or of one of them."""
     root = "/api/v1" if api_version == "v1" else f"/apis/{api_version}"

@@ -8,6 +8,7 @@ from mlbench.clusters.kuberay import diagnosis, rayjob, shared
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
 from mlbench.clusters.kuberay.capacity import require_room
 from mlbench.clusters.kuberay.config import Config, cluster_config
+from mlbench.clusters.kuberay.expiry import require_time
 from mlbench.clusters.kuberay.follow import Follower
 from mlbench.clusters.kuberay.objects import create_owned, create_surroundings, delete, require_valid
 from mlbench.clusters.kuberay.pods import RUN, Object
@@ -107,7 +108,8 @@ class RayJobSubmission:
 
 
 def require_cluster(api: Kubernetes, experiment: Experiment) -> None:
-    """Raise UserError for a cluster that does not answer, lacks KubeRay, or is too small."""
+    """Raise UserError for a cluster that has expired, does not answer, lacks KubeRay, or is too small."""
+    require_time(experiment)
     try:
         api.get("/apis/ray.io/v1")
     except ApiError as error:

@@ -1,0 +1,174 @@
+"""Runs on a Ray that was there before: three raylets on hosts of their own, with file systems of their own.
+
+Its two workers' nodes differ, and Ray's autoscaler adds them when a run asks for them.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import PATIENCE_S, until
+from conftest import ROOT
+
+from mlbench.clusters.emulation import links, namespace, reaper
+from mlbench.experiment import events
+from mlbench.experiment.config import compose
+from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import load
+
+pytestmark = pytest.mark.slow
+ADDRESS = f"{links.HEAD}:6379"
+RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+RAY += ["--object-store-memory=100000000"]  # bytes; a run keeps no objects
+# What a host sees of the machine's temporary folder, and of the folder with the driver's files, is its own.
+HIDDEN = 'mount -t tmpfs none {} && mkdir -p {} && mount -t tmpfs none {} && exec "$@"'
+IDLE_MINUTES = 0.2  # until an idle node goes: longer than workers need to take one
+
+
+@dataclass
+class Cluster:
+    """A Ray on emulated hosts.
+
+    - head, laptop: words before a command that run it beside the head, where a driver belongs, or on a host
+      of the same network without a raylet.
+    - output: the folder of the driver's files.
+    """
+
+    head: list[str]
+    laptop: list[str]
+    environment: dict[str, str]
+    output: Path
+    data_root: Path
+
+    def start(self, name: str, *words: str, place: list[str], **variables: str) -> "subprocess.Popen[str]":
+        """Start the command at a place, in an output root of that name."""
+        command = [sys.executable, "-m", "mlbench.run", "task=logreg", "workers=2", "seed=7"]
+        command += ["cluster=attached", f"cluster.address={ADDRESS}"]
+        command += [f"output_root={self.output / name}", f"data_root={self.data_root}", *words]
+        return subprocess.Popen(
+            [*place, *command], cwd=ROOT, env={**self.environment, **variables},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def run(self, name: str, *words: str) -> tuple[int, str]:
+        """Run the command beside the head, with time for the autoscaler; return its exit code and output."""
+        return finished(self.start(name, "cluster.wait_s=120", *words, place=self.head))
+
+    def raylets(self) -> int:
+        alive = {one.pid for _, one in reaper.processes(reaper.owner())}
+        named = psutil.process_iter(["name"])
+        return sum(one.pid in alive and one.info["name"] == "raylet" for one in named)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterator[Cluster]:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("nodes of two types need two CPUs")
+    with ExitStack() as stack:
+        try:
+            links.require(compose(["network=1gbit_1ms"]).network, 2)
+        except UserError as error:
+            pytest.skip(f"hosts cannot be emulated here: {error}")
+        places = [namespace.create(name) for name in ("head", "host0", "host1", "laptop")]
+        for place in places:
+            stack.callback(place.close)
+        head, *hosts = places
+        links.connect(head, hosts)
+        folder = Path(tempfile.mkdtemp(prefix="mlb-"))  # short: Ray's sockets lie in it
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        output = tmp_path_factory.mktemp("output")
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+            **reaper.environment(),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(__file__).parent)]),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_FAKE_CLUSTER": "1",  # else Ray's provider for tests refuses
+            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+        }
+        hidden = HIDDEN.format(tempfile.gettempdir(), *2 * [tmp_path_factory.getbasetemp()])
+        own_files = ["unshare", "--mount", "sh", "-c", hidden, "sh"]
+        commands = {}
+        for number, host in enumerate(hosts[:2]):
+            own = links.address(links.CONTROL, number)
+            words = [*RAY, f"--address={ADDRESS}", f"--node-ip-address={own}", "--num-cpus=1"]
+            cpus = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if number else []
+            commands[own] = host.command([*cpus, *own_files, *words])
+        config = folder / "autoscaling.json"
+        config.write_text(json.dumps(autoscaling(commands)))
+        words = [*RAY, "--head", "--port=6379", f"--node-ip-address={links.HEAD}", "--num-cpus=0"]
+        words += [f"--temp-dir={folder}", "--include-dashboard=false", f"--autoscaling-config={config}"]
+        with open(folder / "head.log", "w") as log:
+            started = subprocess.Popen(head.command(words), env=environment, stdout=log, stderr=log)
+        stack.callback(started.wait)
+        stack.callback(reaper.end, reaper.owner())  # what the raylets started, too
+        laptop = hosts[2].command(own_files)
+        one = Cluster(head.command([]), laptop, environment, output, data_root)
+        until(lambda: one.raylets() == 1)
+        yield one
+
+
+def autoscaling(commands: dict[str, list[str]]) -> dict[str, object]:
+    """Return the configuration of an autoscaler that starts each of these nodes when it is needed."""
+    worker = {"resources": {"CPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": len(commands)}
+    head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
+    provider = {"type": "external", "module": "autoscaled_hosts.Hosts", "launch_multiple": True}
+    # As KubeRay's, the provider brings nodes that run Ray already; so there is nothing for `ray up` to do.
+    same = ("disable_node_updaters", "disable_launch_config_check", "foreground_node_launch")
+    up = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+    return {
+        **{f"{name}_commands": [] for name in up},
+        **{"auth": {}, "file_mounts": {}, "cluster_synced_files": [], "file_mounts_sync_continuously": False},
+        "cluster_name": "test",
+        "max_workers": len(commands),
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": IDLE_MINUTES,
+        "head_node_type": "ray.head.default",
+        "available_node_types": {"ray.head.default": head, "worker": worker},
+        "provider": provider | dict.fromkeys(same, True) | {"head": links.HEAD, "commands": commands},
+    }
+
+
+def finished(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, output
+
+
+def test_who_cannot_join_is_told(cluster: Cluster) -> None:
+    laptop = cluster.start("laptop", place=cluster.laptop)
+    stranger = cluster.start("stranger", place=cluster.head, RAY_AUTH_TOKEN="0" * 64)
+    code, text = finished(laptop)
+    assert code == 2 and f"this machine is no node of the Ray at {ADDRESS}" in text, text
+    code, text = finished(stranger)
+    assert code == 2 and f"the server at {ADDRESS} takes no driver" in text and "the same token" in text, text
+
+
+def test_nodes_are_added_and_refused_with_all_that_does_not_fit(cluster: Cluster) -> None:
+    assert cluster.raylets() == 1  # the head, which has no CPUs
+    code, text = cluster.run("closed", "max_failures=1")
+    assert code == 2, text
+    assert "the nodes are of 2 types" in text and "1 CPU (" in text and "say division=open" in text
+    assert "max_failures= needs an output_root that all nodes share: rank 0, 1 does not see" in text
+    (log,) = cluster.output.glob(f"closed/*/{events.NAME}")
+    assert not any(event["key"] == "validation" for event in events.read(log))
+
+
+def test_nodes_without_a_common_file_system_measure_and_are_released(cluster: Cluster) -> None:
+    code, text = cluster.run("open", "division=open")
+    assert code == 0, text
+    (path,) = cluster.output.glob("open/*/record.json")
+    record = load(path)
+    assert record.status == "goal_reached" and len(record.ray.node_ids) == 3
+    assert sorted(node.hostname for node in record.nodes) == ["host0", "host1"]
+    assert any("the nodes are of 2 types" in caveat for caveat in record.caveats)
+    until(lambda: cluster.raylets() == 1)  # the request was taken back, so idle nodes go
