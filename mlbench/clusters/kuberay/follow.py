@@ -21,10 +21,12 @@ from mlbench.experiment import clock, stream
 POLL_S = 0.5  # s between two looks at the deadlines below
 LATE_S = 20.0  # s that the end of the log may come after the end of the RayJob
 GRACE_S = 5.0  # s that a run whose pods are lost has to turn out to have ended
+LOST_S = 120.0  # s in which Kubernetes says that a node is gone: 50 s to miss it, 60 s until its pods go
 OUTAGE_S = 900.0  # s for which the API server may not answer before the run is left alone
 SILENCE_S = 120.0  # s without a line after which the log is asked for again
 ENDED = ("Complete", "Failed", "ValidationFailed")  # KubeRay v1.7.0, JobDeploymentStatus
 SUBMITTER = "ray-job-submitter"  # KubeRay v1.7.0, SubmitterContainerName
+MISSING = ("died", "cannot be reached")  # what a run says of a worker that is gone: launch/failures.py
 LAST_LINES = 5  # of what the run printed, where it left no event
 
 
@@ -43,7 +45,8 @@ class Follower:
         self._problem: tuple[Problem, float] | None = None  # with the time at which it counts
         self._ended: float | None = None  # when the RayJob was seen to have ended
         self._events = 0
-        self._complete = False
+        self._died = False  # whether the run failed because a worker was gone
+        self._finished: float | None = None  # when its complete event log is its result
         self._last_lines: list[str] = []
         self._activity = ""
 
@@ -59,7 +62,7 @@ class Follower:
                 target=target, args=arguments, name=f"kuberay-{target.__name__}", daemon=True
             ).start()
         try:
-            while not self._complete:
+            while self._finished is None or clock.monotonic() < self._finished:
                 try:
                     kind, value = self._queue.get(timeout=POLL_S)
                 except queue.Empty:
@@ -99,10 +102,12 @@ class Follower:
         }
         mine = [*own.values(), *filter(self._prints, pods.values())]
         problems = [*diagnosis.vanished(self._present, own), *diagnosis.problems(mine)]
+        if self._died:  # why, a node that is gone tells; pods that are deleted after the run do not
+            problems = [one for one in diagnosis.problems(mine) if one.preempted]
         self._present = own
         self.pods |= pods
         fatal = next((one for one in problems if one.fatal), None)
-        if fatal and self._problem is None and self._ended is None:
+        if fatal and self._problem is None and (self._ended is None or self._died):
             self._problem = fatal, clock.monotonic() + GRACE_S
         if self._events == 0:
             waiting = diagnosis.unschedulable(own.values())
@@ -121,23 +126,31 @@ class Follower:
                 )
             if message["number"] == self._events:
                 self._events += 1
+                self._died = self._died or _lost_worker(message["event"])
                 yield message
         elif "end" in message:
-            self._complete = message["end"] == self._events
+            if message["end"] == self._events and self._finished is None:
+                self._finished = clock.monotonic() + (LOST_S if self._died else 0.0)
+                if self._died:
+                    yield from self._say(
+                        f"a worker is gone; its node may be, too: up to {LOST_S:g} s to know"
+                    )
         else:
             yield message
 
     def _require_hope(self) -> None:
         """Raise SubmissionLost where nothing more can come."""
-        if self._complete:
-            return
         now = clock.monotonic()
-        if self._outage is not None and now - self._outage > OUTAGE_S:
-            text = f"the API server did not answer for {OUTAGE_S:g} s; the run goes on"
-            raise SubmissionLost(text, goes_on=True)
+        if self._finished is not None and now >= self._finished:
+            return
         if self._problem is not None and now > self._problem[1]:
             problem = self._problem[0]
             raise SubmissionLost(problem.sentence, preempted=problem.preempted)
+        if self._finished is not None:
+            return
+        if self._outage is not None and now - self._outage > OUTAGE_S:
+            text = f"the API server did not answer for {OUTAGE_S:g} s; the run goes on"
+            raise SubmissionLost(text, goes_on=True)
         late = self._ended is not None and now - self._ended > LATE_S
         if late or (self._ended is not None and self._status("jobDeploymentStatus") == "ValidationFailed"):
             raise SubmissionLost(self._failure())
@@ -202,3 +215,9 @@ class Follower:
         except ApiError:
             pass  # it is read again; whether the API server answers at all, the watches tell
         return count
+
+
+def _lost_worker(event: dict[str, Any]) -> bool:
+    """Return whether an event is the end of a run that failed because a worker was gone."""
+    end = event["value"] if event["key"] == "run_result" else {}
+    return end.get("status") == "failed" and any(word in (end.get("error") or "") for word in MISSING)

@@ -144,12 +144,11 @@ def _cluster_faults(spec: Object, annotations: Mapping[str, str]) -> Iterator[st
         if autoscaling and v2 and _pod(group).get("restartPolicy", "Never") != "Never":
             yield f"{name}: restartPolicy has to be Never with autoscaler v2"
     for name, group in groups[1:]:
-        least, most = group.get("minReplicas"), group.get("maxReplicas")
-        if not autoscaling and (least is None or most is None):
-            yield f"{name}: minReplicas and maxReplicas have to be given without an autoscaler"
-        if (least or 0) < 0 or (most or 0) < 0:
+        least = group.get("minReplicas", 0)  # the defaults are the schema's
+        most = group.get("maxReplicas", 2**31 - 1)
+        if least < 0 or most < 0:
             yield f"{name}: minReplicas or maxReplicas is negative"
-        if least is not None and most is not None and least > most:
+        if least > most:
             yield f"{name}: minReplicas is above maxReplicas"
         if group.get("suspend") and autoscaling:
             yield f"{name}: a group cannot be suspended with an autoscaler"

@@ -20,9 +20,11 @@ from fake_cluster import TOKEN
 
 from mlbench.clusters.kuberay import schema
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
+from mlbench.clusters.kuberay.pods import Object
 
 ASSETS, KUBECONFIG = "KUBEBUILDER_ASSETS", "MLBENCH_TEST_KUBECONFIG"
-CONTROLLERS = "kube-controller-manager"
+CONTROLLERS, OPERATOR = "kube-controller-manager", "kuberay-operator"
+ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}  # a schema
 START_S = 120.0  # s that one of the servers may take to start
 
 
@@ -117,6 +119,8 @@ def server(folder: Path, *others: str) -> Iterator[Server]:
                 start(words)
             _await(one.client(), processes)
             install(one.client())
+            if OPERATOR in others:
+                define(one.client(), "RayService", ANYTHING)  # whose absence ends it
             for name in (*([CONTROLLERS] if one.collects else []), *others):
                 start([name, *CLIENTS[name](one, free_port())])
             yield one
@@ -145,6 +149,7 @@ def control_plane(one: Server, ports: list[int]) -> list[list[str]]:
                 f"--tls-private-key-file={one.folder / 'server.key'}",
             ),
             *("--bind-address=127.0.0.1", f"--secure-port={secure}", "--authorization-mode=RBAC"),
+            *("--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),  # without a route, too
             *(f"--token-auth-file={tokens}", "--service-account-issuer=https://localhost"),
             *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
             "--service-cluster-ip-range=10.0.0.0/24",
@@ -167,7 +172,7 @@ def _of_operator(one: Server, port: int) -> list[str]:
     return [*addresses, "--enable-leader-election=false", "--use-kubernetes-proxy"]
 
 
-CLIENTS = {CONTROLLERS: _of_controllers, "kube-scheduler": _of_scheduler, "kuberay-operator": _of_operator}
+CLIENTS = {CONTROLLERS: _of_controllers, "kube-scheduler": _of_scheduler, OPERATOR: _of_operator}
 
 
 def write_kubeconfig(folder: Path, port: int) -> Path:
@@ -201,34 +206,38 @@ def _await(api: Kubernetes, processes: "list[subprocess.Popen[bytes]]") -> None:
 def install(api: Kubernetes) -> None:
     """Create KubeRay's custom resource definitions where they lack, and wait until they are served."""
     for kind in schema.KINDS:
-        plural = f"{kind.lower()}s"
-        version = {
-            "name": "v1",
-            "served": True,
-            "storage": True,
-            "schema": {"openAPIV3Schema": schema.definition(kind)},
-            "subresources": {"status": {}},
-        }
-        names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
-        spec = {"group": "ray.io", "scope": "Namespaced", "names": names, "versions": [version]}
-        item = {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.ray.io"},
-            "spec": spec,
-        }
+        define(api, kind, schema.definition(kind))
+
+
+def define(api: Kubernetes, kind: str, definition: Object) -> None:
+    plural = f"{kind.lower()}s"
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": definition},
+        "subresources": {"status": {}},
+    }
+    names = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    spec = {"group": "ray.io", "scope": "Namespaced", "names": names, "versions": [version]}
+    item = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.ray.io"},
+        "spec": spec,
+    }
+    try:
+        api.create(item)
+    except ApiError as error:
+        assert error.status == 409, error  # it is there
+    end = time.monotonic() + START_S
+    while True:
         try:
-            api.create(item)
-        except ApiError as error:
-            assert error.status == 409, error  # it is there
-        end = time.monotonic() + START_S
-        while True:
-            try:
-                api.get(path("ray.io/v1", kind, "default"))
-                break
-            except ApiError:
-                assert time.monotonic() < end, f"{kind} is not served"
-                time.sleep(0.1)
+            api.get(path("ray.io/v1", kind, "default"))
+            break
+        except ApiError:
+            assert time.monotonic() < end, f"{kind} is not served"
+            time.sleep(0.1)
 
 
 def certify(folder: Path) -> None:

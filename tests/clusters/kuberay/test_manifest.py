@@ -186,7 +186,6 @@ OPERATOR = [
     (f"{HEAD}.rayStartParams.redis-username", "me", "gcsFaultToleranceOptions"),
     (f"{HEAD}.resources", {"CPU": "1"}, "resources stand both in"),
     (f"{HEAD}.labels", {"a b": "c"}, "not the name of a label"),
-    (f"{GROUP}.minReplicas", None, "minReplicas"),
     (f"{GROUP}.minReplicas", 3, "minReplicas is above maxReplicas"),
     (f"{GROUP}.idleTimeoutSeconds", 5, "needs autoscaler v2"),
     (f"{GROUP}.priority", 5, "priority needs autoscaler v2"),

@@ -37,6 +37,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait shorter than a real cluster needs."""
     monkeypatch.setattr(follow, "GRACE_S", 0.5)
     monkeypatch.setattr(follow, "LATE_S", 1.0)
+    monkeypatch.setattr(follow, "LOST_S", 4.0)
     monkeypatch.setattr(follow, "POLL_S", 0.05)
     monkeypatch.setattr(api, "PAUSE_S", (0.05, 0.2))
     monkeypatch.setattr(objects, "POLL_S", 0.05)
@@ -319,6 +320,29 @@ def test_a_preempted_run_keeps_what_it_measured_and_is_started_anew_as_another(
     assert first.status == "preempted" and len(first.validations) == 2 and first.time_to_accuracy is None
     assert first.submission is not None and record.submission is not None
     assert first.submission.name != record.submission.name
+
+
+@pytest.mark.parametrize(("lost", "status"), [(True, "preempted"), (False, "failed")])
+def test_a_run_that_failed_before_kubernetes_missed_its_node_is_preempted(
+    cluster: FakeCluster, run: Any, log: Log, lost: bool, status: str
+) -> None:
+    """Ray misses a worker within seconds, Kubernetes a node after 50 s."""
+
+    def script(cluster: FakeCluster, job: Any) -> None:
+        submitter = starts(cluster, job)
+        value = log[-2]["value"] | {"status": "failed", "error": "rank 1 died: killed", "result": None}
+        events_of = [*log[:3], log[-2] | {"value": value}]
+        cluster.say(submitter, *messages(events_of), {"end": len(events_of)})
+        cluster.status(job, "Failed", jobStatus="FAILED", reason="AppFailed", message="exit code 1")
+        time.sleep(1.5)  # longer than LATE_S
+        if lost:
+            cluster.pod(job, "worker", 1, **DISRUPTED)
+        else:
+            cluster.remove("pods", f"{job['metadata']['name']}-worker-1")  # as after every run
+
+    cluster.script = script
+    record = run()
+    assert (record.status, len(record.validations)) == (status, 2)
 
 
 def test_a_run_that_ended_before_its_node_went_is_what_it_measured(
