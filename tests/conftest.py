@@ -31,21 +31,22 @@ RAYS = (
     ("test_pipelines.py", "test_kuberay_commands.py"),
 )
 LONG = (
-    "test_official_run.py",
     "test_official_steps.py",
-    "test_aws.py",
-    "test_network_run.py",
-    "test_attached_run.py",
-    "test_mpi.py",
-    "test_gke.py",
     "test_package.py",
+    "test_official_run.py",
     "test_recorded_values.py",
-    "test_emulation.py",
-    "test_mistakes.py",
-    "test_sync_convergence.py",
     "test_contract.py",
-    "test_prediction.py",
+    "test_attached_run.py",
+    "test_network_run.py",
+    "test_aws.py",
+    "test_gke.py",
+    "test_mpi.py",
     "test_architecture.py",
+    "test_sync_convergence.py",
+    "test_ui.py",
+    "test_loop.py",
+    "test_emulation.py",
+    "test_awdlstm.py",
 )
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
