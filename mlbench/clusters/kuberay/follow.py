@@ -26,7 +26,6 @@ OUTAGE_S = 900.0  # s for which the API server may not answer before the run is 
 SILENCE_S = 120.0  # s without a line after which the log is asked for again
 ENDED = ("Complete", "Failed", "ValidationFailed")  # KubeRay v1.7.0, JobDeploymentStatus
 SUBMITTER = "ray-job-submitter"  # KubeRay v1.7.0, SubmitterContainerName
-MISSING = ("died", "cannot be reached")  # what a run says of a worker that is gone: launch/failures.py
 LAST_LINES = 5  # of what the run printed, where it left no event
 
 
@@ -45,7 +44,7 @@ class Follower:
         self._problem: tuple[Problem, float] | None = None  # with the time at which it counts
         self._ended: float | None = None  # when the RayJob was seen to have ended
         self._events = 0
-        self._died = False  # whether the run failed because a worker was gone
+        self._failed = False  # whether the run says that it failed
         self._finished: float | None = None  # when its complete event log is its result
         self._last_lines: list[str] = []
         self._activity = ""
@@ -102,12 +101,12 @@ class Follower:
         }
         mine = [*own.values(), *filter(self._prints, pods.values())]
         problems = [*diagnosis.vanished(self._present, own), *diagnosis.problems(mine)]
-        if self._died:  # why, a node that is gone tells; pods that are deleted after the run do not
+        if self._failed:  # why, a node that is gone tells; pods that are deleted after the run do not
             problems = [one for one in diagnosis.problems(mine) if one.preempted]
         self._present = own
         self.pods |= pods
         fatal = next((one for one in problems if one.fatal), None)
-        if fatal and self._problem is None and (self._ended is None or self._died):
+        if fatal and self._problem is None and (self._ended is None or self._failed):
             self._problem = fatal, clock.monotonic() + GRACE_S
         if self._events == 0:
             waiting = diagnosis.unschedulable(own.values())
@@ -126,15 +125,14 @@ class Follower:
                 )
             if message["number"] == self._events:
                 self._events += 1
-                self._died = self._died or _lost_worker(message["event"])
+                if message["event"]["key"] == "run_result":
+                    self._failed = message["event"]["value"]["status"] == "failed"
                 yield message
         elif "end" in message:
             if message["end"] == self._events and self._finished is None:
-                self._finished = clock.monotonic() + (LOST_S if self._died else 0.0)
-                if self._died:
-                    yield from self._say(
-                        f"a worker is gone; its node may be, too: up to {LOST_S:g} s to know"
-                    )
+                self._finished = clock.monotonic() + (LOST_S if self._failed else 0.0)
+                if self._failed:
+                    yield from self._say(f"failed; whether a node was lost, is known in {LOST_S:g} s")
         else:
             yield message
 
@@ -215,9 +213,3 @@ class Follower:
         except ApiError:
             pass  # it is read again; whether the API server answers at all, the watches tell
         return count
-
-
-def _lost_worker(event: dict[str, Any]) -> bool:
-    """Return whether an event is the end of a run that failed because a worker was gone."""
-    end = event["value"] if event["key"] == "run_result" else {}
-    return end.get("status") == "failed" and any(word in (end.get("error") or "") for word in MISSING)

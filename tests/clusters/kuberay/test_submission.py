@@ -330,7 +330,7 @@ def test_a_run_that_failed_before_kubernetes_missed_its_node_is_preempted(
 
     def script(cluster: FakeCluster, job: Any) -> None:
         submitter = starts(cluster, job)
-        value = log[-2]["value"] | {"status": "failed", "error": "rank 1 died: killed", "result": None}
+        value = log[-2]["value"] | {"status": "failed", "error": "rank 0: RuntimeError", "result": None}
         events_of = [*log[:3], log[-2] | {"value": value}]
         cluster.say(submitter, *messages(events_of), {"end": len(events_of)})
         cluster.status(job, "Failed", jobStatus="FAILED", reason="AppFailed", message="exit code 1")
