@@ -30,14 +30,14 @@ RAYS = (
     ("test_faults.py", "test_faulty_tasks.py", "test_sockets.py"),
     ("test_pipelines.py", "test_kuberay_commands.py"),
 )
+ON_HOSTS = ("test_attached_run.py", "test_network_run.py")  # they start a Ray at one address: in turn
 LONG = (
     "test_official_steps.py",
     "test_package.py",
     "test_official_run.py",
     "test_recorded_values.py",
     "test_contract.py",
-    "test_attached_run.py",
-    "test_network_run.py",
+    *ON_HOSTS,
     "test_aws.py",
     "test_gke.py",
     "test_mpi.py",
@@ -53,11 +53,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class ByFile(LoadScopeScheduling):
-    """Run a file's tests in one process, and those of all files that share a Ray."""
+    """Run a file's tests in one process, and those of all files that share a Ray or its address."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0].rpartition("/")[2]
-        return next((files[0] for files in RAYS if file in files), file)
+        return next((files[0] for files in (*RAYS, ON_HOSTS) if file in files), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

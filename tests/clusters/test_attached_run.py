@@ -30,9 +30,9 @@ pytestmark = pytest.mark.slow
 ADDRESS = f"{links.HEAD}:6379"
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
 RAY += ["--object-store-memory=100000000"]  # bytes; a run keeps no objects
-# What a host sees of the machine's temporary folder, and of the folder with the driver's files, is its own.
-HIDDEN = 'mount -t tmpfs none {} && mkdir -p {} && mount -t tmpfs none {} && exec "$@"'
-IDLE_MINUTES = 0.2  # until an idle node goes: longer than workers need to take one
+# What a host sees of these folders is its own.
+HIDDEN = 'for folder in {}; do mkdir -p $folder && mount -t tmpfs none $folder || exit; done; exec "$@"'
+IDLE_MINUTES = 1.0  # until an idle node goes: longer than workers need to take one on a busy machine
 
 
 @dataclass
@@ -96,7 +96,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterat
             "RAY_FAKE_CLUSTER": "1",  # else Ray's provider for tests refuses
             "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         }
-        hidden = HIDDEN.format(tempfile.gettempdir(), *2 * [tmp_path_factory.getbasetemp()])
+        hidden = HIDDEN.format(f"{folder} {tempfile.gettempdir()}/ray {tmp_path_factory.getbasetemp()}")
         own_files = ["unshare", "--mount", "sh", "-c", hidden, "sh"]
         commands = {}
         for number, host in enumerate(hosts[:2]):
