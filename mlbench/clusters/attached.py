@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from mlbench.clusters import connection, ray_env
 from mlbench.experiment import clock
 from mlbench.experiment.config import Cluster, Experiment, NonNegativeFloat
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, first_line
 
 shares_files = False
 
@@ -54,7 +54,7 @@ def connect(experiment: Experiment) -> Iterator[str]:
                 log_to_driver=experiment.verbose,
             )
         except Exception as error:  # ConnectionError, RuntimeError and whatever a server's answer becomes
-            sentence = f"cluster=attached could not join the Ray at {address}: {_first_line(error)}"
+            sentence = f"cluster=attached could not join the Ray at {address}: {first_line(error)}"
             raise UserError(sentence) from error
     try:
         yield ray.util.get_node_ip_address()
@@ -128,7 +128,7 @@ def _fault(address: str) -> UserError | None:
             time.sleep(POLL_S)  # the head's own node registers a moment after its GCS answers
     except Exception as error:  # of Ray's C++ part, which has no type for each
         hint = "a Ray that asks for a token wants RAY_AUTH_MODE=token here, and the same token"
-        return UserError(f"the server at {address} takes no driver: {_first_line(error)}", hint=hint)
+        return UserError(f"the server at {address} takes no driver: {first_line(error)}", hint=hint)
     if not any(os.path.exists(node.raylet_socket_name) for node in nodes.values()):
         hint = "run the command on a node of that cluster, or submit it as a Ray job"
         return UserError(f"this machine is no node of the Ray at {address}", hint=hint)
@@ -137,7 +137,3 @@ def _fault(address: str) -> UserError | None:
 
 def _no_ray(address: str, why: str) -> UserError:
     return UserError(f"cluster=attached found no Ray at {address} ({why})", hint=HINT)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

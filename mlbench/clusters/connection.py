@@ -122,7 +122,8 @@ def import_trainer() -> None:
     """Import Ray's trainer (2 s) in a thread: half of Ray's start is waiting for its servers."""
     import ray  # noqa: F401  (before the thread, so that no two threads import it at once)
 
-    threading.Thread(target=import_module, args=("ray.train.torch",), name=IMPORT, daemon=True).start()
+    # No daemon: Python waits for it at exit; beside torch's own end the import would print a traceback.
+    threading.Thread(target=import_module, args=("ray.train.torch",), name=IMPORT).start()
 
 
 def await_trainer() -> None:

@@ -17,7 +17,7 @@ import psutil
 from mlbench.clusters import connection, node, persistent, ray_env
 from mlbench.clusters.processes import end, of_session
 from mlbench.experiment.config import Cluster, Experiment
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, first_line
 
 shares_files = True
 
@@ -81,7 +81,7 @@ def _init(address: str | None, *, verbose: bool) -> Any:
     except Exception as error:  # Ray raises whatever its servers die from
         with suppress(Exception):
             ray.shutdown()
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         if address:
             hint = "`python -m mlbench.cluster stop` ends it; a run then starts its own"
             raise UserError(f"the Ray at {address} does not answer: {reason}", hint=hint) from error

@@ -40,6 +40,11 @@ def unreadable(file: Path | str, values: Any, *, hint: str, damage: str = "is da
     return UserError(f"{file} {damage}", hint=hint)
 
 
+def first_line(error: Exception) -> str:
+    """Return an error's text up to its first line's end; its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def suggest(name: str, allowed: Sequence[str]) -> str:
     """Return the end of a sentence about an unknown name: the nearest one, or all that there are."""
     close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)

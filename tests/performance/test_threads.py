@@ -19,8 +19,9 @@ def test_a_thread_that_computes_has_a_row_of_its_own_and_one_that_sleeps_has_non
     ending = threading.Event()
     sleeper = threading.Thread(target=ending.wait)
     sleeper.start()
-    before, begin = account.threads(), time.thread_time()
-    while time.thread_time() - begin < 0.3:
+    begin = time.thread_time()
+    before, loop = account.threads(), time.thread_time()
+    while time.thread_time() - loop < 0.3:
         pass
     after, computed = account.threads(), time.thread_time() - begin
     ending.set()

@@ -20,9 +20,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import yaml
+from pod_logs import PodLogs, send_chunks
 
 from mlbench.clusters.kuberay import schema
-from mlbench.experiment import stream
 
 TOKEN = "a-token-of-the-tests"
 KINDS = {
@@ -38,16 +38,15 @@ PATH = re.compile(
 Script = Callable[["FakeCluster", dict[str, Any]], None]
 
 
-class FakeCluster:
+class FakeCluster(PodLogs):
     """The server, as a context manager; `script(cluster, job)` runs in a thread for every new RayJob."""
 
     def __init__(self, script: Script | None = None) -> None:
+        super().__init__()
         self.script = script
         self.namespace = "mlbench"
         self.requests: list[str] = []  # method and path of every one
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}  # by plural and name
-        self.logs: dict[str, list[str]] = {}
-        self.log_closed: set[str] = set()
         self.installed = True
         self._changed = threading.Condition()
         self._history: list[tuple[int, str, str, Any]] = []  # version, type, plural, object
@@ -127,7 +126,7 @@ class FakeCluster:
         spec = {"containers": [container]} | ({"nodeName": f"{role}-{number}"} if phase != "Pending" else {})
         item = {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": phase, **status}}
         self.put("pods", item)
-        self.logs.setdefault(name, [])
+        self.open_log(name)
         return name
 
     def status(self, job: Any, deployment: str, **fields: Any) -> None:
@@ -140,21 +139,6 @@ class FakeCluster:
                     "rayClusterName": f"{job['metadata']['name']}-rc",
                 }
                 self.put("rayjobs", current | {"status": values | fields})
-
-    def print(self, pod: str, *lines: str) -> None:
-        """Add lines to a pod's log."""
-        with self._changed:
-            self.logs[pod] += [line + "\n" for line in lines]
-            self._changed.notify_all()
-
-    def say(self, pod: str, *messages: dict[str, Any]) -> None:
-        """Add messages of the event stream to a pod's log."""
-        self.print(pod, *(stream.encode(message).rstrip("\n") for message in messages))
-
-    def close_log(self, pod: str) -> None:
-        with self._changed:
-            self.log_closed.add(pod)
-            self._changed.notify_all()
 
     def item(self, plural: str, name: str) -> dict[str, Any]:
         return self.objects[plural, name]
@@ -243,18 +227,8 @@ class FakeCluster:
                 if changed == plural and _selects(query, item):
                     yield {"type": kind, "object": item}
 
-    def followed(self, pod: str) -> Iterator[str]:
-        sent = 0
-        while True:
-            with self._changed:
-                lines = self.logs.get(pod, [])[sent:]
-                over = pod in self.log_closed or ("pods", pod) not in self.objects
-                if not lines and not over:
-                    self._changed.wait(0.2)
-            yield from lines
-            sent += len(lines)
-            if over and not lines:
-                return
+    def gone(self, pod: str) -> bool:
+        return ("pods", pod) not in self.objects
 
 
 def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:
@@ -336,19 +310,16 @@ def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def _stream(self, lines: Iterator[str]) -> None:
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            with suppress(OSError):
-                for line in lines:
-                    data = line.encode()
-                    self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-                    self.wfile.flush()
-                    if cluster.fault("STREAM", self.path) is not None:
-                        self.close_connection = True
-                        self.connection.close()
-                        return
-                self.wfile.write(b"0\r\n\r\n")
+            send_chunks(self, self._cut(lines))
+
+        def _cut(self, lines: Iterator[str]) -> Iterator[bytes]:
+            """Yield the lines until the next fault of a stream, which cuts the connection."""
+            for line in lines:
+                yield line.encode()
+                if cluster.fault("STREAM", self.path) is not None:
+                    self.close_connection = True
+                    self.connection.close()
+                    raise ConnectionError
 
     return Handler
 

@@ -4,43 +4,35 @@ Operator and kubelets follow the script; garbage is collected here where nothing
 """
 
 import secrets
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from fake_cluster import KINDS, Script, reference
+from pod_logs import PodLogs, kubelet
 from real_server import Server
 
 from mlbench.clusters.kuberay.api import ApiError, path
-from mlbench.experiment import stream
 
 VERSIONS = {"rayjobs": "ray.io/v1", "rayclusters": "ray.io/v1", "networkpolicies": "networking.k8s.io/v1"}
 OWNED = ("pods", "networkpolicies", "rayclusters")
 
 
-class RealCluster:
+class RealCluster(PodLogs):
     """What scripts do with a FakeCluster, on a real server, in a namespace of its own; a context manager."""
 
     def __init__(self, server: Server, script: Script | None = None) -> None:
+        super().__init__()
         self.script = script
         self.namespace = f"mlbench-test-{secrets.token_hex(3)}"
         self.api = server.client()
         self.requests: list[str] = []
         self._server = server
-        self._logs: dict[str, list[str]] = {}
-        self._closed: set[str] = set()
-        self._changed = threading.Condition()
         self._over = threading.Event()
         self._nodes: list[str] = []
-        self._kubelet = ThreadingHTTPServer(("127.0.0.1", 0), _kubelet(self))
-        self._kubelet.daemon_threads = True
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(server.folder / "server.crt", server.folder / "server.key")
-        self._kubelet.socket = context.wrap_socket(self._kubelet.socket, server_side=True)
+        self._kubelet = kubelet(self._output, certificate=server.folder)
 
     def __enter__(self) -> "RealCluster":
         collect = self._end_pods if self._server.collects else self._collect
@@ -104,7 +96,7 @@ class RealCluster:
             self.api.create(
                 {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"] | place}
             )
-            self._logs.setdefault(name, [])
+            self.open_log(name)
         first = template["spec"]["containers"][0]
         for one in status.get("containerStatuses", ()):
             one |= {"name": first["name"], "imageID": "", "ready": False, "restartCount": 0}
@@ -118,19 +110,6 @@ class RealCluster:
         values = {"jobDeploymentStatus": deployment, "rayClusterName": f"{name}-rc"} | fields
         with suppress(ApiError):  # it is gone
             self.api.patch(f"{path('ray.io/v1', 'RayJob', self.namespace, name)}/status", {"status": values})
-
-    def print(self, pod: str, *lines: str) -> None:
-        with self._changed:
-            self._logs[pod] += [line + "\n" for line in lines]
-            self._changed.notify_all()
-
-    def say(self, pod: str, *messages: dict[str, Any]) -> None:
-        self.print(pod, *(stream.encode(message).rstrip("\n") for message in messages))
-
-    def close_log(self, pod: str) -> None:
-        with self._changed:
-            self._closed.add(pod)
-            self._changed.notify_all()
 
     def names(self, plural: str) -> list[str]:
         return [item["metadata"]["name"] for item in self.items(plural)]
@@ -225,37 +204,8 @@ class RealCluster:
             if any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences", ())):
                 self.remove(plural, item["metadata"]["name"])
 
-    def followed(self, pod: str) -> Iterator[str]:
-        sent = 0
-        while not self._over.is_set():
-            with self._changed:
-                lines, over = self._logs.get(pod, [])[sent:], pod in self._closed
-                if not lines and not over:
-                    self._changed.wait(0.2)
-            yield from lines
-            sent += len(lines)
-            if over and not lines:
-                return
+    def gone(self, pod: str) -> bool:
+        return self._over.is_set()
 
-
-def _kubelet(cluster: RealCluster) -> type[BaseHTTPRequestHandler]:
-    """Return the part of a kubelet that an API server asks for logs."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None: ...
-
-        def do_GET(self) -> None:
-            pod = self.path.partition("?")[0].split("/")[3]  # /containerLogs/NAMESPACE/POD/CONTAINER
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            with suppress(OSError):
-                for line in cluster.followed(pod):
-                    data = line.encode()
-                    self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-                    self.wfile.flush()
-                self.wfile.write(b"0\r\n\r\n")
-
-    return Handler
+    def _output(self, pod: str, _container: str) -> Iterator[bytes]:
+        return (line.encode() for line in self.followed(pod))

@@ -7,7 +7,6 @@ capabilities and on the read-only root that the pod asks for; this environment s
 
 import base64
 import os
-import ssl
 import subprocess
 import sys
 import threading
@@ -15,11 +14,11 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from conftest import ROOT
+from pod_logs import kubelet
 from real_server import Server
 
 from mlbench.clusters.emulation import namespace
@@ -64,11 +63,7 @@ class Kubelets:
         self._outputs: dict[tuple[str, str], tuple[subprocess.Popen[bytes], Path]] = {}
         self._over = threading.Event()
         self._nodes: list[str] = []
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _logs(self))
-        self._http.daemon_threads = True
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(server.folder / "server.crt", server.folder / "server.key")
-        self._http.socket = context.wrap_socket(self._http.socket, server_side=True)
+        self._http = kubelet(self.output, certificate=server.folder)
 
     def __enter__(self) -> "Kubelets":
         for words in (f"link add {BRIDGE} type bridge", f"addr add {GATEWAY}/24 dev {BRIDGE}"):
@@ -293,28 +288,6 @@ class Kubelets:
                     return
                 else:
                     time.sleep(0.1)
-
-
-def _logs(kubelets: Kubelets) -> type[BaseHTTPRequestHandler]:
-    """Return the part of a kubelet that an API server asks for logs."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None: ...
-
-        def do_GET(self) -> None:
-            pod, container = self.path.partition("?")[0].split("/")[3:5]  # /containerLogs/NAMESPACE/...
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            with suppress(OSError):
-                for data in kubelets.output(pod, container):
-                    self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-                    self.wfile.flush()
-                self.wfile.write(b"0\r\n\r\n")
-
-    return Handler
 
 
 def _place(pod: Any) -> str:
