@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mlbench.clusters import connection, ray_env
+from mlbench.clusters import ray_env
 from mlbench.experiment import clock
 from mlbench.experiment.config import Cluster, Experiment, NonNegativeFloat
 from mlbench.experiment.errors import UserError, first_line
@@ -41,7 +41,6 @@ def connect(experiment: Experiment) -> Iterator[str]:
     """Yield this node's address; raise UserError if there is no cluster to attach to."""
     place = getattr(experiment.cluster, "address", None) or os.environ.get("RAY_ADDRESS") or "auto"
     require_address(place)
-    connection.import_trainer()
     import ray
 
     joined = not ray.is_initialized()

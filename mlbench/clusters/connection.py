@@ -8,11 +8,9 @@ A cluster is a module of this folder, found by its name:
 """
 
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from types import ModuleType
 
 import psutil
@@ -23,7 +21,6 @@ from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import EmulatedLinks
 
 WHAT = {"gcs_server": "server of the cluster's state (GCS)", "raylet": "node server (raylet)"}
-IMPORT = "import-trainer"  # name of the thread
 ANSWER_S = 5.0  # s that a server on another node has to take a connection
 
 
@@ -116,21 +113,6 @@ def join(experiment: Experiment) -> Iterator[str]:
     _configure(experiment)
     with load(experiment.cluster.name).connect(experiment) as host:
         yield host
-
-
-def import_trainer() -> None:
-    """Import Ray's trainer (2 s) in a thread: half of Ray's start is waiting for its servers."""
-    import ray  # noqa: F401  (before the thread, so that no two threads import it at once)
-
-    # No daemon: Python waits for it at exit; beside torch's own end the import would print a traceback.
-    threading.Thread(target=import_module, args=("ray.train.torch",), name=IMPORT).start()
-
-
-def await_trainer() -> None:
-    """Wait until the import of Ray's trainer has ended; two threads in one import cycle see half a module."""
-    for thread in threading.enumerate():
-        if thread.name == IMPORT:
-            thread.join()
 
 
 def _servers() -> tuple[tuple[tuple[str, psutil.Process], ...], tuple[str, int] | None]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from mlbench.clusters import connection, node, persistent, ray_env
+from mlbench.clusters import node, persistent, ray_env
 from mlbench.clusters.processes import end, of_session
 from mlbench.experiment.config import Cluster, Experiment
 from mlbench.experiment.errors import UserError, first_line
@@ -41,7 +41,6 @@ def connect(experiment: Experiment) -> Iterator[str]:
     ray_env.require_token()
     ray_env.stay_on_loopback()
     require_machine()
-    connection.import_trainer()
     import ray
 
     if ray.is_initialized():  # a sweep or a test keeps one connection for many runs

@@ -22,14 +22,14 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
     """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-    from mlbench.launch.ray_hooks import EventLogCallback, LeanTorchTrainer, ProcessGroupConfig
+    from mlbench.launch.ray_hooks import EventLogCallback, LeanTrainer, ProcessGroupConfig
 
     experiment, backend = spec.experiment, spec.experiment.backend
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
-    trainer = LeanTorchTrainer(
+    trainer = LeanTrainer(
         train_loop_per_worker,
         train_loop_config={"spec": spec},
-        torch_config=ProcessGroupConfig(
+        backend_config=ProcessGroupConfig(
             backend=backend.name,
             timeout_s=backend.timeout_s,
             module=backend.module,

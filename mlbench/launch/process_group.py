@@ -147,6 +147,14 @@ def join(
     )
 
 
+def leave() -> None:
+    """End the default process group, where there is one: its library closes its connections."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def set_key(key: str) -> None:
     """Tell all ranks that something has happened here."""
     for store in _stores:

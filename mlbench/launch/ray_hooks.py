@@ -11,16 +11,17 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError
 from ray.train import UserCallback
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from mlbench.experiment import clock, events
 from mlbench.experiment.messages import Report
-from mlbench.launch.process_group import Rendezvous, choose_interface, import_backend, join, listen
+from mlbench.launch.process_group import Rendezvous, choose_interface, import_backend, join, leave, listen
 from mlbench.launch.worker_process import TRACES
 
 START_TIMEOUT_S = 300.0  # s; importing torch took 100 s on 2 CPUs with a load of 45
-
+LEAVE_TIMEOUT_S = 30.0  # s that the workers may take to end the process group, as with Ray's TorchTrainer
 
 # Ray Train's helpers that only cost us: an actor that asks the dashboard every second whether the controller
 # lives, and at the end waits 12 s for an answer (Ray removes our placement group itself when the driver
@@ -42,8 +43,11 @@ class NoAutoscalingPolicy(FixedScalingPolicy):
         pass
 
 
-class LeanTorchTrainer(TorchTrainer):
-    """Ray's TorchTrainer that leaves signals alone, without the helpers that mlbench has no use for."""
+class LeanTrainer(DataParallelTrainer):
+    """Ray's trainer that leaves signals alone, without the helpers that mlbench has no use for.
+
+    Not TorchTrainer: driver and controller would import torch, 3 CPU seconds each, and only workers need it.
+    """
 
     controller: Any = None
 
@@ -66,9 +70,10 @@ class LeanTorchTrainer(TorchTrainer):
 
 
 @dataclass
-class ProcessGroupConfig(TorchConfig):
-    """How the workers' process group is made; Ray's own TorchConfig with mlbench's set-up.
+class ProcessGroupConfig(BackendConfig):
+    """How the workers' process group is made.
 
+    - backend: torch's name of it. timeout_s: how long a collective may take.
     - module: a Python module that registers the backend, imported on every worker first.
     - interface: the network interface of all workers; None: the one by which each reaches the head.
     - sockets: connections of gloo between two workers. variables: what its library reads, by name.
@@ -76,6 +81,8 @@ class ProcessGroupConfig(TorchConfig):
     - log: the event log, which gets the stamps of these steps.
     """
 
+    backend: str
+    timeout_s: float
     module: str | None = None
     interface: str | None = None
     sockets: int | None = None
@@ -84,32 +91,43 @@ class ProcessGroupConfig(TorchConfig):
     log: str | None = None
 
     @property
-    def backend_cls(self) -> type:
-        """Return Ray's own backend, which also ends the group, with another start."""
-        return type("ProcessGroupBackend", (super().backend_cls,), {"on_start": _on_start})
+    def backend_cls(self) -> type[Backend]:
+        """Return what Ray calls when the workers are there, and before they go."""
+        return ProcessGroupBackend
 
 
-def _on_start(self: Any, worker_group: Any, config: ProcessGroupConfig) -> None:
-    """Make the process group, from the controller; every step has a deadline, for a worker may be frozen."""
-    begin = clock.wall()
-    limit = config.start_timeout_s
-    importing = worker_group.execute_async(import_backend, config.module, config.variables)
-    logs = await_ranks(importing, "import torch", limit)
-    imported = clock.wall()
-    head = ray.get_runtime_context().gcs_address.rpartition(":")[0].strip("[]")
-    choosing = worker_group.execute_async(choose_interface, head, config.interface, config.sockets)
-    addresses = await_ranks(choosing, "name its network interface", limit)
-    listening = [worker_group.execute_single_async(0, listen, addresses[0])]
-    (port,) = await_ranks(listening, "open a port", limit)
-    meeting = Rendezvous(addresses[0], port, limit)
-    size = len(worker_group)
-    group = {"backend": config.backend, "world_size": size, "timeout_s": config.timeout_s}
-    group |= {"module": config.module}
-    joining = [worker_group.execute_single_async(rank, join, meeting, rank, **group) for rank in range(size)]
-    await_ranks(joining, "join the process group", limit + 1)  # the ranks that wait tell what for
-    stamps = {"backend_begin": begin, "imports_end": imported, "group_end": clock.wall()}
-    if config.log is not None:
-        events.append(Path(config.log), "startup", stamps, hostname=platform.node(), logs=logs)
+class ProcessGroupBackend(Backend):
+    """Makes the process group and ends it, from the controller."""
+
+    share_cuda_visible_devices = True  # NCCL reaches the other GPUs of a node only where it sees them
+
+    def on_start(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
+        """Make the process group; every step has a deadline, for a worker may be frozen."""
+        config, begin = backend_config, clock.wall()
+        limit = config.start_timeout_s
+        importing = worker_group.execute_async(import_backend, config.module, config.variables)
+        logs = await_ranks(importing, "import torch", limit)
+        imported = clock.wall()
+        head = ray.get_runtime_context().gcs_address.rpartition(":")[0].strip("[]")
+        choosing = worker_group.execute_async(choose_interface, head, config.interface, config.sockets)
+        addresses = await_ranks(choosing, "name its network interface", limit)
+        listening = [worker_group.execute_single_async(0, listen, addresses[0])]
+        (port,) = await_ranks(listening, "open a port", limit)
+        meeting = Rendezvous(addresses[0], port, limit)
+        size = len(worker_group)
+        group = {"backend": config.backend, "world_size": size, "timeout_s": config.timeout_s}
+        group |= {"module": config.module}
+        joining = [
+            worker_group.execute_single_async(rank, join, meeting, rank, **group) for rank in range(size)
+        ]
+        await_ranks(joining, "join the process group", limit + 1)  # the ranks that wait tell what for
+        stamps = {"backend_begin": begin, "imports_end": imported, "group_end": clock.wall()}
+        if config.log is not None:
+            events.append(Path(config.log), "startup", stamps, hostname=platform.node(), logs=logs)
+
+    def on_shutdown(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
+        """End the process group; Ray ends the workers next, also those that did not answer."""
+        ray.wait(worker_group.execute_async(leave), num_returns=len(worker_group), timeout=LEAVE_TIMEOUT_S)
 
 
 def await_ranks(results: Sequence[Any], what: str, timeout_s: float) -> list[Any]:

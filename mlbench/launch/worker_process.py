@@ -153,7 +153,10 @@ def build_worker(spec: WorkerSpec) -> Any:
     rank = context.get_world_rank()
     device = torch.device("cpu")
     if experiment.backend.device == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
+        from ray.train.torch import get_device
+
+        device = get_device()
+        torch.cuda.set_device(device)
     world_size = context.get_world_size()
     return Worker(
         rank=rank,

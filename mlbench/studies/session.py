@@ -246,7 +246,6 @@ def _run(
 ) -> None:
     """Let Tune run the trials; on Ctrl-C the running one ends as a single run does."""
     ray_env.configure_tune()
-    connection.await_trainer()  # Tune shares modules with it
     import ray
 
     from mlbench.studies.tune import StudyMonitor, TrialContext, TuneThread

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mlbench.clusters import node, persistent, ray_env
-from mlbench.clusters.connection import Connection, import_trainer
+from mlbench.clusters.connection import Connection
 from mlbench.clusters.emulation import cpu_share, links, reaper, topology
 from mlbench.clusters.emulation.links import CONTROL, HEAD, INTERFACE, Links
 from mlbench.clusters.emulation.namespace import Namespace
@@ -48,7 +48,6 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
         raise UserError("this process has joined a Ray already", hint="start the run as a command of its own")
     with links.emulated(network, experiment.workers) as emulation, emulation.switch.entered():
         measured = emulation.measure()
-        import_trainer()  # not before: it would hold up what measures
         try:
             _start_head(emulation.switch)
             ray.init(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mlbench.clusters import connection, persistent, ray_env
+from mlbench.clusters import persistent, ray_env
 from mlbench.experiment import config
 from mlbench.experiment.config import Cluster, PositiveInt
 
@@ -22,7 +22,6 @@ def connect(experiment: config.Experiment) -> Iterator[str]:
     assert isinstance(experiment.cluster, Config)
     ray_env.require_token()
     ray_env.stay_on_loopback()
-    connection.import_trainer()
     import ray
 
     ray.init(
