@@ -93,7 +93,6 @@ def configure_train(*, timeout_s: float) -> None:
         RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0",  # one more process; see max_failures
         RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="600",  # s that workers wait for CPUs that other runs use
         RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="1",  # s, how soon an end is noticed
-        TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S="5",  # s, for a rank that does not end its process group
         RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths stay what the user wrote
     )
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(timeout_s)

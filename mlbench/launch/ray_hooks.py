@@ -21,7 +21,7 @@ from mlbench.launch.process_group import Rendezvous, choose_interface, import_ba
 from mlbench.launch.worker_process import TRACES
 
 START_TIMEOUT_S = 300.0  # s; importing torch took 100 s on 2 CPUs with a load of 45
-LEAVE_TIMEOUT_S = 30.0  # s that the workers may take to end the process group, as with Ray's TorchTrainer
+LEAVE_TIMEOUT_S = 5.0  # s, for a rank that does not end its process group
 
 # Ray Train's helpers that only cost us: an actor that asks the dashboard every second whether the controller
 # lives, and at the end waits 12 s for an answer (Ray removes our placement group itself when the driver

@@ -2,10 +2,12 @@
 
     python tests/performance/steps.py --rounds 10 --scale mini --variants
     python tests/performance/steps.py --rounds 5 --scale official gnmt transformer
+    python tests/performance/steps.py --rounds 10 --parts logreg
 
 - ours: what the task hands to the loop, through the loop's own `train_step` with the real clock
 - reference: tests/performance/references, which share no code with mlbench and measure nothing
 - variants: those that the reference tried, one after the other in every round
+- parts: our steps without one thing that the loop does beside training, which says what that costs
 
 A round runs the same steps all ways, in turn first; the ratio is paired within a round. With --cpu-time
 seconds are those that the process computed, for a machine that does other work, too. Official data are not
@@ -39,6 +41,7 @@ from mlbench.experiment.config import choices, compose
 from mlbench.tasks import registry
 from mlbench.training import loop
 from mlbench.training.setup import TrainingSetup
+from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
 BLOCK_S = 1.0  # s that the steps of one side and round take together, about
@@ -77,6 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cpu-time", action="store_true", help="count the process's CPU seconds")
     parser.add_argument("--variants", action="store_true", help="also what the references tried")
+    parser.add_argument("--parts", action="store_true", help="also our steps without one part each")
     parser.add_argument("--data", type=Path, help="data_root of prepared data; default: made anew")
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"default: {' '.join(TRAINED)}")
     options = parser.parse_args(arguments)
@@ -93,9 +97,11 @@ def main(arguments: Sequence[str]) -> int:
                 rounds=options.rounds,
                 clock=clock,
                 words=words,
+                parts=options.parts,
             )
-            lines += rows(name, options.scale, found)
-            print("\n".join(lines[-len(words) - 1 :]), file=sys.stderr, flush=True)
+            more = rows(name, options.scale, found)
+            print("\n".join(more), file=sys.stderr, flush=True)
+            lines += more
             gc.collect()  # models and loops refer to each other
             torch.compiler.reset()
     print(origin(__file__, arguments, f"{options.threads} thread(s)", f"{options.rounds} rounds") + "\n")
@@ -113,7 +119,14 @@ def variants(name: str) -> tuple[str, ...]:
 
 
 def measure(
-    name: str, scale: str, root: Path, *, rounds: int, clock: Clock = monotonic, words: Sequence[str] = ()
+    name: str,
+    scale: str,
+    root: Path,
+    *,
+    rounds: int,
+    clock: Clock = monotonic,
+    words: Sequence[str] = (),
+    parts: bool = False,
 ) -> Measured:
     """Return every side's seconds a step in each round."""
     config, worker = configuration(name, scale), Worker(seed=1, data_root=root)
@@ -122,6 +135,8 @@ def measure(
     data = setup.load()
     size = size_of(name, setup.model)
     sides: dict[str, Callable[..., None]] = {"ours": Ours(setup, worker).train_steps}
+    if parts:
+        sides |= without_parts(config, root)
     for word in ("", *words):
         chosen = dict([word.split("=")]) if word else {}
         reference = build(config, size, chosen)
@@ -159,6 +174,27 @@ class Ours(loop.Run):
             self.timer.end_phase("data_wait")
             self.train_step(micro_batches)
         self.timer.pop()
+
+
+class WithoutLosses(Ours):
+    """The loop's own steps, which keep no loss of a step for the mean and the look whether it is finite."""
+
+    def accumulate(self, batch: Any) -> int:
+        samples = super().accumulate(batch)
+        self.losses.clear()
+        return samples
+
+
+def without_parts(config: Any, root: Path) -> dict[str, Callable[..., None]]:
+    """Return our steps without stamps, losses or the schedule, each with a model of its own."""
+    workers = [Worker(seed=1, data_root=root) for _ in range(3)]
+    workers[0].timer = PhaseTimer(enabled=False)
+    setups = [registry.build(config, worker) for worker in workers]
+    setups[2].before_step = lambda step: None
+    loops = (Ours, WithoutLosses, Ours)
+    names = ("ours without stamps", "ours without losses", "ours without the schedule")
+    sides = zip(names, loops, setups, workers, strict=True)
+    return {name: each(setup, worker).train_steps for name, each, setup, worker in sides}
 
 
 def by_reference(

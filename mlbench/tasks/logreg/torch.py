@@ -99,10 +99,10 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=config.l2, foreach=False)
     schedule = Schedule(optimizer, factor, plateau=plateau)
     mixed = precision.on_device(config.precision, worker.device)
-    weight, values = (
-        model.weight,
-        model.weight.detach(),
-    )  # one memory; no_grad takes longer than the arithmetic
+    weight = model.weight
+    values = weight.detach()  # one memory; no_grad takes longer than the arithmetic
+    # Without autocast the logits have the labels' type, and a look at both is a hundredth of a short step.
+    entropy = F.binary_cross_entropy_with_logits if mixed.autocast is None else logistic.cross_entropy
 
     def step() -> None:
         """Do what the optimizer's step does, without its book-keeping: a sixth of a short step on a CPU."""
@@ -160,9 +160,9 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         load=load,
         steps=steps,
         forward=lambda net, batch: net(batch.features),
-        loss=lambda logits, batch: logistic.cross_entropy(logits, batch.labels),
+        loss=lambda logits, batch: entropy(logits, batch.labels),
         validate=validate,
-        samples=lambda batch: len(batch.labels),
+        samples=lambda batch: batch.labels.numel(),  # len() is a function of torch's in Python
         sample_unit="rows",
         before_step=schedule.before_step,
         optimizer_step=step if mixed.scaler is None and not worker.sync.NEEDS_OPTIMIZER else None,
