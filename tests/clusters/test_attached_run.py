@@ -1,11 +1,13 @@
 """Runs on a Ray that was there before: three raylets on hosts of their own, with file systems of their own.
 
-Its two workers' nodes differ, and Ray's autoscaler adds them when a run asks for them.
+Its two workers' nodes differ. Ray's autoscaler adds them when a run asks for them, or the operator of a
+RayJob starts them.
 """
 
 import json
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,11 +16,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from commands import PATIENCE_S, until
 from conftest import ROOT
+from fake_cluster import FakeCluster
+from test_submission import IMAGE, NODES, nothing_is_left, starts
 
 from mlbench.clusters.emulation import links, namespace, reaper
 from mlbench.experiment import events
@@ -41,11 +46,13 @@ class Cluster:
 
     - head, laptop: words before a command that run it beside the head, where a driver belongs, or on a host
       of the same network without a raylet.
+    - nodes: commands that start the workers' nodes.
     - output: the folder of the driver's files.
     """
 
     head: list[str]
     laptop: list[str]
+    nodes: list[list[str]]
     environment: dict[str, str]
     output: Path
     data_root: Path
@@ -113,7 +120,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterat
         stack.callback(started.wait)
         stack.callback(reaper.end, reaper.owner())  # what the raylets started, too
         laptop = hosts[2].command(own_files)
-        one = Cluster(head.command([]), laptop, environment, output, data_root)
+        one = Cluster(head.command([]), laptop, [*commands.values()], environment, output, data_root)
         until(lambda: one.raylets() == 1)
         yield one
 
@@ -162,13 +169,66 @@ def test_nodes_are_added_and_refused_with_all_that_does_not_fit(cluster: Cluster
     (log,) = cluster.output.glob(f"closed/*/{events.NAME}")
     assert not any(event["key"] == "validation" for event in events.read(log))
 
+    until(lambda: cluster.raylets() == 1)  # the request was taken back, so idle nodes go
 
-def test_nodes_without_a_common_file_system_measure_and_are_released(cluster: Cluster) -> None:
-    code, text = cluster.run("open", "division=open")
-    assert code == 0, text
-    (path,) = cluster.output.glob("open/*/record.json")
-    record = load(path)
-    assert record.status == "goal_reached" and len(record.ray.node_ids) == 3
+
+def test_the_entry_point_of_a_rayjob_trains_on_nodes_that_its_operator_starts(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """From the submission to the record on this side; the nodes have no common file system."""
+    pods = cluster.output / "pods"
+
+    def operate(api: FakeCluster, job: Any) -> None:
+        """Start the nodes, and do what the submitter does on the head; only the paths are others here."""
+        with ExitStack() as stack:
+            for command in cluster.nodes:
+                node = stack.enter_context(subprocess.Popen(command, env=cluster.environment))
+                stack.callback(node.terminate)
+            until(lambda: cluster.raylets() == 3)
+            submitter = starts(api, job)
+            paths = {"data_root": cluster.data_root, "output_root": pods}
+            words = [
+                next((f"{n}={p}" for n, p in paths.items() if word.startswith(f"{n}=")), word)
+                for word in shlex.split(job["spec"]["entrypoint"])
+            ]
+            head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+            variables = {one["name"]: one["value"] for one in head["env"] if one["name"] != "HOME"}
+            entry = stack.enter_context(
+                subprocess.Popen(
+                    [*cluster.head, *(sys.executable if word == "python" else word for word in words)],
+                    cwd=ROOT,
+                    env=cluster.environment | variables | {"RAY_ADDRESS": ADDRESS},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            assert entry.stdout is not None
+            for line in entry.stdout:
+                api.print(submitter, line.rstrip("\n"))
+            api.close_log(submitter)
+            ended = ("Complete", "SUCCEEDED") if entry.wait() == 0 else ("Failed", "FAILED")
+        api.status(job, ended[0], jobStatus=ended[1])
+
+    with FakeCluster(operate) as api:
+        for name, role in NODES.items():
+            api.node(name, role)
+        words = ["task=logreg", "workers=2", "division=open", "hardware=gcp_n1_standard_4", "seed=3"]
+        words += ["cluster=kuberay", IMAGE, f"output_root={tmp_path}"]
+        run = subprocess.Popen(
+            [sys.executable, "-m", "mlbench.run", *words], cwd=ROOT, text=True,
+            env={**os.environ, "KUBECONFIG": str(api.kubeconfig(tmp_path))},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        code, text = finished(run)
+        assert code == 0 and "GOAL REACHED" in text, text
+        nothing_is_left(api)
+    (path,) = tmp_path.glob("*-3/record.json")
+    (inside,) = pods.glob("*-3/record.json")
+    record, original = load(path), load(inside)
+    changed = {"submission", "command"}
+    assert record.model_dump(exclude=changed) == original.model_dump(exclude=changed)
+    assert record.submission is not None and record.time_to_accuracy is not None
+    assert len(record.ray.node_ids) == 3
     assert sorted(node.hostname for node in record.nodes) == ["host0", "host1"]
     assert any("the nodes are of 2 types" in caveat for caveat in record.caveats)
-    until(lambda: cluster.raylets() == 1)  # the request was taken back, so idle nodes go

@@ -1,6 +1,5 @@
 """Commands in processes of their own against the fake cluster: detach, attach, Ctrl-C, kill, and real Ray."""
 
-import json
 import os
 import shlex
 import signal
@@ -94,53 +93,6 @@ def test_ctrl_c_deletes_the_run_and_keeps_what_it_measured(tmp_path: Path, log: 
         assert run.returncode == 130, output
         (path,) = tmp_path.glob("*/record.json")
         assert load(path).status == "interrupted" and len(load(path).validations) == 2
-        nothing_is_left(cluster)
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_the_entry_point_of_the_rayjob_trains_on_a_real_ray(
-    kept_ray: dict[str, str], data_root: Path, tmp_path: Path
-) -> None:
-    note = json.loads((Path(kept_ray["XDG_CACHE_HOME"]) / "mlbench" / "ray.json").read_text())
-
-    def script(cluster: FakeCluster, job: Any) -> None:
-        """Do what the submitter does on the head; only the paths of the pod are others here."""
-        submitter = starts(cluster, job)
-        words = shlex.split(job["spec"]["entrypoint"])
-        paths = {"data_root": data_root, "output_root": tmp_path / "pod"}
-        here = [
-            next((f"{n}={p}" for n, p in paths.items() if word.startswith(f"{n}=")), word) for word in words
-        ]
-        head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-        variables = {one["name"]: one["value"] for one in head["env"] if one["name"] != "HOME"}
-        with subprocess.Popen(
-            [sys.executable if word == "python" else word for word in here],
-            cwd=ROOT,
-            env=kept_ray | variables | {"RAY_ADDRESS": note["address"]},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                cluster.print(submitter, line.rstrip("\n"))
-        cluster.close_log(submitter)
-        ended = ("Complete", "SUCCEEDED") if process.returncode == 0 else ("Failed", "FAILED")
-        cluster.status(job, ended[0], jobStatus=ended[1])
-
-    with FakeCluster(script) as cluster:
-        here = laptop(cluster, tmp_path)
-        words = ("task=logreg", "workers=1", "hardware=gcp_n1_standard_4", "cluster=kuberay", IMAGE, "seed=3")
-        run = here.start(*words)
-        output, _ = run.communicate(timeout=240)
-        assert run.returncode == 0 and "GOAL REACHED" in output, output
-        (path,) = tmp_path.glob("*-3/record.json")
-        (inside,) = (tmp_path / "pod").glob("*-3/record.json")
-        record, original = load(path), load(inside)
-        changed = {"submission", "command"}
-        assert record.model_dump(exclude=changed) == original.model_dump(exclude=changed)
-        assert record.submission is not None and record.time_to_accuracy is not None
         nothing_is_left(cluster)
 
 
