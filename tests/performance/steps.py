@@ -190,6 +190,8 @@ def without_parts(config: Any, root: Path) -> dict[str, Callable[..., None]]:
     workers = [Worker(seed=1, data_root=root) for _ in range(3)]
     workers[0].timer = PhaseTimer(enabled=False)
     setups = [registry.build(config, worker) for worker in workers]
+    for setup in setups:
+        setup.load()  # schedules count the steps there
     setups[2].before_step = lambda step: None
     loops = (Ours, WithoutLosses, Ours)
     names = ("ours without stamps", "ours without losses", "ours without the schedule")
