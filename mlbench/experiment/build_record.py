@@ -120,7 +120,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
             experiment.workers,
             wall_s=wall,
             time_to_accuracy_s=reached,
-            clustered=experiment.cluster.name != "local",
+            clustered=cost.on_cluster(experiment),
             provisioning_s=None if start.submitted is None else max(start.begun - start.submitted, 0.0),
         ),
         energy=energy.energy(

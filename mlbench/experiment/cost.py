@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from mlbench.experiment.config import Hardware
+from mlbench.experiment.config import Experiment, Hardware
 from mlbench.experiment.overhead import hourly, overhead
 
 
@@ -55,6 +55,24 @@ def nodes(hardware: Hardware, workers: int) -> int:
 def usd(seconds: float, nodes: int, usd_per_hour: float) -> float:
     """Return the price of `nodes` nodes for `seconds`, billed by the second, in USD."""
     return seconds / 3600 * nodes * usd_per_hour
+
+
+def on_cluster(experiment: Experiment) -> bool:
+    """Return whether a run takes more than the machine of its command, so that a whole cluster is billed."""
+    return experiment.cluster.name != "local"
+
+
+def usd_per_hour(experiment: Experiment) -> float | None:
+    """Return what an hour of a run costs on demand, in USD; None where the hardware has no price.
+
+    On a cluster of a cloud's machines that is all of it: workers, head, control plane, disks, NAT gateway.
+    """
+    hardware, count = experiment.hardware, nodes(experiment.hardware, experiment.workers)
+    if hardware.price is None:
+        return None
+    if hardware.machine is not None and on_cluster(experiment):
+        return sum(hourly(hardware, count, spot=False).values())
+    return count * hardware.price.usd_per_hour
 
 
 def bill(

@@ -13,8 +13,8 @@ from mlbench.experiment.record import FINISHED, Record
 class Budget:
     """Money and time of a study; USD at the on-demand price, for the wall clock of each run.
 
-    The nodes of a run that was submitted cost before it, too: from its submission, or from the end of the run
-    before it on the same Ray cluster.
+    The cluster of a run that was submitted costs before it, too: from its submission, or from the end of the
+    run before it on the same Ray cluster; and with all that a cloud bills beside the workers' nodes.
 
     - experiments: the points by key.
     - runs: every attempt there is, also failed and interrupted ones, which cost as well.
@@ -41,8 +41,9 @@ class Budget:
 
     def add(self, run: Record, *, seconds: float | None = None) -> None:
         """Count a run that ended; `seconds` (default: its wall clock) is how long the next one waited."""
-        if run.cost is not None:
-            self.spent = (self.spent or 0.0) + run.cost.wall_usd + self._idle_usd(run)
+        rate = cost.usd_per_hour(run.experiment)
+        if rate is not None:
+            self.spent = (self.spent or 0.0) + cost.usd(run.wall + self._idle_s(run), 1, rate)
         if run.status in FINISHED:
             took = seconds or run.wall
             self._seconds.setdefault(run.key, []).append(took)
@@ -50,19 +51,18 @@ class Budget:
                 task = self._experiments[run.key].task.name
                 self._longest[task] = max(took, self._longest.get(task, took))
 
-    def _idle_usd(self, run: Record) -> float:
-        """Return what the nodes of a submitted run cost before its command began."""
-        price, whole = run.experiment.hardware.price, run.cost.whole if run.cost else None
-        if run.submission is None or price is None:
+    def _idle_s(self, run: Record) -> float:
+        """Return how long the nodes of a submitted run were there before its command began, in s."""
+        if run.submission is None:
             return 0.0
         end, cluster = datetime.fromisoformat(run.ended_at).timestamp(), run.submission.ray_cluster
+        whole = run.cost.whole if run.cost else None
         idle_s = (whole.provisioning_s if whole else None) or 0.0
         if cluster in self._ends:
             idle_s = end - run.wall - self._ends[cluster]
         if cluster is not None:
             self._ends[cluster] = end
-        nodes = cost.nodes(run.experiment.hardware, run.experiment.workers)
-        return cost.usd(max(idle_s, 0.0), nodes, price.usd_per_hour)
+        return max(idle_s, 0.0)
 
     def seconds(self, key: str) -> float | None:
         """Return how long one run of this point takes.
@@ -75,11 +75,8 @@ class Budget:
 
     def usd(self, key: str) -> float | None:
         """Return what one run of this point costs; None where that is unknown or it has no price."""
-        experiment, seconds = self._experiments[key], self.seconds(key)
-        price = experiment.hardware.price
-        if price is None or seconds is None:
-            return None
-        return cost.usd(seconds, cost.nodes(experiment.hardware, experiment.workers), price.usd_per_hour)
+        rate, seconds = cost.usd_per_hour(self._experiments[key]), self.seconds(key)
+        return None if rate is None or seconds is None else cost.usd(seconds, 1, rate)
 
     def refusal(self, key: str) -> str | None:
         """Return why the next run would exceed a limit, None if it may start.

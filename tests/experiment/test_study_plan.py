@@ -1,6 +1,5 @@
 """A study's plan: grids, seeds that stay, balanced random order, money, and who holds it."""
 
-import dataclasses
 import io
 import os
 import shutil
@@ -257,11 +256,6 @@ def test_every_attempt_keeps_its_output(tmp_path: Path) -> None:
 PRICED = ("hardware=gcp_n1_standard_4",)
 
 
-def spent(usd: float) -> Cost:
-    """Return the cost of a run that missed its goal."""
-    return Cost(1, usd, None, None, None, date="2026-11-21", source="made up")
-
-
 def test_a_study_stops_before_its_money_is_exceeded() -> None:
     one = experiment(*PRICED, "workers=1")
     assert one.hardware.price is not None
@@ -269,8 +263,8 @@ def test_a_study_stops_before_its_money_is_exceeded() -> None:
     budget = Budget(points, max_usd=1.0)
     assert budget.spent is None and budget.refusal("a") is None, "nothing is known yet"
     hour = 3600 / one.hardware.price.usd_per_hour  # s that cost one USD on one node
-    budget.add(record(*PRICED, key="a", wall=0.3 * hour, cost=spent(0.3)))
-    budget.add(record(*PRICED, key="a", wall=0.5 * hour, cost=spent(0.5), status="failed"))
+    budget.add(record(*PRICED, "workers=1", key="a", wall=0.3 * hour))
+    budget.add(record(*PRICED, "workers=1", key="a", wall=0.5 * hour, status="failed"))
     assert budget.spent == pytest.approx(0.8)
     assert budget.seconds("a") == pytest.approx(0.3 * hour), "failed runs tell no duration"
     assert "max_usd=1 would be exceeded: 0.800 USD spent" in (budget.refusal("a") or "")
@@ -297,7 +291,7 @@ def test_nodes_of_a_shared_ray_cluster_cost_between_its_runs_too() -> None:
     whole = Bill(
         1.0, None, {}, provisioning_s=0.25 * hour, billed_s=hour, date="2026-11-21", source="", lacking=""
     )
-    cost = dataclasses.replace(spent(1.0), whole=whole)
+    cost = Cost(2, 1.0, None, None, None, date="2026-11-21", source="made up", whole=whole)
 
     def run(cluster: str, ended: float) -> Record:
         submission = Submission(name="r", namespace="n", command="", ray_cluster=cluster)
@@ -309,6 +303,16 @@ def test_nodes_of_a_shared_ray_cluster_cost_between_its_runs_too() -> None:
     assert Budget({"a": one}, [first]).spent == pytest.approx(1.0 + 2 * 0.25)  # its nodes came for it
     assert Budget({"a": one}, [second, first]).spent == pytest.approx(2.0 + 2 * 0.25 + 2 * 0.25)
     assert Budget({"a": one}, [first, second, alone]).spent == pytest.approx(3.0 + 2 * 0.75)
+
+
+def test_a_cluster_costs_what_is_billed_beside_its_workers_too() -> None:
+    words = (*PRICED, "workers=2", "cluster=kuberay", f"cluster.image=a@sha256:{'0' * 64}")
+    # USD an hour, by hand from the list prices: 2 workers and a head, control plane, 3 disks, NAT gateway.
+    hour = 3 * 0.19 + 0.10 + 3 * 100 * 0.04 / 730 + 0.005 + 3 * 0.0014
+    budget = Budget({"a": experiment(*words)}, max_usd=2 * hour)
+    budget.add(record(*words, key="a", wall=3600.0))
+    assert budget.spent == pytest.approx(hour) and budget.usd("a") == pytest.approx(hour)
+    assert budget.refusal("a") is not None
 
 
 def test_what_has_no_price_is_never_counted_as_free(tmp_path: Path) -> None:
