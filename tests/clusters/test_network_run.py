@@ -39,13 +39,19 @@ def _root() -> None:
         pytest.skip(f"hosts cannot be emulated here: {error}")
 
 
-def run(output: Path, data_root: Path, *words: str, before: tuple[str, ...] = ()) -> tuple[int, str]:
+def run(
+    output: Path, data_root: Path, *words: str, before: tuple[str, ...] = (), attempts: int = 3
+) -> tuple[int, str]:
+    """Run the command, again where the machine is too busy for its links."""
     command = [sys.executable, "-m", "mlbench.run", f"output_root={output}", f"data_root={data_root}"]
     command += ["task=logreg", "network=1gbit_1ms", *words]
-    done = subprocess.run(
-        [*before, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    return done.returncode, done.stdout
+    while True:
+        done = subprocess.run(
+            [*before, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        attempts -= 1
+        if not attempts or "a machine that is less busy" not in done.stdout:
+            return done.returncode, done.stdout
 
 
 def test_a_run_on_three_hosts_whose_slow_rank_has_the_slow_link(tmp_path: Path, data_root: Path) -> None:
@@ -72,7 +78,7 @@ def test_a_run_on_three_hosts_whose_slow_rank_has_the_slow_link(tmp_path: Path, 
 def test_a_network_that_cannot_be_had_is_one_sentence_before_any_worker(
     tmp_path: Path, data_root: Path
 ) -> None:
-    code, output = run(tmp_path / "fast", data_root, "network.bandwidth_mbit_s=1e6")
+    code, output = run(tmp_path / "fast", data_root, "network.bandwidth_mbit_s=1e6", attempts=1)
     assert code == 2 and "network=1gbit_1ms cannot be emulated here now" in output
     assert not reaper.reap()
     weak = ("setpriv", "--bounding-set=-sys_admin,-net_admin")
