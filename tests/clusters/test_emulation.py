@@ -165,6 +165,18 @@ def test_a_link_that_this_machine_cannot_carry_is_refused() -> None:
         made.measure()
 
 
+def test_a_delay_that_was_calibrated_in_a_busier_moment_is_calibrated_again() -> None:
+    with hosts("delay_ms=1") as made:
+        if made.process is None or made.process.stdin is None:
+            pytest.skip("the kernel's links add no time of their own")
+        made.overhead_ms = 0.9  # as if the process in user space had added so much
+        made.process.stdin.write("0.0009\n")
+        made.process.stdin.flush()
+        assert made.probe(0, 1).round_trip_ms < 1.5
+        (link,) = made.measure()
+        assert link.round_trip_ms == pytest.approx(2.0, rel=0.1)
+
+
 def test_hosts_are_apart_from_each_other_and_from_the_machine() -> None:
     with hosts() as made:
         names = [

@@ -50,22 +50,21 @@ def task_0(backend: str, workers: int, root: Path, environment: dict[str, str]) 
 
 def plain(backend: str, workers: int) -> Times:
     """Run the plain loop and return its medians."""
-    script = [sys.executable, str(PLAIN), backend, ",".join(map(str, SIZES)), str(REPEATS)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    if backend == "mpi4py":
-        commands = [(["mpirun", "-n", str(workers), *script], {})]
-    else:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-        meeting |= {"WORLD_SIZE": str(workers)}
-        commands = [(script, meeting | {"RANK": str(rank)}) for rank in range(workers)]
-    running = [
-        subprocess.Popen(command, env=environment | more, stdout=subprocess.PIPE, text=True)
-        for command, more in commands
-    ]
-    outputs = [process.communicate(timeout=600)[0] for process in running]
-    ranks = [json.loads(line) for output in outputs for line in output.splitlines() if line.startswith("{")]
+    with tempfile.TemporaryDirectory() as folder:
+        script = [sys.executable, str(PLAIN), backend, ",".join(map(str, SIZES)), str(REPEATS), folder]
+        if backend == "mpi4py":
+            commands = [(["mpirun", "-n", str(workers), *script], {})]
+        else:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+            meeting |= {"WORLD_SIZE": str(workers)}
+            commands = [(script, meeting | {"RANK": str(rank)}) for rank in range(workers)]
+        running = [subprocess.Popen(command, env=environment | more) for command, more in commands]
+        for process in running:
+            process.wait(timeout=600)
+        ranks = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
     assert len(ranks) == workers, f"{backend} gave {len(ranks)} of {workers} ranks"
     return {size: median(map(max, zip(*(rank[str(size)] for rank in ranks), strict=True))) for size in SIZES}
 

@@ -1,15 +1,16 @@
 """All-reduce in a plain loop, without mlbench: one rank of `collectives.py`'s references.
 
-    mpirun -n 2 python tests/performance/plain_collectives.py mpi4py 1000,10000 100
-    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python ... gloo 1000,10000 100
+    mpirun -n 2 python tests/performance/plain_collectives.py mpi4py 1000,10000 100 FOLDER
+    RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python ... gloo 1000,10000 100 FOLDER
 
-Prints, as JSON, this rank's seconds of each call by number of float32 elements.
+Writes to FOLDER/RANK.json this rank's seconds of each call by number of float32 elements.
 """
 
 import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 
 WARMUPS = 5
@@ -67,15 +68,16 @@ def of_torch(backend: str, sizes: list[int], repeats: int) -> dict[int, list[flo
     return found
 
 
-def main(backend: str, sizes: str, repeats: str) -> None:
-    """Time one rank and print."""
+def main(backend: str, sizes: str, repeats: str, folder: str) -> None:
+    """Time one rank and write its file."""
     numbers = [int(size) for size in sizes.split(",")]
     if backend == "mpi4py":
-        found = of_mpi4py(numbers, int(repeats))
+        from mpi4py import MPI
+
+        rank, found = MPI.COMM_WORLD.Get_rank(), of_mpi4py(numbers, int(repeats))
     else:
-        found = of_torch(backend, numbers, int(repeats))
-    sys.stdout.write(json.dumps(found) + "\n")  # in one piece, or mpirun mixes the ranks' lines
-    sys.stdout.flush()
+        rank, found = int(os.environ["RANK"]), of_torch(backend, numbers, int(repeats))
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # nothing is left to end, and torch's own end may take a second
 
 

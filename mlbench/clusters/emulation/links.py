@@ -28,7 +28,7 @@ MOST_HOSTS = 200
 MTU = 1500  # bytes, Ethernet's
 CONGESTION_CONTROL = "cubic"  # TCP's, Linux's default; a machine may have another, which would be compared
 CALIBRATIONS = 3  # rounds of measuring and correcting a delay
-ATTEMPTS = 3  # of measuring a link before it is off its profile: a busy machine delays packets now and then
+ATTEMPTS = 3  # of measuring the links before one is off its profile: a busy machine delays packets at times
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux"}
 
 
@@ -37,6 +37,7 @@ class Links:
     """The hosts and their network; `switch` is the namespace of the control network's head.
 
     - kind: what emulates the links, "netem" or "user space".
+    - overhead_ms: what the process in user space adds to a delay, as last measured.
     - counts: packets, bytes, dropped and lost of a link in user space, once it has ended.
     """
 
@@ -47,6 +48,7 @@ class Links:
     kind: str
     process: subprocess.Popen[str] | None = None  # the links in user space
     prober: subprocess.Popen[str] | None = None
+    overhead_ms: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -56,22 +58,18 @@ class Links:
 
     def measure(self) -> list[LinkMeasurement]:
         """Measure every host's link, and every rack's; UserError where one is off its profile."""
-        measurements = []
-        for source, target in _pairs(self.network, len(self.hosts)):
-            wrong: list[str] = []
-            for _ in range(ATTEMPTS):
-                measured = self.probe(source, target)
-                wrong = probe.deviations(measured)
-                if not wrong:
-                    break
-            if wrong:
-                raise UserError(
-                    f"network={self.network.name} cannot be emulated here now ({self.kind}): between hosts "
-                    f"{source} and {target} {', '.join(wrong)}",
-                    hint="a slower network, or a machine that is less busy or has more CPUs",
-                )
-            measurements.append(measured)
-        return measurements
+        pairs, wrong = _pairs(self.network, len(self.hosts)), []
+        for _ in range(ATTEMPTS):
+            measurements = [self.probe(*pair) for pair in pairs]
+            wrong = [one for one in measurements if probe.deviations(one)]
+            if not wrong:
+                return measurements
+            self.calibrate()  # what was true while the hosts started may not be true now
+        raise UserError(
+            f"network={self.network.name} cannot be emulated here now ({self.kind}): between hosts "
+            f"{wrong[0].source} and {wrong[0].target} {', '.join(probe.deviations(wrong[0]))}",
+            hint="a slower network, or a machine that is less busy or has more CPUs",
+        )
 
     def probe(self, source: int, target: int) -> LinkMeasurement:
         """Measure the path between two hosts, both ways."""
@@ -80,14 +78,12 @@ class Links:
     def calibrate(self) -> None:
         """Take what the process in user space adds to a delay from the delay."""
         delay_ms = next(path.delay_ms for path in self.paths if (path.source, path.target) == (0, 1))
-        overhead_ms = 0.0
         for _ in range(CALIBRATIONS if self.process and delay_ms else 0):
-            quick, *_ = statistics.quantiles(
-                self._ask("round_trips", 0, 1)
-            )  # a busy machine makes some slower
-            overhead_ms = min(max(0.0, overhead_ms + quick / 2 - delay_ms), delay_ms)
+            # The first quartile, as a busy machine makes some slower.
+            quick, *_ = statistics.quantiles(self._ask("round_trips", 0, 1))
+            self.overhead_ms = min(max(0.0, self.overhead_ms + quick / 2 - delay_ms), delay_ms)
             assert self.process is not None and self.process.stdin is not None
-            self.process.stdin.write(f"{overhead_ms / 1e3}\n")
+            self.process.stdin.write(f"{self.overhead_ms / 1e3}\n")
             self.process.stdin.flush()
 
     def _ask(self, *question: str | int) -> Any:
