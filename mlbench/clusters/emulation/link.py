@@ -39,6 +39,9 @@ MOST_BYTES = HEADER + 2**16
 SEGMENT_HEADERS = 52  # bytes of IPv4, TCP and its time stamps, which every segment of a large packet has
 BURST = 32  # packets that are read of one host before the others have their turn
 EARLY_S = 2e-5  # s that a packet may leave early, less than a turn of the loop takes
+# s up to which the process waits for a packet's time without sleeping, where a delay is that short: waking up
+# takes as long, and no round trip between 0.14 and 0.28 ms came out with it (virtual machine, 2026-11-22).
+SPIN_S = 1.2e-4
 
 
 @dataclass(frozen=True)
@@ -212,9 +215,10 @@ def main(link: Link) -> None:
     for descriptor in (*link.tuns, timer.descriptor, control):
         poll.register(descriptor, select.EPOLLIN)
     os.write(1, b"ready\n")
-    armed = float("inf")
+    spin_s = SPIN_S if min(delay_s for *_, delay_s in link.paths) < SPIN_S else 0.0
+    armed, sleep = float("inf"), True
     while True:
-        for descriptor, _ in poll.poll():
+        for descriptor, _ in poll.poll(None if sleep else 0):
             if descriptor == timer.descriptor:
                 timer.clear()
                 armed = float("inf")
@@ -228,9 +232,11 @@ def main(link: Link) -> None:
                 forwarder.take(descriptor)
         forwarder.work()
         due = forwarder.next()
-        if due is not None and due < armed:
+        wait = float("inf") if due is None else due - clock.monotonic()
+        sleep = wait > spin_s
+        if sleep and due is not None and due < armed:
             armed = due
-            timer.set(due - clock.monotonic())
+            timer.set(wait)
 
 
 if __name__ == "__main__":

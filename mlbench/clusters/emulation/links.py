@@ -28,7 +28,7 @@ MOST_HOSTS = 200
 MTU = 1500  # bytes, Ethernet's
 CONGESTION_CONTROL = "cubic"  # TCP's, Linux's default; a machine may have another, which would be compared
 CALIBRATIONS = 3  # rounds of measuring and correcting a delay
-ATTEMPTS = 3  # of measuring the links before one is off its profile: a busy machine delays packets at times
+ATTEMPTS = 6  # of measuring the links before one is off its profile: a busy machine delays packets at times
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux"}
 
 
