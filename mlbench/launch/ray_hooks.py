@@ -46,7 +46,7 @@ class NoAutoscalingPolicy(FixedScalingPolicy):
 class LeanTrainer(DataParallelTrainer):
     """Ray's trainer that leaves signals alone, without the helpers that mlbench has no use for.
 
-    Not TorchTrainer: driver and controller would import torch, 3 CPU seconds each, and only workers need it.
+    Not TorchTrainer: driver and controller would import torch, and only workers need it.
     """
 
     controller: Any = None

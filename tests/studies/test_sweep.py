@@ -180,7 +180,8 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(extended: 
     failed = [value for value in sweep.log(study.ENDED) if value["status"] == "failed"]
     # Of the trial that ran when its sweep was killed, Tune's actor may live long enough to log the end.
     started = [value["trial"] for value in sweep.log(study.STARTED)]
-    assert failed[0]["trial"] == started[1] and {value["trial"] for value in failed[1:]} <= {started[3]}
+    assert len(failed) <= 2 and failed[0]["trial"] == started[1]
+    assert {value["trial"] for value in failed[1:]} <= {started[3]}
     assert all("exit code -9" in value["error"] for value in failed)
 
 

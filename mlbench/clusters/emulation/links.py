@@ -28,7 +28,7 @@ MOST_HOSTS = 200
 MTU = 1500  # bytes, Ethernet's
 CONGESTION_CONTROL = "cubic"  # TCP's, Linux's default; a machine may have another, which would be compared
 CALIBRATIONS = 3  # rounds of measuring and correcting a delay
-ATTEMPTS = 6  # of measuring the links before one is off its profile: a busy machine delays packets at times
+ATTEMPTS = 3  # of measuring the links before one is off its profile: a busy machine delays packets at times
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux"}
 
 
@@ -59,12 +59,13 @@ class Links:
     def measure(self) -> list[LinkMeasurement]:
         """Measure every host's link, and every rack's; UserError where one is off its profile."""
         pairs, wrong = _pairs(self.network, len(self.hosts)), []
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self.calibrate()  # what was true while the hosts started may not be true now
             measurements = [self.probe(*pair) for pair in pairs]
             wrong = [one for one in measurements if probe.deviations(one)]
             if not wrong:
                 return measurements
-            self.calibrate()  # what was true while the hosts started may not be true now
         raise UserError(
             f"network={self.network.name} cannot be emulated here now ({self.kind}): between hosts "
             f"{wrong[0].source} and {wrong[0].target} {', '.join(probe.deviations(wrong[0]))}",
