@@ -40,7 +40,7 @@ SEGMENT_HEADERS = 52  # bytes of IPv4, TCP and its time stamps, which every segm
 BURST = 32  # packets that are read of one host before the others have their turn
 EARLY_S = 2e-5  # s that a packet may leave early, less than a turn of the loop takes
 # s up to which the process waits for a packet's time without sleeping, where a delay is that short: waking up
-# takes as long, and no round trip between 0.14 and 0.28 ms came out with it (virtual machine, 2026-11-22).
+# takes about as long, and round trips of 0.2 ms came out as 0.14 to 0.31 ms (virtual machine, 2026-11-22).
 SPIN_S = 1.2e-4
 
 

@@ -241,7 +241,7 @@ def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:
             if self._refused():
                 return
             if self.place["sub"] == "log":
-                self._stream(cluster.followed(self.place["name"]))
+                self._stream(cluster.follow(self.place["name"]))
             elif self.place["plural"] is None:
                 found = cluster.installed or self.place["group"] != "ray.io"
                 self._answer(200 if found else 404, {} if found else _failure(404, "not found"))

@@ -41,7 +41,7 @@ class PodLogs:
         """Return whether nothing more can come of a pod, closed or not."""
         raise NotImplementedError
 
-    def followed(self, pod: str) -> Iterator[str]:
+    def follow(self, pod: str) -> Iterator[str]:
         """Yield the lines of a pod's log until it is closed, or the pod gone."""
         sent = 0
         while True:

@@ -208,4 +208,4 @@ class RealCluster(PodLogs):
         return self._over.is_set()
 
     def _output(self, pod: str, _container: str) -> Iterator[bytes]:
-        return (line.encode() for line in self.followed(pod))
+        return (line.encode() for line in self.follow(pod))
