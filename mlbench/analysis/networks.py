@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeGuard
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, median, ratio
 from mlbench.analysis.compare import parsed
 from mlbench.analysis.points import Point, time_to_goal
+from mlbench.experiment.network import TCP_DATA_SHARE
 from mlbench.experiment.phases import EXPOSED
 from mlbench.experiment.record import Record
 
@@ -140,6 +141,7 @@ def predicted_step_s(run: Record) -> float | None:
         return None
     measured, n = run.links.measured, run.workers
     bandwidth = min(min(one.bandwidth_mbit_s, one.bandwidth_back_mbit_s) for one in measured) * 1e6 / 8
+    bandwidth *= TCP_DATA_SHARE
     latency_s = max(one.round_trip_ms for one in measured) / 2e3
     computing = math.fsum(spread.mean for name, spread in run.phases.items() if name not in EXPOSED)
     return computing / run.steps + 2 * (n - 1) * (latency_s + run.gradient_bytes / n / bandwidth)

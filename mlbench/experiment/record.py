@@ -182,7 +182,7 @@ class LinkMeasurement(Values):
     target: int
     round_trip_ms: float  # median
     round_trip_min_ms: float
-    bandwidth_mbit_s: float  # from source to target: one stream's data; with losses, of packets
+    bandwidth_mbit_s: float  # from source to target, packets with headers
     bandwidth_back_mbit_s: float  # from target to source
     lost_percent: float | None  # of the packets, where the profile has losses
     expected_round_trip_ms: float

@@ -100,7 +100,10 @@ def test_a_gigabit_link_carries_a_gigabit() -> None:
     with hosts() as made:
         best = max(rate(made, 0, 1, bytes_=60e6) for _ in range(3))
         assert best == pytest.approx(1000 * MBIT * TCP_SHARE, rel=0.1)
-        assert made.probe(0, 1).round_trip_min_ms == pytest.approx(2.0, rel=0.25)
+        measured = [made.probe(0, 1) for _ in range(3)]
+        assert min(one.round_trip_min_ms for one in measured) == pytest.approx(2.0, rel=0.25)
+        # Packets with their headers, as in a profile: the data alone are 965 Mbit/s.
+        assert max(one.bandwidth_mbit_s for one in measured) == pytest.approx(1000, rel=0.02)
 
 
 def test_packets_are_lost_at_the_rate_of_the_profile() -> None:

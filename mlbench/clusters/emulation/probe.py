@@ -23,7 +23,7 @@ from mlbench.clusters.emulation import topology
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.clusters.emulation.topology import Path
 from mlbench.experiment import clock
-from mlbench.experiment.network import Network
+from mlbench.experiment.network import TCP_DATA_SHARE, Network
 from mlbench.experiment.record import LinkMeasurement
 
 PINGS = 51  # round trips
@@ -79,8 +79,9 @@ def measure(
 ) -> LinkMeasurement:
     """Return round trip, bandwidth both ways and loss between the hosts of a path.
 
-    `ends` and `addresses` are those of the path's source and target. Bandwidth is that of TCP's data in one
-    stream, counted where it arrives; over a link with losses, whose rate TCP does not reach, that of packets.
+    `ends` and `addresses` are those of the path's source and target. Bandwidth is counted where packets
+    arrive, with their headers as in a profile: of one TCP stream, or of UDP over a link with losses, whose
+    rate TCP does not reach.
     """
     source, target = ends
     rtt = round_trips(source, target, addresses[1])
@@ -147,9 +148,10 @@ def round_trips(source: Namespace, target: Namespace, address: str) -> list[floa
 
 
 def stream(source: Namespace, target: Namespace, address: str, *, seconds: float) -> float:
-    """Return the rate at which data of one TCP connection arrive, Mbit/s, once it has found its rate.
+    """Return the rate at which one TCP connection's packets arrive, Mbit/s, once it has found its rate.
 
-    Nothing is copied at either end (sendfile, MSG_TRUNC), so that it is the link that is measured.
+    The headers of full packets are added to its data. Nothing is copied at either end (sendfile, MSG_TRUNC),
+    so that it is the link that is measured.
     """
     with ExitStack() as stack:
         near, far = _connected(source, target, address, stack)
@@ -177,7 +179,7 @@ def stream(source: Namespace, target: Namespace, address: str, *, seconds: float
                     first = now
                 else:
                     counted += count
-            return counted * 8 / 1e6 / (now - first)
+            return counted / TCP_DATA_SHARE * 8 / 1e6 / (now - first)
         finally:
             with suppress(OSError):
                 near.shutdown(socket.SHUT_RDWR)
