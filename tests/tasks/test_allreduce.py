@@ -142,6 +142,23 @@ def contents(worker: Worker) -> dict[str, tuple[list[float], list[float], list[f
     return told
 
 
+def test_before_each_timed_call_of_a_short_message_comes_one_that_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collectives.dist, "barrier", lambda: None)
+    longest = collectives.CACHED_BYTES // 4
+    for elements, calls in ((1, 6), (longest, 6), (longest + 1, 3)):
+        sent = torch.zeros(elements)
+        seen: list[float] = []
+        exchange = collectives.CollectiveCase(
+            lambda sent=sent, seen=seen: seen.append(sent[0].item()),
+            sent, sent, [torch.ones(elements)], torch.ones(elements), elements,
+        )  # fmt: skip
+        assert len(exchange.seconds(3, Worker())) == 3
+        assert seen == [1.0] * calls, "each begins with what is to be sent"
+        assert exchange.wrong() == 0
+
+
 def test_what_is_expected_is_what_the_collectives_are_defined_to_give() -> None:
     ranks = run_ranks(contents, 2)
     for name in NAMES:
