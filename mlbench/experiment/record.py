@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -389,6 +390,11 @@ class Record(Values):
     @field_serializer("experiment")
     def _experiment(self, experiment: Experiment) -> dict[str, Any]:
         return experiment.plain()
+
+    @property
+    def end_time(self) -> float:
+        """When the run ended, s since 1970."""
+        return datetime.fromisoformat(self.ended_at).timestamp()
 
     def save(self, folder: Path) -> None:
         """Write record.json; who finds it finds all of it."""

@@ -1,7 +1,6 @@
 """What a study has cost, and what its next trial will: from the runs it has, and from nothing else."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from statistics import median
 
 from mlbench.experiment import clock, cost
@@ -55,7 +54,7 @@ class Budget:
         """Return how long the nodes of a submitted run were there before its command began, in s."""
         if run.submission is None:
             return 0.0
-        end, cluster = datetime.fromisoformat(run.ended_at).timestamp(), run.submission.ray_cluster
+        end, cluster = run.end_time, run.submission.ray_cluster
         whole = run.cost.whole if run.cost else None
         idle_s = (whole.provisioning_s if whole else None) or 0.0
         if cluster in self._ends:

@@ -195,7 +195,7 @@ def _log(path: Path, text: str, result: Record) -> Log:
         mapping.start_tags(start)
         mapping.params(start)
         mapping.validation_metrics(log)
-        mapping.end_metrics(result, ended=datetime.fromisoformat(result.ended_at).timestamp())
+        mapping.end_metrics(result, ended=result.end_time)
         datetime.fromtimestamp(start.begun)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError) as error:
         raise _refusal(path, f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error

@@ -31,7 +31,6 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
     - An epoch here is the part between two validations, with epoch_num the epochs done at its end.
     """
     start = datetime.fromisoformat(record.started_at).timestamp()
-    ended = datetime.fromisoformat(record.ended_at).timestamp()
     validations = [event for event in log if event["key"] == "validation"]
     first = next((e["metadata"]["started_at"] for e in validations), start + (record.startup_time or 0.0))
     task = record.experiment.plain()["task"]
@@ -44,7 +43,7 @@ def text(record: Record, log: list[dict[str, Any]]) -> str:
         lines += _validated(task, event, since=since)
         since = event["value"]["wall"]
     status = "success" if record.status == "goal_reached" else "aborted"  # MLPerf knows no other
-    stopped = since if validations else ended
+    stopped = since if validations else record.end_time
     lines.append(
         _line(stopped, "run_stop", None, "INTERVAL_END", status=status, mlbench_status=record.status)
     )

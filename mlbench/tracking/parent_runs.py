@@ -61,7 +61,7 @@ def write(
 
     client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
     assert client is not None
-    ended = max((datetime.fromisoformat(run.ended_at).timestamp() for run in records), default=0.0)
+    ended = max((run.end_time for run in records), default=0.0)
     groups = writer.groups(records) if groups is None else groups
     metrics = [Metric(*one[:2], round(ended * 1000), one[2]) for one in writer.metrics(groups)]
     run = parent(client, output_root, plan.name)

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 import threading
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +118,9 @@ class RunUpload:
 
     def _close(self, client: TrackingClient, run: str) -> None:
         result = record.load(self.folder / "record.json")
-        ended = datetime.fromisoformat(result.ended_at).timestamp()
         client.log(
             run,
-            metrics=mapping.end_metrics(result, ended=ended),
+            metrics=mapping.end_metrics(result, ended=result.end_time),
             tags=mapping.end_tags(result),
         )
         if result.data_hash:
@@ -136,7 +134,7 @@ class RunUpload:
             )
         with tempfile.TemporaryDirectory() as files:
             _write_files(self.folder, result, Path(files))
-            client.close_run(run, folder=Path(files), status=result.status, ended=ended)
+            client.close_run(run, folder=Path(files), status=result.status, ended=result.end_time)
 
 
 def _write_files(folder: Path, result: Record, files: Path) -> None:

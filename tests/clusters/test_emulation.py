@@ -180,6 +180,16 @@ def test_a_delay_that_was_calibrated_in_a_busier_moment_is_calibrated_again() ->
         assert link.round_trip_ms == pytest.approx(2.0, rel=0.1)
 
 
+@pytest.mark.parametrize(("delay_ms", "real_time"), [(1, True), (0.1, False)])
+def test_a_link_that_never_sleeps_has_no_real_time_priority(delay_ms: float, real_time: bool) -> None:
+    """The kernel would stop it for 50 ms of every second; one that sleeps has it, to wake up in time."""
+    with hosts(f"delay_ms={delay_ms}") as made:
+        assert made.process is not None
+        pid = made.process.pid
+        assert os.sched_getscheduler(pid) == (os.SCHED_FIFO if real_time else os.SCHED_OTHER)
+        assert real_time or os.getpriority(os.PRIO_PROCESS, pid) == -20
+
+
 def test_hosts_are_apart_from_each_other_and_from_the_machine() -> None:
     with hosts() as made:
         names = [

@@ -208,14 +208,19 @@ class Timer:
 
 def main(link: Link) -> None:
     """Carry packets until standard input ends."""
-    with suppress(OSError, AttributeError):  # a delay must not depend on who else computes on this machine
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     forwarder, timer, control = Forwarder(link, clock.monotonic), Timer(), sys.stdin.fileno()
     poll = select.epoll()
     for descriptor in (*link.tuns, timer.descriptor, control):
         poll.register(descriptor, select.EPOLLIN)
     os.write(1, b"ready\n")
     spin_s = SPIN_S if min(delay_s for *_, delay_s in link.paths) < SPIN_S else 0.0
+    with suppress(OSError, AttributeError):  # a delay must not depend on who else computes on this machine
+        if spin_s:
+            # A real-time process that never sleeps is stopped for 50 ms of every second, for others to run on
+            # its CPU (sched(7)).
+            os.setpriority(os.PRIO_PROCESS, 0, -20)
+        else:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     armed, sleep = float("inf"), True
     while True:
         for descriptor, _ in poll.poll(None if sleep else 0):
