@@ -8,8 +8,9 @@ worker while the clock runs.
 import logging
 from pathlib import Path
 
-from mlbench.clusters.connection import Connection
+from mlbench.clusters.connection import Connection, shares_files
 from mlbench.experiment import events
+from mlbench.launch import torch_first
 from mlbench.launch.failures import root_cause
 from mlbench.launch.process_group import environment
 from mlbench.launch.worker_process import WorkerSpec, train_loop_per_worker
@@ -46,6 +47,7 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
             label_selector=connection.label_selector,
         ),
         run_config=RunConfig(
+            worker_runtime_env={"py_executable": torch_first.command()} if shares_files(experiment) else None,
             name=folder.name,
             storage_path=str(folder.parent.absolute() / "ray"),
             # A run that loses a node is void unless the user allowed restarts, and then they are counted.
