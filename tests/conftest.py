@@ -30,7 +30,8 @@ RAYS = (
     ("test_faults.py", "test_faulty_tasks.py", "test_sockets.py"),
     ("test_pipelines.py", "test_kuberay_commands.py"),
 )
-ON_HOSTS = ("test_attached_run.py", "test_network_run.py")  # they start a Ray at one address: in turn
+# In turn, as two of them start a Ray at one address and all look for what another would have left.
+ON_HOSTS = ("test_attached_run.py", "test_network_run.py", "test_emulation.py")
 LONG = (
     "test_official_steps.py",
     "test_package.py",
@@ -45,7 +46,6 @@ LONG = (
     "test_sync_convergence.py",
     "test_ui.py",
     "test_loop.py",
-    "test_emulation.py",
     "test_awdlstm.py",
 )
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.

@@ -300,6 +300,17 @@ def test_what_kill_9_leaves_is_found_and_what_lives_is_left_alone(
     assert not list(reaper.processes(alive)) and not (root / f"{reaper.PREFIX}{alive}").exists()
 
 
+def test_what_starts_while_a_run_is_ended_is_ended_too() -> None:
+    name = f"{os.getpid()}-1"  # an owner that has died: its number was given again
+    forks = subprocess.Popen(
+        ["sh", "-c", "while :; do sleep 60 & sleep 0.002; done"], env={**os.environ, reaper.MARK: name}
+    )
+    until(lambda: len(reaper.processes(name)) > 20)
+    reaper.end(name)
+    forks.wait()
+    assert not reaper.processes(name)
+
+
 QUICK = ("nice", "-n", "-15")  # before what else this machine computes
 ALL_REDUCE = ROOT / "tests" / "clusters" / "all_reduce.py"
 

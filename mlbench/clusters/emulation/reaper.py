@@ -52,15 +52,15 @@ def end(name: str, *, but: int | None = None) -> None:
     hosts = [host for group in groups for host in group.iterdir() if host.is_dir()]
     for host in hosts:
         cpu_share.lift(host)
-    running = {process for _, process in processes(name) if process.pid != but}
-    for process in running:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    end_processes(running)
-    for process in running:  # an ended child that nobody waited for holds its control group
-        with suppress(psutil.TimeoutExpired):
-            process.wait(timeout=0)
     deadline = clock.monotonic() + LEAVE_S
+    while (running := {one for _, one in processes(name) if one.pid != but}) and clock.monotonic() < deadline:
+        for process in running:  # others start while these are looked for, so it looks again
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        end_processes(running)
+        for process in running:  # an ended child that nobody waited for holds its control group
+            with suppress(psutil.TimeoutExpired):
+                process.wait(timeout=0)
     for folder in (*hosts, *groups):
         _remove(folder, deadline)
 
