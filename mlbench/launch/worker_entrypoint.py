@@ -1,7 +1,7 @@
-"""A worker's process, from before Ray is in it: imports torch, then runs the script that Ray names.
+"""The entry point of a worker's process: imports torch, then runs the script that Ray names.
 
-Small operations of a torch that is imported after Ray has connected take 10 % longer, then and
-later (docs/performance.md). Ray runs this file with the script and its arguments instead of Python alone.
+In a process that connects to Ray first, torch's small operations are slower (docs/performance.md). Ray runs
+this file with the script and its arguments, where it would run Python with them.
 """
 
 import os
