@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
-TCP_DATA_SHARE = 1448 / 1500  # of a full packet of Ethernet: IPv4, TCP and its time stamps take 52 bytes
+MTU = 1500  # bytes of a packet, Ethernet's
+TCP_HEADERS = 52  # bytes of IPv4, TCP and its time stamps in a packet
+TCP_DATA_SHARE = 1 - TCP_HEADERS / MTU  # of a full packet
 Cpus = Annotated[float, Field(ge=0.1)]  # the kernel's least quota is 1 ms, in cpu_share's period of 10 ms
 
 

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.clusters.emulation.topology import Path, rack_of
-from mlbench.experiment.network import Network
-
-PACKET = 1500  # bytes, by which a queue's length in packets is reckoned
+from mlbench.experiment.network import MTU, Network
 
 
 def has_netem(place: Namespace) -> bool:
@@ -68,7 +66,7 @@ def _netem(network: Network, interface: str, mbit_s: float, delay_ms: float, *, 
     # Half of the packets' losses on either of the two cables.
     loss = 100 * (1 - (1 - network.loss_percent / 100) ** 0.5) if host else 0.0
     seconds = (network.queue_ms + delay_ms + jitter_ms) / 1e3
-    limit = max(100, round(mbit_s * 1e6 / 8 / PACKET * seconds))
+    limit = max(100, round(mbit_s * 1e6 / 8 / MTU * seconds))
     words = f"tc qdisc add dev {interface} root netem rate {mbit_s * 1e6:.0f}bit limit {limit}"
     words += f" delay {delay_ms * 1e3:.0f}us" + (f" {jitter_ms * 1e3:.0f}us" if jitter_ms else "")
     return words + (f" loss {loss:.6f}%" if loss else "")

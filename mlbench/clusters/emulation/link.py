@@ -30,13 +30,13 @@ from typing import Any
 
 from mlbench.clusters.emulation.topology import Path
 from mlbench.experiment import clock
+from mlbench.experiment.network import TCP_HEADERS
 
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0  # linux/if_tun.h
 IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 TUN_F_CSUM, TUN_F_TSO4 = 0x01, 0x02
 HEADER = 10  # bytes of struct virtio_net_hdr before each packet
 MOST_BYTES = HEADER + 2**16
-SEGMENT_HEADERS = 52  # bytes of IPv4, TCP and its time stamps, which every segment of a large packet has
 BURST = 32  # packets that are read of one host before the others have their turn
 EARLY_S = 2e-5  # s that a packet may leave early, less than a turn of the loop takes
 # s up to which the process waits for a packet's time without sleeping, where a delay is that short: waking up
@@ -185,7 +185,7 @@ def wire_bytes(packet: bytes) -> int:
     segment = packet[4] | packet[5] << 8  # gso_size: bytes of data a segment
     if packet[1] == 0 or not segment:
         return size
-    return size + (-(-(size - SEGMENT_HEADERS) // segment) - 1) * SEGMENT_HEADERS
+    return size + (-(-(size - TCP_HEADERS) // segment) - 1) * TCP_HEADERS
 
 
 class Timer:

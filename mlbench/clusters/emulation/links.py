@@ -18,14 +18,13 @@ from typing import Any
 from mlbench.clusters.emulation import kernel, link, namespace, probe, reaper, topology
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.experiment.errors import UserError
-from mlbench.experiment.network import Network
+from mlbench.experiment.network import MTU, Network
 from mlbench.experiment.record import LinkMeasurement
 
 INTERFACE = "link"
 CONTROL, DATA = "198.18.0", "198.19.0"  # RFC 2544 reserves 198.18.0.0/15 for benchmarks of networks
 FIRST = 10  # last part of host 0's addresses
 MOST_HOSTS = 200
-MTU = 1500  # bytes, Ethernet's
 CONGESTION_CONTROL = "cubic"  # TCP's, Linux's default; a machine may have another, which would be compared
 CALIBRATIONS = 3  # rounds of measuring and correcting a delay
 ATTEMPTS = 3  # of measuring the links before one is off its profile: a busy machine delays packets at times

@@ -23,7 +23,7 @@ from mlbench.clusters.emulation import topology
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.clusters.emulation.topology import Path
 from mlbench.experiment import clock
-from mlbench.experiment.network import TCP_DATA_SHARE, Network
+from mlbench.experiment.network import MTU, TCP_DATA_SHARE, Network
 from mlbench.experiment.record import LinkMeasurement
 
 PINGS = 51  # round trips
@@ -32,7 +32,7 @@ STREAM_S = 0.4  # s of a stream that are measured, at least
 ROUND_TRIPS = 20  # of a stream that are measured, at least
 WARM_UP = 0.4  # share of a stream that is not measured, while TCP finds its rate
 CHUNK = 2**20  # bytes that are sent or received at once
-PACKET, UDP_HEADERS = 1500, 28  # bytes of a packet, and of its IPv4 and UDP headers
+UDP_HEADERS = 28  # bytes of IPv4 and UDP in a packet
 SILENCE_S = 1.0  # s without a packet after which none is on its way any more
 TIMEOUT_S = 10.0  # s without an answer
 PRIORITY = -15  # of the process (nice), so that others on a busy machine hold up the measurement less
@@ -196,7 +196,7 @@ def datagrams(
     loses.
     """
     arrived, _, span = _burst(source, target, address, mbit_s=1.5 * mbit_s, seconds=seconds)
-    rate = (arrived - 1) * PACKET * 8 / 1e6 / span
+    rate = (arrived - 1) * MTU * 8 / 1e6 / span
     arrived, sent, _ = _burst(source, target, address, mbit_s=0.5 * mbit_s, seconds=2 * seconds)
     return rate, 1 - arrived / sent
 
@@ -213,12 +213,12 @@ def _burst(
 
         def receive() -> None:
             with suppress(TimeoutError):
-                while far.recv(PACKET):
+                while far.recv(MTU):
                     times.append(clock.monotonic())
 
         thread = threading.Thread(target=receive, name="probe")
         thread.start()
-        pause, sent, data = PACKET * 8 / (mbit_s * 1e6), 0, bytes(PACKET - UDP_HEADERS)
+        pause, sent, data = MTU * 8 / (mbit_s * 1e6), 0, bytes(MTU - UDP_HEADERS)
         begin = clock.monotonic()
         while (now := clock.monotonic()) - begin < seconds:
             while sent * pause <= now - begin:
