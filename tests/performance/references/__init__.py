@@ -144,7 +144,7 @@ def main() -> None:
     if rank == 0:
         print(json.dumps({"samples_per_s": float(totals[0] / totals[1] * size)}), flush=True)
     if size > 1:
-        os._exit(0)  # destroy_process_group hung once in 70 runs (torch 2.13, 2026-11-22)
+        os._exit(0)  # destroy_process_group hung once (torch 2.13, 2026-11-22)
 
 
 def column(path: Path, name: str) -> Tensor:
