@@ -60,10 +60,12 @@ def test_the_script_starts_ray_on_every_node_and_hands_on_words_and_exit_code(
     assert done.returncode == 2
     first, *others, run, last = log.read_text().splitlines()
     assert first == (
-        "ray start --head --node-ip-address=10.1.2.3 --port=24567 --num-cpus=8 --include-dashboard=false "
-        "[token 64]"
+        "ray start --head --node-ip-address=10.1.2.3 --port=24567 --num-cpus=8 "
+        "--object-store-memory=100000000 --include-dashboard=false [token 64]"
     )
-    node = "ray start --address=10.1.2.3:24567 --num-cpus=8 --block [token 64]"
+    node = (
+        "ray start --address=10.1.2.3:24567 --num-cpus=8 --object-store-memory=100000000 --block [token 64]"
+    )
     step = "srun --nodes=3 --ntasks=3 --ntasks-per-node=1 --exclude=node-a --cpus-per-task=8"
     assert others == ([] if nodes == "1" else [f"{step} {node.removesuffix(' [token 64]')}", node])
     assert run == (

@@ -65,6 +65,7 @@ def _init(address: str | None, *, verbose: bool) -> Any:
     own = {
         "include_dashboard": False,
         "num_cpus": node.usable_cpus(),
+        "object_store_memory": ray_env.OBJECT_STORE_BYTES,
         "resources": persistent.DRIVER_RESOURCE,
     }
     try:

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mlbench.clusters import ray_env
 from mlbench.experiment import provenance
 from mlbench.experiment.record import Gpu, Node
 
 ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
+FAR_BYTES = 2**32  # between two places of code, from which on a call takes longer (docs/performance.md)
 UNLIMITED = 2**60  # bytes; version 1 control groups say "no limit" with a number near 2^63
 
 
@@ -73,10 +75,37 @@ def warnings(*, before_run: bool) -> list[str]:
         sentences.append("turbo is on: the clock frequency depends on temperature and on other cores")
     if _text(cpu / "smt/active") == "1":
         sentences.append("SMT is on: two logical CPUs share a core")
+    store = _object_store_between()
+    if store:
+        sentences.append(
+            f"Ray's object store of {store / 2**30:.1f} GiB lies between torch's code and Python's in a "
+            "worker's addresses, which makes short steps slower: start Ray with "
+            f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}"
+        )
     load, cpus = os.getloadavg()[0], usable_cpus()
     if before_run and load > cpus:
         sentences.append(f"the load average was {load:.1f} on {cpus} CPUs before the run began")
     return sentences
+
+
+def _object_store_between() -> int:
+    """Return the bytes of Ray's object store where it keeps torch's code far from the C library's, else 0.
+
+    Far in this process's addresses, proc_pid_maps(5).
+    """
+    places: dict[str, int] = {}  # first address, by the file's name
+    stores = []
+    for line in (_text(ROOT / "proc/self/maps") or "").splitlines():
+        addresses, _, rest = line.partition(" ")
+        first, last = (int(one, 16) for one in addresses.split("-"))
+        name = rest.rpartition("/")[2]
+        places.setdefault(name, first)
+        if name.startswith("plasma"):  # Ray's name for it
+            stores.append((first, last))
+    if not {"libtorch_cpu.so", "libc.so.6"} <= places.keys():
+        return 0
+    low, high = sorted((places["libtorch_cpu.so"], places["libc.so.6"]))
+    return sum(last - first for first, last in stores if low < first < high) if high - low > FAR_BYTES else 0
 
 
 def gpu_handles() -> tuple[Any, ...]:

@@ -68,6 +68,7 @@ def start() -> str:
         ray_env.require_short_paths()
         words = ("--head", "--port=0", "--include-dashboard=false")
         words += (f"--num-cpus={node.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
+        words += (f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}",)
         done = subprocess.run([sys.executable, "-c", START, *words], capture_output=True, text=True)
         last = (done.stdout.strip().splitlines() or [""])[-1].split()
         if done.returncode or last[:1] != ["servers"] or len(last) != 1 + len(SERVERS):

@@ -1,4 +1,4 @@
-"""The environment variables of Ray, Ray Train and Ray Tune: the only place that sets them.
+"""The environment variables of Ray, Ray Train and Ray Tune, which nothing else sets, and its objects' memory.
 
 Ray reads most of them when it is imported or when one of its processes starts, so a command calls these
 functions before it imports ray. What the user has set stays.
@@ -10,6 +10,10 @@ from pathlib import Path
 
 from mlbench.experiment.errors import UserError
 
+# bytes of a node's object store, which a run hardly uses; Ray asks for 75 MiB at least and would take 30 % of
+# the memory. Every worker maps it, and torch, imported later, would lie below it: too far from Python's code
+# where it has more than 4 GiB (docs/performance.md).
+OBJECT_STORE_BYTES = 100_000_000
 TOKEN = Path(".ray") / "auth_token"  # below the home directory, where Ray itself looks
 OWN_TOKEN = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}  # variables by which a user brings a token
 AF_UNIX_BYTES = 107  # longest path of a Unix socket (Linux, unix(7): 108 with the closing zero)

@@ -8,9 +8,8 @@ worker while the clock runs.
 import logging
 from pathlib import Path
 
-from mlbench.clusters.connection import Connection, shares_files
+from mlbench.clusters.connection import Connection
 from mlbench.experiment import events
-from mlbench.launch import worker_entrypoint
 from mlbench.launch.failures import root_cause
 from mlbench.launch.process_group import environment
 from mlbench.launch.worker_process import WorkerSpec, train_loop_per_worker
@@ -27,8 +26,6 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
 
     experiment, backend = spec.experiment, spec.experiment.backend
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
-    # Where another machine has Python is not known here.
-    runtime_env = {"py_executable": worker_entrypoint.command()} if shares_files(experiment) else None
     trainer = LeanTrainer(
         train_loop_per_worker,
         train_loop_config={"spec": spec},
@@ -49,7 +46,6 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
             label_selector=connection.label_selector,
         ),
         run_config=RunConfig(
-            worker_runtime_env=runtime_env,
             name=folder.name,
             storage_path=str(folder.parent.absolute() / "ray"),
             # A run that loses a node is void unless the user allowed restarts, and then they are counted.

@@ -202,6 +202,27 @@ def test_each_source_of_noise_is_one_sentence(root, monkeypatch, path, text, sen
     assert node.warnings(before_run=False) == [found]
 
 
+@pytest.mark.parametrize(
+    ("torch", "store", "libc", "warnings"),
+    [
+        ("7f1a3ca00000", "7f1a51500000-7f1c10000000", "7f1c63c1e000", 1),  # Ray 2.60's own size
+        ("7fef89600000", "7fefa0000000-7fefa6000000", "7feff6e1e000", 0),  # 100 MB
+        ("7f1a3ca00000", "7f1851500000-7f1a10000000", "7f1c63c1e000", 0),  # torch was imported first
+    ],
+)
+def test_a_large_object_store_above_torch_is_a_warning(root, torch, store, libc, warnings):
+    lines = (
+        f"{torch}-7fffffffffff r--p 00000000 08:02 173521 /venv/lib/torch/lib/libtorch_cpu.so",
+        f"{store} rw-s 00000000 00:1a 99 /dev/shm/plasmaBxkeyt (deleted)",
+        f"{libc}-7fffffffffff r--p 00000000 08:02 8231 /usr/lib/x86_64-linux-gnu/libc.so.6",
+        "7ffc54a00000-7ffc54a21000 rw-p 00000000 00:00 0 [stack]",
+    )
+    root([("proc/self/maps", "\n".join(lines))])
+    found = node.warnings(before_run=False)
+    assert len(found) == warnings
+    assert all("object store of 7.0 GiB lies between torch's code and Python's" in one for one in found)
+
+
 def test_load_is_a_warning_only_before_the_run_makes_its_own(root, monkeypatch):
     cpus = node.usable_cpus()
     monkeypatch.setattr(os, "getloadavg", lambda: (cpus + 0.5, 0.0, 0.0))

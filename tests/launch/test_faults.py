@@ -10,11 +10,20 @@ import psutil
 import pytest
 from commands import CACHE, Run, listening, training_processes, until
 
+from mlbench.clusters import ray_env
 from mlbench.experiment import events
 from mlbench.experiment.errors import UserError
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 LONG = ("goal=none", "division=open", "task.epochs=400", "task.width=4")
+STORE = f"--object_store_memory={ray_env.OBJECT_STORE_BYTES}"  # a word of the raylet's command
+
+
+def raylet(run: Run) -> psutil.Process:
+    """Return the process that has started the run's workers."""
+    parent = run.workers()[-1].parent()
+    assert parent is not None
+    return parent
 
 
 @pytest.fixture
@@ -62,6 +71,7 @@ def test_a_run_listens_on_loopback_alone_and_a_killed_worker_fails_it_in_one_sen
     run = start(*LONG, f"backend={backend}")
     run.await_validation(2)
     sockets = set(listening(kept_ray))
+    assert STORE in raylet(run).cmdline()
     run.workers()[-1].kill()
     code, output = run.finish()
     record = run.record()
@@ -79,6 +89,7 @@ def test_a_killed_server_of_ray_ends_the_run_and_is_told(tmp_path: Path, data_ro
     environment = {**os.environ, CACHE: str(tmp_path)}
     run = Run(environment, tmp_path / "runs", data_root, *LONG)
     run.await_validation(1)
+    assert STORE in raylet(run).cmdline()
     children = psutil.Process(run.process.pid).children(recursive=True)
     next(child for child in children if child.name() == "gcs_server").kill()
     code, output = run.finish()

@@ -28,7 +28,6 @@ from mlbench.experiment.record import EmulatedLinks
 PORT = 6379  # of Ray's head
 START_S = 120.0  # s that one of Ray's servers may take to start
 POLL_S = 0.1  # s between two looks whether it has
-OBJECT_STORE_BYTES = 100_000_000  # of each host; Ray asks for 75 MiB at least, and a run keeps no objects
 LABEL = "mlbench-host"  # of Ray's nodes: the number of the emulated host
 
 
@@ -116,7 +115,7 @@ def _ray_start(
 ) -> subprocess.Popen[str]:
     """Run `ray start --block` in a namespace; its servers end with it, and it ends with this process."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-    command += [f"--node-ip-address={address}", f"--object-store-memory={OBJECT_STORE_BYTES}", *words]
+    command += [f"--node-ip-address={address}", f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}", *words]
     if cpus is not None:
         command = cpu_share.limited(command, host=host, cpus=cpus)
     return subprocess.Popen(

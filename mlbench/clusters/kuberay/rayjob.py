@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
+from mlbench.clusters import ray_env
 from mlbench.clusters.kuberay import mlflow_server, pods
 from mlbench.clusters.kuberay.config import Config, cluster_config
 from mlbench.clusters.kuberay.pods import MANAGED, RUN, Object
@@ -206,12 +207,13 @@ def worker_pods(experiment: Experiment) -> int:
 def ray_cluster_spec(experiment: Experiment, group: str) -> Object:
     """Return the spec of a Ray cluster with a node for each worker pod."""
     workers = worker_pods(experiment)
+    store = {"object-store-memory": str(ray_env.OBJECT_STORE_BYTES)}
     return {
         "rayVersion": version("ray"),
         "authOptions": {"mode": "token"},  # KubeRay makes the Secret, and deletes it with the RayCluster
         "enableInTreeAutoscaling": False,  # a point of a speed-up has exactly this many nodes
         "headGroupSpec": {
-            "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
+            "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0", **store},
             "template": pods.head(experiment, group),
         },
         "workerGroupSpecs": [
@@ -221,7 +223,7 @@ def ray_cluster_spec(experiment: Experiment, group: str) -> Object:
                 "minReplicas": workers,
                 "maxReplicas": workers,
                 "numOfHosts": 1,
-                "rayStartParams": {},
+                "rayStartParams": {**store},
                 "template": pods.workers(experiment, group),
             }
         ],
