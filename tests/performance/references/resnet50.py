@@ -99,14 +99,20 @@ def load(config: Any, folder: Path, rank: int, size: int) -> Data:
     labels = column(shard, "label").long()
     dataset = Batches(ragged(shard, "image"), labels, config)
     batch = min(config.batch_size, config.max_global_batch // size)
+    own: list[list[int]] = []  # this rank's batches of rows in an epoch
+    loader = DataLoader(
+        dataset,
+        sampler=own,
+        batch_size=None,
+        num_workers=1,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+    )
 
     def steps(epoch: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
         count = len(order) // (batch * size)
-        rows = order[: count * batch * size].view(count, size, -1)[:, rank].tolist()
-        loader = DataLoader(
-            dataset, sampler=rows, batch_size=None, num_workers=1, multiprocessing_context="fork"
-        )
+        own[:] = order[: count * batch * size].view(count, size, -1)[:, rank].tolist()
         yield from ([each] for each in loader)
 
     return Data(int(labels.max()) + 1, steps, lambda batch: len(batch[1]))
