@@ -47,11 +47,18 @@ def png(cells: Sequence[Cell], *, about: str) -> bytes:
             x=alt.X("bandwidth:N", sort=orders["bandwidth"], title="bandwidth, Mbit/s"),
             y=alt.Y("delay:N", sort=orders["delay"], title="delay one way, ms"),
         )
-        scale = alt.Scale(type="linear" if name == "exposed" else "log", scheme="viridis")
-        tiles = base.mark_rect().encode(color=alt.Color(f"{name}:Q", scale=scale, title=title))
-        texts = base.mark_text(color="white").encode(text=alt.Text(f"{name}:Q", format=".2g"))
+        kind = "linear" if name == "exposed" else "log"
+        scale = alt.Scale(type=kind, scheme="viridis")
+        light = _middle([row[name] for row in rows if row[name] is not None], kind)
+        ink = alt.condition(alt.datum[name] > light, alt.value("black"), alt.value("white"))
+        tiles = base.mark_rect().encode(
+            color=alt.Color(f"{name}:Q", scale=scale, title=title, legend=alt.Legend(titleLimit=0))
+        )
+        texts = base.mark_text().encode(text=alt.Text(f"{name}:Q", format=".2g"), color=ink)
         parts.append(
-            alt.layer(tiles, texts).properties(width=180, height=120).facet("panel:N", columns=3, title=title)
+            alt.layer(tiles, texts)
+            .properties(width=180, height=120)
+            .facet(alt.Facet("panel:N", title=None), columns=3, title=title)
         )
     steps = [
         {"tau": tau, "share": share, "sync": name}
@@ -71,6 +78,14 @@ def png(cells: Sequence[Cell], *, about: str) -> bytes:
         alt.vconcat(*parts).properties(title=f"{about}: emulated networks").resolve_scale(color="independent")
     )
     return vl_convert.vegalite_to_png(drawn.to_json(), scale=1.5)
+
+
+def _middle(values: Sequence[float], kind: str) -> float:
+    """Return the value in the middle of a colour scale, above which its colours are light."""
+    if not values:
+        return 0.0
+    low, high = min(values), max(values)
+    return math.sqrt(low * high) if kind == "log" else (low + high) / 2
 
 
 def _median(values: Sequence[float]) -> float | None:
