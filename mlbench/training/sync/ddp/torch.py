@@ -85,7 +85,8 @@ def _timed_all_reduce(
     """Average one bucket, as DDP does without a hook, and stamp when it left and when it was reduced."""
     stamping = timer.stamping
     launch = timer.bucket_launched() if stamping else None
-    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+    buffer = bucket.buffer().div_(dist.get_world_size())
+    work = dist.all_reduce(buffer, async_op=True)
     assert work is not None
 
     def reduced(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
@@ -93,4 +94,12 @@ def _timed_all_reduce(
             timer.bucket_reduced(launch)
         return future.value()[0]
 
-    return work.get_future().then(reduced)
+    if not bucket.is_last() or buffer.is_cuda:
+        return work.get_future().then(reduced)
+    # Backward has nothing left to overlap with, and to wait takes less than a callback in another thread.
+    work.wait()
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(buffer)
+    if stamping:
+        timer.bucket_reduced(launch)
+    return done
