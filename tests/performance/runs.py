@@ -34,8 +34,8 @@ ROOT = Path(__file__).parents[2]
 TRAINED = [name for name in choices("task") if compose([f"task={name}"]).target is not None]
 EPOCHS = {"resnet20": 10, "resnet50": 5, "logreg": 200, "awdlstm": 3, "gnmt": 2, "transformer": 3}
 WITHOUT_RAY = "mlbench without Ray"
-# mallopt(3): glibc gives no memory back in a run. ResNet-50's reference, which has no validations after which
-# glibc does so less, gets a tenth faster, the others neither faster nor slower (docs/performance.md).
+# mallopt(3): glibc gives no memory back in a run, as after a validation, which references lack, it does less.
+# The word malloc=default leaves glibc as it is.
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 LATEST_VALIDATION = ("gnmt", "transformer")  # a search for translations: only one, at the end
 
@@ -135,7 +135,7 @@ def run_mlbench(task: str, workers: int, epochs: int, folder: Path) -> Record:
 def torchrun(workers: int, module: str, *words: str) -> float:
     """Train with a module under torchrun; return samples/s."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={workers}", "--standalone"]
-    done = _call([*command, "-m", module, *words], **KEEP_FREED)
+    done = _call([*command, "-m", module, *words], **({} if "malloc=default" in words else KEEP_FREED))
     return json.loads(done.splitlines()[-1])["samples_per_s"]
 
 
