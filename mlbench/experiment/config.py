@@ -261,11 +261,6 @@ class Experiment(Model):
     # How the experiment differs from the closed reference; `compose` computes it, the record lists it.
     deviations: tuple[Deviation, ...] = Field(default=(), exclude=True)
 
-    @property
-    def hardware_overrides(self) -> tuple[Deviation, ...]:
-        """The fields of the hardware profile that were overridden, price and threads aside."""
-        return tuple(one for one in self.deviations if one.field.split(".")[0] == "hardware")
-
     @field_validator("goal", mode="before")
     @classmethod
     def _goal_is_no_switch(cls, goal: Any) -> Any:

@@ -49,7 +49,6 @@ class StepTotals:
         self._begin = self._previous = 0.0
         self._buckets: list[tuple[float, float]] = []
         self._launch: float | None = None
-        self._exposed = 0.0
 
     def add(self, stamps: Sequence[tuple[str, Any]]) -> None:
         """Take in stamps (s) in the order in which they were taken; a step may lie in two calls."""

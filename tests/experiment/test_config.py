@@ -154,7 +154,7 @@ def test_the_name_of_a_choice_is_not_set_by_itself(group: str) -> None:
 @pytest.mark.parametrize("division", ["closed", "open"])
 def test_an_overridden_hardware_profile_is_declared(division: str) -> None:
     words = ["hardware=gcp_n1_t4", f"division={division}", "hardware.gpu_model=null", "hardware.cpus=null"]
-    assert [one.field for one in compose(words).hardware_overrides] == ["hardware.cpus", "hardware.gpu_model"]
+    assert [one.field for one in compose(words).deviations] == ["hardware.cpus", "hardware.gpu_model"]
     price = ["usd_per_hour=0.5", "date=2026-11-20", "source=quote"]
     free = [
         "hardware=gcp_n1_t4",
