@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from commands import PATIENCE_S
 
-def wait_for(condition: Callable[[], Any], *, seconds: float = 60.0) -> Any:
+
+def wait_for(condition: Callable[[], Any]) -> Any:
     """Return the first true value; a deadline keeps a broken test from waiting for ever."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         value = condition()
         if value:

@@ -55,7 +55,8 @@ def link(root: Path) -> Iterator[str]:
     try:
         assert server.stdout is not None
         printed = server.stdout.readline().strip()
-        wait_for(lambda: _healthy(f"http://127.0.0.1:{port}/health"))
+        wait_for(lambda: _healthy(f"http://127.0.0.1:{port}/health") or server.poll() is not None)
+        assert server.poll() is None, "another process may have taken the port"
         yield printed
     finally:
         os.killpg(server.pid, signal.SIGKILL)
