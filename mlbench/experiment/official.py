@@ -1,8 +1,8 @@
 """Whether a run may be called official, and if not, every reason why.
 
-The facts are those of the run's own log. They are compared with closed.json beside this file, which is frozen
-with a release: recipes and goals, sources, and the published data sets. Sources and data that it does not
-know (null) make no official result.
+The facts are those of the run's own log. They are compared with official.json beside this file, which is
+frozen with a release: recipes and goals, sources, and the published data sets. Sources and data that it does
+not know (null) make no official result.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import Any
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import Node, RunStart, Values, WorkerResult
 
-FILE = "closed.json"
+FILE = "official.json"
 IMPORTED = "imported: what it claims was not measured here"
 # Variables that lower the precision of arithmetic, and the values that do not.
 PRECISION = {

@@ -5,7 +5,6 @@ same seeds; what is done follows from the records of the runs alone. `trials.jso
 attempts, appended as they happen.
 """
 
-import hashlib
 import secrets
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -150,18 +149,8 @@ def _seeds(old: Sequence[int], repeats: int, given: Sequence[int] | None) -> tup
 
 
 def trials(study: Study) -> list[Trial]:
-    """Return all trials in the order in which they run.
-
-    Every repeat is a block that has all points once, in an order of its own, so that a slow drift of the
-    machine favours no point and a study that stops early is balanced. The order is that of a hash of
-    order_seed, repeat and key: random, the same after a restart, and unmoved by points that come later.
-    """
-    every = [Trial(point, repeat, seed) for point in study.points for repeat, seed in enumerate(point.seeds)]
-    return sorted(every, key=lambda trial: (trial.repeat, _place(study.order_seed, trial)))
-
-
-def _place(order_seed: int, trial: Trial) -> bytes:
-    return hashlib.sha256(f"{order_seed}/{trial.repeat}/{trial.point.key}".encode()).digest()
+    """Return all trials, point by point; `studies.trial_order` has the order in which they run."""
+    return [Trial(point, repeat, seed) for point in study.points for repeat, seed in enumerate(point.seeds)]
 
 
 def commands(study: Study) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from mlbench.experiment.study import Study
 from mlbench.studies import session
 from mlbench.studies.estimate import Estimate, estimate, estimates
 from mlbench.studies.spec import SweepSpec, compose_points
+from mlbench.studies.trial_order import ordered_trials
 from mlbench.tasks import registry
 from mlbench.terminal import tables
 from mlbench.terminal.args import WIDTH
@@ -101,7 +102,7 @@ def configurations(spec: SweepSpec) -> Iterator[str]:
 
 
 def _points(plan: Study, wanted: Mapping[str, Experiment], result: session.StudyResult) -> list[PointPlan]:
-    trials = [trial for trial in study.trials(plan) if trial.point.key in wanted]
+    trials = [trial for trial in ordered_trials(plan) if trial.point.key in wanted]
     runs = study.attempts(trials, result.output_root)
     finished: dict[str, int] = {}
     for trial in trials:

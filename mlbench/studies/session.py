@@ -34,6 +34,7 @@ from mlbench.studies.spec import (
     require_same_tasks,
     sample_of,
 )
+from mlbench.studies.trial_order import ordered_trials
 from mlbench.tasks import registry
 from mlbench.terminal.sweep_view import PointProgress, SweepView
 from mlbench.tracking import cache, parent_runs, sync
@@ -141,7 +142,7 @@ def _run_missing(
 ) -> None:
     """Run the trials of the wanted points that have no finished run yet; `runs` are all attempts by trial."""
     plan = result.study
-    planned = [trial for trial in study.trials(plan) if trial.point.key in wanted]
+    planned = [trial for trial in ordered_trials(plan) if trial.point.key in wanted]
     results = {trial.id: Attempts(tuple(runs[trial.id])).result for trial in planned}
     missing = [trial for trial in planned if results[trial.id] is None]
     result.unmeasured += [
@@ -342,7 +343,7 @@ def _attempts(
     finished run that only the store has, because it was measured elsewhere or its folder is gone, is brought
     here. The store is asked for the `old` trials only: a seed that has just been drawn is nobody's.
     """
-    trials = study.trials(result.study)
+    trials = ordered_trials(result.study)
     stores = {f"{trial.seed:x}": known[trial.point.key].store for trial in trials}
     for log in result.output_root.glob(f"*-*/{events.NAME}"):
         store = stores.get(log.parent.name.rpartition("-")[2])
@@ -408,7 +409,7 @@ def _text(result: StudyResult) -> "writer.StudyText":
         writer.Planned(
             shlex.join(trial.point.words), trial.point.key, trial.seed, why=errors.get(trial.id) or ""
         )
-        for trial in study.trials(plan)
+        for trial in ordered_trials(plan)
     )
     lost = tuple(study.lost_attempts(result.folder, result.records))
     return writer.StudyText(plan.name, plan.question, study.commands(plan), planned, lost)

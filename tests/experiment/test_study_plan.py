@@ -32,6 +32,7 @@ from mlbench.experiment.study import Invocation, Point, Study, Trial
 from mlbench.launch import execute
 from mlbench.studies import grid, session, spec, tune
 from mlbench.studies.budget import Budget
+from mlbench.studies.trial_order import ordered_trials
 from mlbench.terminal.sweep_view import PointProgress, SweepView
 from mlbench.tracking import sync
 
@@ -167,7 +168,7 @@ def test_given_seeds_come_beside_those_that_were_drawn() -> None:
 @given(count=st.integers(1, 8), repeats=st.integers(1, 5))
 def test_every_block_has_every_point_once(count: int, repeats: int) -> None:
     plan = planned(*(f"k{place}" for place in range(count)), repeats=repeats)
-    order = study.trials(plan)
+    order = ordered_trials(plan)
     assert len({trial.id for trial in order}) == count * repeats
     for block in range(repeats):
         part = order[block * count : (block + 1) * count]
@@ -178,17 +179,19 @@ def test_every_block_has_every_point_once(count: int, repeats: int) -> None:
 def test_a_later_point_does_not_reorder_the_others() -> None:
     plan = planned("a", "b", "c")
     longer = study.extended(plan, {"d": ("workers=8",)}, invocation=invocation(3))
-    assert [t for t in study.trials(longer) if t.point.key != "d"] == study.trials(plan)
+    assert [t for t in ordered_trials(longer) if t.point.key != "d"] == ordered_trials(plan)
 
 
 def test_no_point_is_favoured_by_the_order() -> None:
     plan = planned("a", "b", "c", repeats=2)
     seeds = range(900)
-    first = Counter(study.trials(plan.model_copy(update={"order_seed": seed}))[0].point.key for seed in seeds)
+    first = Counter(
+        ordered_trials(plan.model_copy(update={"order_seed": seed}))[0].point.key for seed in seeds
+    )
     # 900 draws of 1 in 3: 300 with a standard deviation of 14
     assert all(abs(count - 300) < 5 * 14 for count in first.values()), first
     changed = sum(
-        [t.point.key for t in study.trials(p)[:3]] != [t.point.key for t in study.trials(p)[3:]]
+        [t.point.key for t in ordered_trials(p)[:3]] != [t.point.key for t in ordered_trials(p)[3:]]
         for p in (plan.model_copy(update={"order_seed": seed}) for seed in seeds)
     )
     assert changed / 900 == pytest.approx(5 / 6, abs=0.07), "blocks are ordered independently"

@@ -1,4 +1,4 @@
-"""Write mlbench/experiment/closed.json, with which official results are compared.
+"""Write mlbench/experiment/official.json, with which official results are compared.
 
     python tests/tools/freeze.py                          recipes and published data; sources stay unknown
     python tests/tools/freeze.py --release                also the sources, when a version is released
