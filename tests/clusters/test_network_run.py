@@ -27,6 +27,7 @@ from mlbench.training.worker import Worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 SLOW_CPUS = ("network.slow_rank=1", "network.slow_cpus=0.35")
+BUSY = "a machine that is less busy"  # what may help where links miss their profile
 # A step takes longer than the kernel's slices of time, so that a third of a CPU shows in each.
 TRAINING = ("task=resnet20", "workers=2", "task.epochs=2", "goal=none", "division=open", "seed=5")
 
@@ -50,7 +51,7 @@ def run(
             [*before, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         attempts -= 1
-        if not attempts or "a machine that is less busy" not in done.stdout:
+        if not attempts or BUSY not in done.stdout:
             return done.returncode, done.stdout
 
 
@@ -111,15 +112,18 @@ def test_mpi_trains_over_the_emulated_links_as_gloo_does_and_the_rank_with_less_
     tmp_path: Path, data_root: Path
 ) -> None:
     words = ("backend=mpi", "network=1gbit_1ms", *SLOW_CPUS, "max_failures=1")  # which keeps a checkpoint
-    run = Run(dict(os.environ), tmp_path, data_root, *TRAINING, *words)
-    validations, sent = 0, {}
-    while run.process.poll() is None:
-        epochs = run.validations() if list(tmp_path.glob("*/events.jsonl")) else 0
-        counters = sent_over_links()
-        if len(counters) == 2:
-            validations, sent = epochs, counters
-        time.sleep(0.2)
-    code, output = run.finish()
+    for _ in range(3):
+        run = Run(dict(os.environ), tmp_path, data_root, *TRAINING, *words)
+        validations, sent = 0, {}
+        while run.process.poll() is None:
+            epochs = run.validations() if list(tmp_path.glob("*/events.jsonl")) else 0
+            counters = sent_over_links()
+            if len(counters) == 2:
+                validations, sent = epochs, counters
+            time.sleep(0.2)
+        code, output = run.finish()
+        if BUSY not in output:
+            break
     assert code == 0, output
     measured = run.record()
 
