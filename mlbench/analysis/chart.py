@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, TypeGuard
 
 from mlbench.analysis.bootstrap import Ratio
@@ -11,7 +12,9 @@ from mlbench.analysis.points import Estimate
 UNITS = ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min"))  # s
 STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000)
 MOST_TICKS = 7
-JITTER = 1.03  # factor between marks on an axis of workers that would hide each other
+EDGE = 1.35  # factor from the ends of an axis of workers to the least and the largest number
+MARK_STEP = 1.06  # factor between neighbouring marks of one number of workers, where there is room
+OWN = 0.4  # of the way to the nearest other number, on the logarithmic axis, that the marks of one may take
 
 
 @dataclass(frozen=True)
@@ -124,4 +127,15 @@ def worker_axis(counts: Sequence[int]) -> Axis:
     """Return the axis of the number of workers: doubling is one step."""
     present = sorted(set(counts)) or [1]
     ticks = tuple((float(count), str(count)) for count in present)
-    return Axis("workers k", "log", ticks, (present[0] / 1.35, present[-1] * 1.35))
+    return Axis("workers k", "log", ticks, (present[0] / EDGE, present[-1] * EDGE))
+
+
+def side_by_side(counts: Sequence[int], marks: int) -> list[float]:
+    """Return the factors that put so many marks of one number of workers beside one another.
+
+    However many they are, all stay nearer to their own number than to any other of `counts`.
+    """
+    closest = min((more / fewer for fewer, more in pairwise(sorted(set(counts)))), default=math.inf)
+    reach = min(EDGE**0.75, closest**OWN)
+    step = min(MARK_STEP, reach ** (2 / max(1, marks - 1)))
+    return [step ** (place - (marks - 1) / 2) for place in range(marks)]

@@ -1,5 +1,6 @@
 """What the runs of a study have in common and what tells its curves apart, in words."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,12 @@ class ScalingCurve:
     @property
     def points(self) -> list[Point]:
         return [one.point for one in self.speedups]
+
+    @property
+    def fastest(self) -> float:
+        """The least median time to the goal of its points that speed-ups may use, s; infinite without any."""
+        times = [one.time_to_accuracy for one in self.points if one.exclusion_reason is None]
+        return min((time.value for time in times if time), default=math.inf)
 
     @property
     def prefix(self) -> str:

@@ -11,6 +11,7 @@ from mlbench.experiment.format import counted, duration, number, percent, usd
 from mlbench.report.grouping import Group, ScalingCurve, of, tables
 from mlbench.tasks import registry
 
+MOST_NAMED = 5  # other curves that a sentence names; of more it names the fastest and counts the rest
 NEAR = 0.93  # a coverage below this is stated: five runs reach 94 %, four 88 %
 
 
@@ -124,15 +125,24 @@ def _slower(other: Point, best: Point) -> str:
 def _against_others(
     curve: ScalingCurve, best: Speedup, allowed: Sequence[tuple[ScalingCurve, Speedup]]
 ) -> str:
-    """Return how the fastest point of every other curve compares with the fastest of all."""
-    parts = []
-    for other in dict.fromkeys(one.label for one, _ in allowed if one is not curve):
-        rival = min((one.point for home, one in allowed if home.label == other), key=_median)
+    """Return how the fastest points of the other curves compare with the fastest of all."""
+    rivals: dict[str, Point] = {}
+    for other, one in sorted(allowed, key=lambda pair: _median(pair[1].point)):
+        if other is not curve:
+            rivals.setdefault(other.label, one.point)
+    named, shown, doubtful = "", 0, 0
+    for place, (label, rival) in enumerate(rivals.items()):
         slower = ratio(rival.times, best.point.times)
-        shown = _shown(slower, rival, best.point)
-        what = _times(slower, "slower") if shown else "not shown to be slower"
-        parts.append(f"; {other} at its fastest is {what}")
-    return "".join(parts)
+        certain = _shown(slower, rival, best.point)
+        if place < MOST_NAMED:
+            what = _times(slower, "slower") if certain else "not shown to be slower"
+            named += f"; {label} at its fastest is {what}"
+        else:
+            shown, doubtful = shown + certain, doubtful + (not certain)
+    for many, what in ((shown, "slower"), (doubtful, "not shown to be slower")):
+        if many:
+            named += f"; {many} more {'is' if many == 1 else 'are'} {what}"
+    return named
 
 
 def _doubt(quotient: Ratio, one: Point, other: Point, claim: str) -> str:
@@ -153,16 +163,18 @@ def _shown(quotient: Ratio, one: Point, other: Point) -> bool:
 
 def _price(ours: Sequence[ScalingCurve]) -> str:
     parts = []
-    for curve in ours:
-        best = optimum(curve.points)
-        if best is None:
-            continue
+    optima = [(curve, best) for curve in ours if (best := optimum(curve.points))]
+    if len(optima) > MOST_NAMED:
+        optima.sort(key=lambda pair: pair[0].fastest)
+    for curve, best in optima[:MOST_NAMED]:
         bill = best.point.usd
         where = counted(best.point.workers, "worker")
         priced = f"; with {where} the goal costs {usd(bill.value)}" if bill and bill.value < math.inf else ""
         parts.append(f"{curve.prefix}{best.words.rstrip('.')}{priced}")
     if not parts:
         return "No two points can be compared in price and time."
+    if more := len(optima) - len(parts):
+        parts.append(f"the table has {more} more")
     unpriced = all(point.usd is None for curve in ours for point in curve.points)
     because = (
         " (no price is stated for this hardware; assuming that all nodes cost the same)" if unpriced else ""

@@ -327,6 +327,59 @@ def test_families_are_told_apart_by_what_differs() -> None:
     assert sorted(curve.label for curve in group.curves) == ["batch_size 32", "batch_size 7"]
 
 
+def lrs(count: int) -> list[Record]:
+    """A study of so many learning rates with 1, 2 and 4 workers; the curve of the last one is the fastest."""
+    task = studies.run(1, 0, time=9).experiment.plain()["task"]
+    return [
+        studies.run(
+            workers,
+            seed,
+            time=(100 - lr + seed) / workers,
+            experiment={"task": task | {"lr": float(lr)}},
+            key=f"{workers} {lr}",
+            run_id=f"resnet20-w{workers}-{seed}-{lr}",
+        )
+        for lr in range(1, count + 1)
+        for workers in (1, 2, 4)
+        for seed in range(3)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 3, 12, 40])
+def test_a_mark_stands_nearest_to_its_own_number_of_workers(count: int) -> None:
+    """However many curves there are, and inside the axes; what a mark says tells whose it is."""
+    for name in ("speedup", "time_to_accuracy", "communication"):
+        chart = drawn(lrs(count), name)
+        assert chart.x.limits
+        low, high = chart.x.limits
+        marks = [
+            (x, int(match[1]))
+            for trace in chart.traces
+            for x, text in zip(trace.x, trace.texts, strict=False)
+            if (match := re.search(r"^(\d+) worker", text) or re.search(r"-w(\d+)-", text))
+        ]
+        assert marks and all(low < x < (high or math.inf) for x, _ in marks)
+        for x, workers in marks:
+            assert min((1, 2, 4), key=lambda other: abs(math.log(x / other))) == workers, (name, x)
+
+
+def test_of_many_curves_the_fastest_are_drawn_and_a_sentence_counts_the_others() -> None:
+    (group,) = grouping.groups(lrs(40))
+    for chart in charts(group):
+        if not chart.empty and chart.name != "phases":
+            labels = {trace.label.partition(",")[0] for trace in chart.traces if trace.label.startswith("lr")}
+            assert {label.partition(":")[0] for label in labels} == {f"lr {lr}.0" for lr in range(29, 41)}
+        assert chart.notes[0].startswith("12 of 40 curves are drawn, those that reach the goal first")
+    time, price, _ = answer(group)
+    assert "Fastest to top1_accuracy >= 95 is lr 40.0: 4 workers" in time
+    assert "lr 39.0 at its fastest is" in time and "lr 35.0 at its fastest is" in time
+    assert "lr 34.0" not in time and re.search(r"; \d+ more (is|are) slower", time)
+    others = [int(many) for many in re.findall(r"; (\d+) more (?:is|are)", time)]
+    assert sum(others) == 40 - 1 - 5
+    assert "lr 36.0" in price and "lr 35.0" not in price and "the table has 35 more" in price
+    assert len(tables.points(group).rows) == 40 * 3
+
+
 def test_every_chart_is_plain_json_with_one_colour_a_family(records: list[Record]) -> None:
     for chart in charts(grouping.groups(records)[0]):
         specification = render.specification(chart)

@@ -1,5 +1,7 @@
 """The charts of a study: from the points of one task, scale, goal and data set to traces and notes."""
 
+from dataclasses import replace
+
 from mlbench.analysis.chart import Chart
 from mlbench.report.charts.convergence import convergence
 from mlbench.report.charts.cost import cost
@@ -12,13 +14,22 @@ __all__ = ["NAMES", "charts"]
 
 DRAWN = (speedup, time_to_accuracy, phases, communication, cost, convergence)
 NAMES = tuple(draw.__name__ for draw in DRAWN)
+MOST_CURVES = 12  # in one chart; the marks of more cannot be told apart
 
 
 def charts(group: Group) -> list[Chart]:
     """Return all charts of a group, also those that can only say why there is nothing to draw.
 
-    A task that measures a table may draw it (`report.charts`); those charts come first.
+    A task that measures a table may draw it (`report.charts`); those charts come first. Of more than
+    MOST_CURVES curves the fastest are drawn, and a note says so.
     """
     report = registry.report(group.task)
     first = report.charts(tables(group), about=group.about) if report else []
-    return [*first, *(draw(group) for draw in DRAWN)]
+    if len(group.curves) <= MOST_CURVES:
+        return [*first, *(draw(group) for draw in DRAWN)]
+    fastest = {id(one) for one in sorted(group.curves, key=lambda one: one.fastest)[:MOST_CURVES]}
+    curves = tuple(one for one in group.curves if id(one) in fastest)
+    which = "those that reach the goal first" if group.goal else "the first ones"
+    note = f"{MOST_CURVES} of {len(group.curves)} curves are drawn, {which}; the table has all of them."
+    some = [draw(replace(group, curves=curves)) for draw in DRAWN]
+    return [*first, *(replace(chart, notes=(note, *chart.notes)) for chart in some)]

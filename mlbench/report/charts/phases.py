@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
-from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, ends, time_axis, worker_axis
+from mlbench.analysis.chart import Axis, Chart, Trace, ends, side_by_side, time_axis, worker_axis
 from mlbench.analysis.points import Estimate, Point
 from mlbench.experiment.format import duration, percent
 from mlbench.experiment.phases import PHASES
@@ -86,16 +86,18 @@ def _places(
 def communication(group: Group) -> Chart:
     """Return the exposed and the overlapped share of communication over workers."""
     traces = []
+    counts = [point.workers for point in group.points]
+    beside = side_by_side(counts, 2 * len(group.curves))
     for style, curve in enumerate(group.curves):
         exposed = [(point, point.exposed) for point in curve.points if point.exposed]
         overlapped = [(point, point.overlapped) for point in curve.points if point.overlapped]
-        traces.append(_shares(curve.named("exposed"), exposed, style, JITTER ** -(1 + style)))
+        traces.append(_shares(curve.named("exposed"), exposed, style, beside[2 * style]))
         traces.append(
             _shares(
                 curve.named("overlapped with backward"),
                 overlapped,
                 style,
-                JITTER ** (1 + style),
+                beside[2 * style + 1],
                 secondary=True,
             )
         )
@@ -103,7 +105,7 @@ def communication(group: Group) -> Chart:
         "communication",
         "Communication as a share of the time in batches",
         about=group.about,
-        x=worker_axis([point.workers for point in group.points]),
+        x=worker_axis(counts),
         y=Axis("share of the time in batches / %", limits=(0, 102)),
         traces=traces,
         notes=[] if any(len(trace.x) for trace in traces) else ["No run measured its communication."],

@@ -4,7 +4,16 @@ import math
 from collections.abc import Sequence
 
 from mlbench.analysis.bootstrap import Ratio
-from mlbench.analysis.chart import JITTER, Axis, Chart, Trace, drawable, ends, time_axis, worker_axis
+from mlbench.analysis.chart import (
+    Axis,
+    Chart,
+    Trace,
+    drawable,
+    ends,
+    side_by_side,
+    time_axis,
+    worker_axis,
+)
 from mlbench.analysis.points import Point
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import format_ratio
@@ -12,27 +21,30 @@ from mlbench.experiment.format import duration
 from mlbench.report.grouping import Group, ScalingCurve, of, reasons, workers
 
 ROOM = 1.15  # of an axis: missed runs stand this far above the slowest one
+PLACES = 4  # beside a median, where its single runs stand in turn, so that equal ones can be told apart
 
 
 def speedup(group: Group) -> Chart:
     """Return speed-up over workers, total and compute-only, beside the ideal line."""
     traces: list[Trace] = []
     notes: list[str] = []
+    counts = [point.workers for point in group.points]
+    beside = side_by_side(counts, 2 * len(group.curves))
     for style, curve in enumerate(group.curves):
         compared = [(one, one.total) for one in curve.speedups if one.total and drawable(one.total.value)]
         computed = [
             (one, one.compute) for one in curve.speedups if one.compute and drawable(one.compute.value)
         ]
-        traces.append(_curve(curve.named("total"), compared, style, JITTER ** -(1 + style)))
+        traces.append(_curve(curve.named("total"), compared, style, beside[2 * style]))
         traces.append(
-            _curve(curve.named("compute only"), computed, style, JITTER ** (1 + style), secondary=True)
+            _curve(curve.named("compute only"), computed, style, beside[2 * style + 1], secondary=True)
         )
         traces.append(_apart(curve, style))
         notes += reasons(curve)
         notes += [f"{curve.prefix}Note: {one.note}." for one in curve.speedups if one.note]
     if all(one.point is one.base for curve in group.curves for one in curve.speedups):
         notes.append("Nothing was measured but one worker.")
-    axis = worker_axis([point.workers for point in group.points])
+    axis = worker_axis(counts)
     if any(len(trace.x) for trace in traces):
         span = [place for place, _ in (axis.ticks[0], axis.ticks[-1])]
         traces.append(Trace("ideal: S = k", span, span, "reference_line"))
@@ -53,12 +65,15 @@ def time_to_accuracy(group: Group) -> Chart:
     notes: list[str] = []
     finite = [time for point in group.points for time in point.times if math.isfinite(time)]
     top = ROOM * max(finite, default=1.0)
+    counts = [point.workers for point in group.points]
+    beside = side_by_side(counts, (1 + PLACES) * len(group.curves))
     for style, curve in enumerate(group.curves):
         joined = [point for point in curve.points if point.exclusion_reason is None]
         apart = [point for point in curve.points if point.exclusion_reason is not None]
-        traces.append(_medians(curve.named("median"), joined, style, top))
-        traces.append(_medians(curve.named("median, apart"), apart, style, top, excluded=True))
-        traces += _single_runs(curve, style, top)
+        own, *others = beside[(1 + PLACES) * style : (1 + PLACES) * (style + 1)]
+        traces.append(_medians(curve.named("median"), joined, style, own, top=top))
+        traces.append(_medians(curve.named("median, apart"), apart, style, own, top=top, excluded=True))
+        traces += _single_runs(curve, style, others, top=top)
         notes += [
             f"{curve.prefix}{workers(point)}: {of(len(point.missed), point.n)} missed the goal and count as "
             f"infinite time ({', '.join(point.missed)})."
@@ -70,7 +85,7 @@ def time_to_accuracy(group: Group) -> Chart:
         "time_to_accuracy",
         f"Time to {group.goal}" if group.goal else "Time to accuracy",
         about=group.about,
-        x=worker_axis([point.workers for point in group.points]),
+        x=worker_axis(counts),
         y=time_axis("time to accuracy", top, (0, 1.08 * top)),
         traces=traces,
         notes=notes if group.goal else ["The runs had no goal, so there is no time to accuracy."],
@@ -113,13 +128,15 @@ def _apart(curve: ScalingCurve, style: int) -> Trace:
     )
 
 
-def _medians(label: str, some: Sequence[Point], style: int, top: float, *, excluded: bool = False) -> Trace:
+def _medians(
+    label: str, some: Sequence[Point], style: int, shift: float, *, top: float, excluded: bool = False
+) -> Trace:
     measured = [
         (p, p.time_to_accuracy) for p in some if p.time_to_accuracy and drawable(p.time_to_accuracy.value)
     ]
     return Trace(
         label,
-        [point.workers * JITTER ** -(1 + style) for point, _ in measured],
+        [point.workers * shift for point, _ in measured],
         [time.value for _, time in measured],
         "marks" if excluded else "line",
         style,
@@ -131,10 +148,10 @@ def _medians(label: str, some: Sequence[Point], style: int, top: float, *, exclu
     )
 
 
-def _single_runs(curve: ScalingCurve, style: int, top: float) -> list[Trace]:
-    """Return single runs beside their median, moved aside so that equal ones can be told apart."""
+def _single_runs(curve: ScalingCurve, style: int, shifts: Sequence[float], *, top: float) -> list[Trace]:
+    """Return single runs beside their median."""
     runs = [
-        (point.workers * JITTER ** (1 + place % 4 + 4 * style), time, point.records[place].run_id)
+        (point.workers * shifts[place % len(shifts)], time, point.records[place].run_id)
         for point in curve.points
         for place, time in enumerate(point.times)
     ]
