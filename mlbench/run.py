@@ -7,7 +7,7 @@ import yaml
 
 from mlbench.experiment import clock, config
 from mlbench.experiment.errors import UserError
-from mlbench.launch import execute, signals, submitted
+from mlbench.launch import execute, remote_run, signals
 from mlbench.terminal import help, streams
 from mlbench.terminal.args import (
     BEFORE,
@@ -46,9 +46,9 @@ def _run(args: Args) -> int:
         print("\n".join(preview.run(experiment, args.arguments)))
         return OK
     name = experiment.cluster.name
-    if submitted.takes(name):
-        settings = submitted.Settings.parse(args.settings)
-        record = submitted.execute(
+    if remote_run.takes(name):
+        settings = remote_run.Settings.parse(args.settings)
+        record = remote_run.execute(
             experiment, begun=command_started, overrides=args.arguments, settings=settings
         )
         if record is None:

@@ -14,7 +14,7 @@ SOURCES = sorted((ROOT / "mlbench").rglob("*.py"))
 CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "process_time", "now", "utcnow"}
 COMMANDS = {"run", "sweep", "data", "results", "cluster", "predict"}
 # Beside the commands: how each of them ends, what a run waits for, and answers in a notebook.
-PRINTING = COMMANDS | {"mlbench", "args", "execute", "submitted", "ui", "notebook"}
+PRINTING = COMMANDS | {"mlbench", "args", "execute", "remote_run", "ui", "notebook"}
 
 
 def tool(*command: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mlbench.analysis import comparability
+from mlbench.analysis import pooling
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
 from mlbench.experiment import attempts
 from mlbench.experiment.cost import nodes
@@ -167,7 +167,7 @@ def series(record: Record) -> tuple[tuple[str, str], ...]:
     optional: dict[str, Any] = {
         "torch": record.software.packages.get("torch"),
         "data": record.data_hash,
-        "machine": comparability.machine(record) if shared.get("hardware.cpus") is None else None,
+        "machine": pooling.machine(record) if shared.get("hardware.cpus") is None else None,
     }
     shared |= {name: value for name, value in optional.items() if value}
     return tuple(sorted((name, json.dumps(value, sort_keys=True)) for name, value in shared.items()))
@@ -187,14 +187,14 @@ def differences(one: Point, other: Point) -> list[str]:
 
 def _quiet_point(runs: list[Record], *, with_disturbed: bool) -> Point:
     """Return the point of the runs that nothing disturbed; of all where there is no other."""
-    disturbed = comparability.disturbed(runs)
+    disturbed = pooling.disturbed(runs)
     quiet = [run for run in runs if run.run_id not in disturbed]
     pooled = runs if with_disturbed or not any(run.status in TIMED for run in quiet) else quiet
     point = _point(pooled)
     if with_disturbed:
         ignored = {sentence for run in pooled for sentence in run.disturbances}
         point = replace(point, caveats=tuple(one for one in point.caveats if one not in ignored))
-    return replace(point, disturbed=disturbed, mixture=comparability.mixture(pooled))
+    return replace(point, disturbed=disturbed, mixture=pooling.mixture(pooled))
 
 
 def _point(runs: list[Record]) -> Point:

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from mlbench.clusters import node as machine
-from mlbench.clusters.energy import EnergyMeter
+from mlbench.clusters.energy_counters import EnergyMeter
 from mlbench.clusters.processes import below, of_session, session_of
 from mlbench.experiment import clock
 from mlbench.experiment.noise import Interference

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlbench.clusters import calibrate, node
-from mlbench.clusters.energy import EnergyMeter
+from mlbench.clusters.energy_counters import EnergyMeter
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
 from mlbench.experiment import clock, node_types

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from mlbench.analysis import comparability
+from mlbench.analysis import pooling
 from mlbench.analysis.points import by_configuration, series
 from mlbench.experiment.config import Hardware
 from mlbench.experiment.errors import UserError
@@ -117,7 +117,7 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
         raise UserError(f"{title} has no finished run", hint="python -m mlbench.results list")
     reasons = {run.run_id: f"does not count for its seed ({run.status})" for run in records}
     for runs in by_configuration(records):
-        disturbed = comparability.disturbed(runs)
+        disturbed = pooling.disturbed(runs)
         reasons |= {run.run_id: _exclusion_reason(run, disturbed) or "" for run in runs}
     fitted = [run for run in records if not reasons[run.run_id]]
     differing = mixture(fitted)

@@ -23,7 +23,7 @@ from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.experiment.study import Study, Trial
-from mlbench.launch import execute, signals, submitted
+from mlbench.launch import execute, remote_run, signals
 from mlbench.studies.budget import Budget
 from mlbench.studies.spec import (
     Points,
@@ -169,7 +169,7 @@ def _run_missing(
         missing = _feasible(missing, _refusals_here(missing, wanted), result=result, progress=progress)
         if missing:
             sample = wanted[missing[0].point.key]
-            cluster = _submitting if submitted.takes(sample.cluster.name) else _joined
+            cluster = _submitting if remote_run.takes(sample.cluster.name) else _joined
             with cluster(missing, wanted, spec=spec, result=result, progress=progress) as (missing, spec):
                 if missing:
                     _run(missing, known, budget, spec=spec, result=result, progress=progress)
@@ -265,7 +265,7 @@ def _run(
         environment={**os.environ, persistent.ADDRESS: address, "RAY_ADDRESS": address},
         sweep=secrets.token_hex(8),
         max_usd=spec.max_usd,
-        expires=cluster.expires(sample) if submitted.takes(sample.cluster.name) else None,
+        expires=cluster.expires(sample) if remote_run.takes(sample.cluster.name) else None,
     )
     thread = TuneThread(context)
     try:

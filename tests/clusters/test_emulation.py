@@ -17,7 +17,7 @@ from commands import until
 from conftest import ROOT
 
 from mlbench import cluster
-from mlbench.clusters.emulation import cpu_share, kernel, link, links, namespace, reaper
+from mlbench.clusters.emulation import cpu_share, kernel, links, namespace, reaper, user_space
 from mlbench.clusters.emulation.links import Links, emulated
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
@@ -219,11 +219,11 @@ def test_a_large_packet_counts_the_headers_of_its_segments(
     gso_type: int, gso_size: int, data: int, wire: int
 ) -> None:
     header = bytes([0, gso_type, 0, 0]) + gso_size.to_bytes(2, "little") + bytes(4)
-    assert link.wire_bytes(header + bytes(data)) == wire
+    assert user_space.wire_bytes(header + bytes(data)) == wire
 
 
 def test_equal_cables_in_a_row_add_no_time_and_a_full_queue_drops() -> None:
-    first, second, slow = link.Cable(1000, 1.0), link.Cable(1000, 1.0), link.Cable(100, 1.0)
+    first, second, slow = user_space.Cable(1000, 1.0), user_space.Cable(1000, 1.0), user_space.Cable(100, 1.0)
     assert first.end(0.0, 100, 0.0) == pytest.approx(0.1)
     assert second.end(0.1, 100, 0.1) == pytest.approx(0.1)
     assert slow.end(0.1, 100, 0.1) == pytest.approx(1.0)

@@ -7,7 +7,7 @@ import psutil
 import pytest
 from records import record
 
-from mlbench.analysis.comparability import mixture
+from mlbench.analysis.pooling import mixture
 from mlbench.datasets import page_cache
 from mlbench.experiment.record import Node
 from mlbench.terminal import full_card

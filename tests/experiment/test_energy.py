@@ -10,7 +10,7 @@ import pytest
 from records import record
 
 from mlbench.analysis.points import points
-from mlbench.clusters.energy import EnergyMeter
+from mlbench.clusters.energy_counters import EnergyMeter
 from mlbench.clusters.monitor import NodeMonitor
 from mlbench.experiment.config import compose
 from mlbench.experiment.energy import energy

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path as File
 from typing import Any
 
-from mlbench.clusters.emulation import kernel, link, namespace, probe, reaper, topology
+from mlbench.clusters.emulation import kernel, namespace, probe, reaper, topology, user_space
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.network import MTU, Network
@@ -171,17 +171,17 @@ def _user_space(links: Links) -> Iterator[None]:
     try:
         for host, place in enumerate(links.hosts):
             with place.entered():
-                tuns.append(link.open_tun(INTERFACE, large=not network.loss_percent))
+                tuns.append(user_space.open_tun(INTERFACE, large=not network.loss_percent))
             own = address(DATA, host)
             lines = [
                 f"addr add {own}/24 dev {INTERFACE}",
                 f"link set dev {INTERFACE} mtu {MTU} txqueuelen 2000 up",
             ]
             _ip(place, lines)
-        words = link.Link(
+        words = user_space.Link(
             tuns=tuns,
             addresses=links.addresses,
-            **link.plain(links.paths),
+            **user_space.plain(links.paths),
             queue_s=network.queue_ms / 1e3,
             jitter_s=network.jitter_ms / 1e3,
             loss=network.loss_percent / 100,

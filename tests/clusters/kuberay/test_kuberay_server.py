@@ -22,7 +22,7 @@ from mlbench.clusters.kuberay import objects as created
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
 from mlbench.experiment import clock
 from mlbench.experiment.config import compose
-from mlbench.launch import submitted
+from mlbench.launch import remote_run
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,11 @@ def test_a_server_takes_the_objects_and_what_the_operator_says_is_told(
         api = Kubernetes(None)
         operator = threading.Thread(target=refuse, args=(api, namespace), daemon=True)
         operator.start()
-        settings = submitted.Settings()
+        settings = remote_run.Settings()
         try:
-            record = submitted.execute(compose(words), begun=clock.wall(), overrides=words, settings=settings)
+            record = remote_run.execute(
+                compose(words), begun=clock.wall(), overrides=words, settings=settings
+            )
         finally:
             api.delete(path("v1", "Namespace", name=namespace))
         operator.join()

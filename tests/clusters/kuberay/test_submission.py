@@ -20,8 +20,8 @@ from mlbench.experiment import clock, events
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record, load
-from mlbench.launch import submitted
-from mlbench.launch.submitted import Settings
+from mlbench.launch import remote_run
+from mlbench.launch.remote_run import Settings
 from mlbench.run import main
 from mlbench.tracking import uploader
 from mlbench.tracking.sync import uploaded_runs
@@ -92,7 +92,7 @@ def run(cluster: FakeCluster, tmp_path: Path, empty_store: Path) -> Callable[...
             *words,
         ]
         experiment = compose(every)
-        return submitted.execute(experiment, begun=clock.wall(), overrides=every, settings=settings)
+        return remote_run.execute(experiment, begun=clock.wall(), overrides=every, settings=settings)
 
     return start
 

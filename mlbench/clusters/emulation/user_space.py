@@ -1,7 +1,7 @@
 """A network of emulated hosts in user space: one process that carries packets between their TUN devices.
 
-`python -m mlbench.clusters.emulation.link` with a JSON object of `Link` as its argument. It ends when its
-standard input does, and then writes what it carried. A line on standard input replaces `overhead_s`.
+`python -m mlbench.clusters.emulation.user_space` with a JSON object of `Link` as its argument. It ends when
+its standard input does, and then writes what it carried. A line on standard input replaces `overhead_s`.
 
 - A cable passes one packet after the other at its bandwidth, which counts IP packets with their headers, and
   drops what would wait longer than the queue is long (drop-tail). A packet is on the next cable as soon as it
