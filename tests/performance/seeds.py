@@ -55,8 +55,10 @@ def table(records: Sequence[Record]) -> str:
     node, reached = first.nodes[0], [r for r in records if r.time_to_accuracy is not None]
     task, threads, git = first.experiment.task, node.threads_per_worker, first.software.git
     precision = getattr(task, "precision", "fp32")
+    usual = compose([f"task={task.name}", f"scale={first.experiment.scale}"]).task.dataset
+    name = task.name + ("" if task.dataset == usual else f" on {task.dataset}")
     lines = [
-        f"### {task.name}{'' if precision == 'fp32' else f' in {precision}'}, {first.experiment.scale}, "
+        f"### {name}{'' if precision == 'fp32' else f' in {precision}'}, {first.experiment.scale}, "
         f"goal {first.goal}",
         "",
         f"{first.workers} workers with {threads} thread(s) each on {node.cpu_model}, "
