@@ -14,6 +14,7 @@ STEPS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000)
 MOST_TICKS = 7
 EDGE = 1.35  # factor from the ends of an axis of workers to the least and the largest number
 MARK_STEP = 1.06  # factor between neighbouring marks of one number of workers, where there is room
+LABEL_SHARE = 0.035  # of an axis of workers, for a number below it
 OWN = 0.4  # of the way to the nearest other number, on the logarithmic axis, that the marks of one may take
 
 
@@ -126,8 +127,18 @@ def ends(estimates: Sequence[Estimate | Ratio]) -> dict[str, Any]:
 def worker_axis(counts: Sequence[int]) -> Axis:
     """Return the axis of the number of workers: doubling is one step."""
     present = sorted(set(counts)) or [1]
-    ticks = tuple((float(count), str(count)) for count in present)
+    powers = [count for count in present if count & (count - 1) == 0]
+    named: list[int] = []  # of neighbours that would overlap the ends and powers of two come first
+    for count in [present[0], present[-1], *powers, *present]:
+        if all(count == other or abs(math.log(count / other)) > _room(present) for other in named):
+            named.append(count)
+    ticks = tuple((float(count), str(count) if count in named else "") for count in present)
     return Axis("workers k", "log", ticks, (present[0] / EDGE, present[-1] * EDGE))
+
+
+def _room(present: Sequence[int]) -> float:
+    """Return the distance on the logarithmic axis at which two numbers of workers can be read."""
+    return LABEL_SHARE * math.log(EDGE**2 * present[-1] / present[0])
 
 
 def side_by_side(counts: Sequence[int], marks: int) -> list[float]:

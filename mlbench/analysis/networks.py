@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypeGuard
 
-from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, median, ratio
+from mlbench.analysis.bootstrap import FEWEST_SHOWN, median, ratio
 from mlbench.analysis.compare import parsed
 from mlbench.analysis.points import Point, time_to_goal
 from mlbench.experiment.network import TCP_DATA_SHARE
@@ -73,7 +73,8 @@ class BreakEven:
     bandwidth_mbit_s: float
     low: float | None
     high: float | None
-    gain: float  # times by which the winner is faster at the lowest bandwidth
+    gain: float  # times by which the winner is faster at `gain_mbit_s`
+    gain_mbit_s: float  # the lowest bandwidth from which it is the faster one up to there
 
     def __str__(self) -> str:
         where = f"{self.task}, {self.workers} workers, {self.delay_ms:g} ms"
@@ -82,7 +83,7 @@ class BreakEven:
             sure = f"95 % interval {self.low:.3g} to {self.high:.3g}"
         return (
             f"{where}: below {self.bandwidth_mbit_s:.3g} Mbit/s ({sure}) {self.winner} beats {self.loser}, "
-            f"by {self.gain:.2f} times at the lowest"
+            f"by {self.gain:.2f} times at {self.gain_mbit_s:g} Mbit/s"
         )
 
 
@@ -201,30 +202,44 @@ def _between(
         below, above = ratios[left].value, ratios[right].value
         if not _finite(below) or not _finite(above) or (below - 1) * (above - 1) >= 0:
             continue
-        ends = [] if few else [_crossing(shared, [getattr(ratios[r], end) for r in shared]) for end in ENDS]
+        place_mbit_s = _interpolated(left, right, below, above)
+        ends = [
+            _crossing(shared, [getattr(ratios[r], end) for r in shared], place_mbit_s)
+            for end in ENDS
+            if not few
+        ]
         ends = sorted(end for end in ends if end is not None)
-        lowest: Ratio = ratios[shared[0]]
+        around = len(ends) == 2 and ends[0] <= place_mbit_s <= ends[1]
         faster = first if below < 1 else second
+        lowest, gain = left, below
+        for rate in reversed(shared[: shared.index(left)]):
+            value = ratios[rate].value
+            if not _finite(value) or (value - 1) * (below - 1) <= 0:
+                break
+            lowest, gain = rate, value
         crossings.append(
             BreakEven(
                 *place,
                 winner=faster,
                 loser=second if faster == first else first,
-                bandwidth_mbit_s=_interpolated(left, right, below, above),
-                low=ends[0] if len(ends) == 2 else None,
-                high=ends[1] if len(ends) == 2 else None,
-                gain=max(lowest.value or 1.0, 1 / (lowest.value or 1.0)),
+                bandwidth_mbit_s=place_mbit_s,
+                low=ends[0] if around else None,
+                high=ends[1] if around else None,
+                gain=max(gain, 1 / gain),
+                gain_mbit_s=lowest,
             )
         )
     return crossings
 
 
-def _crossing(rates: Sequence[float], values: Sequence[float | None]) -> float | None:
-    """Return the first bandwidth at which the values pass 1."""
-    for (left, below), (right, above) in pairwise(zip(rates, values, strict=True)):
-        if _finite(below) and _finite(above) and (below - 1) * (above - 1) < 0:
-            return _interpolated(left, right, below, above)
-    return None
+def _crossing(rates: Sequence[float], values: Sequence[float | None], near: float) -> float | None:
+    """Return the bandwidth next to `near` at which the values pass 1."""
+    crossings = [
+        _interpolated(left, right, below, above)
+        for (left, below), (right, above) in pairwise(zip(rates, values, strict=True))
+        if _finite(below) and _finite(above) and (below - 1) * (above - 1) < 0
+    ]
+    return min(crossings, key=lambda one: abs(math.log(one / near)), default=None)
 
 
 def _interpolated(left: float, right: float, below: float, above: float) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, ratio
 from mlbench.analysis.points import Point
-from mlbench.experiment.format import counted, number
+from mlbench.experiment.format import counted, factor
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,14 @@ def trade(one: Point, other: Point) -> Ratio:
     return Ratio(*(value if value is None else nodes * value**2 for value in vars(times).values()))
 
 
-def format_ratio(ratio: Ratio) -> str:
+def format_ratio(quotient: Ratio) -> str:
     """Return a ratio with its interval in words."""
-    if ratio.value is None:
+    if quotient.value is None:
         return "unknown"
-    if ratio.low is None or ratio.high is None:
-        return number(ratio.value)
-    return f"{number(ratio.value)}, 95 % interval {number(ratio.low)} to {number(ratio.high)}"
+    if quotient.low is None or quotient.high is None:
+        return factor(quotient.value)
+    ends = f"{factor(quotient.low)} to {factor(quotient.high)}"
+    return f"{factor(quotient.value)}, 95 % interval {ends}"
 
 
 def _shown(best: Point, other: Point, quotient: Ratio) -> bool:

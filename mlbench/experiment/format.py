@@ -47,6 +47,14 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
+def factor(value: float) -> str:
+    """Return a ratio as `number` does, with so many digits more that only 1 reads as 1, e.g. 1.004."""
+    digits = 3
+    while digits < MOST_DIGITS and value != 1 and float(f"{value:.{digits}g}") == 1:
+        digits += 1
+    return number(value) if digits == 3 else f"{value:.{digits}g}"
+
+
 def with_prefix(value: float, unit: str) -> str:
     """Return a large quantity with an SI prefix, e.g. 12.3 GFLOP/s."""
     power = 0

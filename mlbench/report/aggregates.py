@@ -30,20 +30,38 @@ def metrics(grouped: Sequence[Group]) -> Iterator[tuple[str, float, int]]:
     Points of several curves have the curve's label before the name, e.g. "gloo/speedup". Those of the
     study's tasks have the task's. Points that may not be compared (oversubscribed) are left out.
     """
-    several = len(grouped) > 1
-    for row in rows(grouped):
-        if row["no_speedup"] and row["oversubscribed"]:
-            continue
-        emulated = "emulated" if row["emulated"] else ""
-        place = [row["task"], row["scale"], row["other_data"].replace("/", "_"), emulated] if several else []
-        prefix = "".join(f"{part}/" for part in [*place, row["curve"]] if part)
-        for name in METRICS:
-            for end in ("", "_low", "_high"):
-                value = row[name + end]
-                if value is not None and math.isfinite(value):
-                    yield _metric_name(f"{prefix}{name}{end}"), value, row["workers"]
-        yield _metric_name(f"{prefix}runs"), row["runs"], row["workers"]
-        yield _metric_name(f"{prefix}runs_that_reached_the_goal"), row["reached"], row["workers"]
+    for group, place in zip(grouped, _places(grouped), strict=True):
+        for row in rows([group]):
+            if not (row["no_speedup"] and row["oversubscribed"]):
+                yield from _row_metrics(row, "".join(f"{part}/" for part in [*place, row["curve"]] if part))
+
+
+def _places(grouped: Sequence[Group]) -> list[tuple[str, ...]]:
+    """Return what tells each group from the others; data and goal only where nothing else does."""
+    if len(grouped) < 2:
+        return [() for _ in grouped]
+    places: list[tuple[str, ...]] = [
+        (one.task, one.scale, one.other_data.replace("/", "_"), "emulated" if one.network else "")
+        for one in grouped
+    ]
+    for words in ([one.dataset for one in grouped], [str(one.goal or "") for one in grouped]):
+        known = list(zip(places, words, strict=True))
+        places = [
+            (*place, word) if any(other == place and text != word for other, text in known) else place
+            for place, word in known
+        ]
+    return places
+
+
+def _row_metrics(row: Row, prefix: str) -> Iterator[tuple[str, float, int]]:
+    """Yield the finite aggregates of one point."""
+    for name in METRICS:
+        for end in ("", "_low", "_high"):
+            value = row[name + end]
+            if value is not None and math.isfinite(value):
+                yield _metric_name(f"{prefix}{name}{end}"), value, row["workers"]
+    yield _metric_name(f"{prefix}runs"), row["runs"], row["workers"]
+    yield _metric_name(f"{prefix}runs_that_reached_the_goal"), row["reached"], row["workers"]
 
 
 def save(table: Sequence[Row], folder: Path) -> None:

@@ -213,9 +213,12 @@ def _labelled(some: list[list[Point]], compared: dict[int, Speedup]) -> tuple[Sc
     labels = [[str(getattr(curve[0], name)) for name in _telling(ordered)] for curve in ordered]
     if len(set(map(tuple, labels))) < len(labels):
         fields = [dict(curve[0].series) for curve in ordered]
-        names = [name for name in sorted(set().union(*fields)) if len({one.get(name) for one in fields}) > 1]
-        for label, one in zip(labels, fields, strict=True):
-            label += [f"{name.removeprefix('task.')} {_value(one.get(name, 'null'))}" for name in names[:3]]
+        for name in sorted(set().union(*fields)):
+            word = name.removeprefix("task.")
+            values = [f"{word} {_value(one.get(name, 'null'))}" for one in fields]
+            longer = [[*label, value] for label, value in zip(labels, values, strict=True)]
+            if len(set(map(tuple, longer))) > len(set(map(tuple, labels))):
+                labels = longer
     return tuple(
         ScalingCurve(
             " ".join(filter(None, [*label, "published" if curve[0].source != SOURCE else ""])),

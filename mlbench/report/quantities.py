@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import Estimate
 from mlbench.analysis.speedup import Speedup
-from mlbench.experiment.format import duration, energy, number, percent, usd
+from mlbench.experiment.format import duration, energy, factor, number, percent, usd
 
 Value = Estimate | Ratio | float | None
 
@@ -46,10 +46,10 @@ QUANTITIES = (
     Quantity("outside_batches_per_epoch_s", "outside batches (per epoch)",
              lambda one: one.point.outside_per_epoch, duration, metric=False),
     Quantity("compute_s", "", lambda one: one.point.compute, duration),
-    Quantity("speedup", "speed-up", lambda one: one.total, number),
-    Quantity("compute_speedup", "compute-only speed-up", lambda one: one.compute, number),
+    Quantity("speedup", "speed-up", lambda one: one.total, factor),
+    Quantity("compute_speedup", "compute-only speed-up", lambda one: one.compute, factor),
     Quantity("efficiency", "parallel efficiency", lambda one: one.efficiency, percent),
-    Quantity("price_index", "price index", lambda one: one.price_index, number),
+    Quantity("price_index", "price index", lambda one: one.price_index, factor),
     Quantity("exposed_communication", "exposed communication", lambda one: one.point.exposed, percent),
     Quantity("", "of it wait for the slowest", _share("wait"), percent),
     Quantity("", "of it transfer", _share("transfer"), percent),

@@ -130,7 +130,8 @@ def _layers(alt: Any, chart: Chart, datasets: Datasets) -> list[Any]:
     """Return the layers of the chart; traces that look alike share theirs."""
     alike: dict[tuple, list[tuple[int, Trace]]] = {}
     for number, trace in enumerate(chart.traces):
-        look = (trace.kind, trace.secondary, trace.excluded, trace.small, trace.label == "" and trace.style)
+        own = None if trace.label else trace.style  # without a label no scale has its look
+        look = (trace.kind, trace.secondary, trace.excluded, trace.small, own)
         alike.setdefault(look, []).append((number, trace))
     legend = _legend(alt, chart)
     return [layer for traces in alike.values() for layer in _layer(alt, chart, traces, legend, datasets)]
@@ -230,8 +231,10 @@ def _intervals(
         common = {across: place[across], "stroke": stroke}
         bar = {along: channel("start:Q", **same), f"{along}2": "end:Q"}
         layers.append(ends.mark_rule(strokeWidth=1.2).encode(**common, **bar))
-        cap = ends.mark_tick(orient="horizontal" if along == "y" else "vertical", size=7, thickness=1.2)
-        layers += [cap.encode(**common, **{along: channel(f"{end}:Q", **same)}) for end in ("start", "end")]
+        for end, column in (("start", low), ("end", high)):
+            closed = ends.transform_filter(f"isValid(datum['{column}'])")  # an open end has no cap
+            cap = closed.mark_tick(orient="horizontal" if along == "y" else "vertical", size=7, thickness=1.2)
+            layers.append(cap.encode(**common, **{along: channel(f"{end}:Q", **same)}))
     return layers
 
 

@@ -52,11 +52,12 @@ def write(records: Sequence[Record], folder: Path) -> list[Path]:
 
 def _table(group: Group) -> Table:
     """Return the points of a task, fastest first; points that may not be compared come last, apart."""
-    ranked = sorted(group.points, key=lambda point: (point.exclusion_reason is not None, _time(point)))
-    return Table(HEADINGS, [_row(point) for point in ranked])
+    pairs = [(curve.label, point) for curve in group.curves for point in curve.points]
+    pairs.sort(key=lambda pair: (pair[1].exclusion_reason is not None, _time(pair[1])))
+    return Table(HEADINGS, [_row(label, point) for label, point in pairs])
 
 
-def _row(point: Point) -> Row:
+def _row(label: str, point: Point) -> Row:
     time, rate, bill = point.time_to_accuracy, point.samples_per_s, point.usd
     ends = ""
     if time and time.low is not None and time.high is not None and math.isfinite(time.high):
@@ -64,7 +65,7 @@ def _row(point: Point) -> Row:
     official = sum(set(one.official_reasons) <= {IMPORTED} for one in point.records)
     studies = sorted({one.experiment.study or SINGLE for one in point.records})
     cells = [
-        Cell(f"{point.workers} x {point.backend}, {point.sync}"),
+        Cell(f"{point.workers} x {point.backend}, {point.sync}", label),
         Cell(point.hardware),
         Cell(duration(time.value) if time and math.isfinite(time.value) else "-", ends, number=True),
         Cell(number(rate.value) if rate else "-", number=True),

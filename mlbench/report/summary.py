@@ -7,7 +7,7 @@ from mlbench.analysis.bootstrap import FEWEST_SHOWN, LEVEL, Ratio, max_coverage,
 from mlbench.analysis.points import Point
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import optimum
-from mlbench.experiment.format import counted, duration, number, percent, usd
+from mlbench.experiment.format import counted, duration, factor, number, percent, usd
 from mlbench.report.grouping import Group, ScalingCurve, of, tables
 from mlbench.tasks import registry
 
@@ -90,9 +90,9 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
 def _times(quotient: Ratio, what: str) -> str:
     """Return a ratio in a sentence, its interval behind it."""
     if quotient.low is None or quotient.high is None:
-        return f"{number(quotient.value or math.nan)} times {what}"
-    ends = f"{number(quotient.low)} to {number(quotient.high)}"
-    return f"{number(quotient.value or math.nan)} times {what} ({100 * LEVEL:.0f} % interval {ends})"
+        return f"{factor(quotient.value or math.nan)} times {what}"
+    ends = f"{factor(quotient.low)} to {factor(quotient.high)}"
+    return f"{factor(quotient.value or math.nan)} times {what} ({100 * LEVEL:.0f} % interval {ends})"
 
 
 def _within(low: float, high: float) -> str:
@@ -135,8 +135,8 @@ def _against_others(
         slower = ratio(rival.times, best.point.times)
         certain = _shown(slower, rival, best.point)
         if place < MOST_NAMED:
-            what = _times(slower, "slower") if certain else "not shown to be slower"
-            named += f"; {label} at its fastest is {what}"
+            what = f"takes {_times(slower, 'as long')}" if certain else "is not shown to be slower"
+            named += f"; {label} at its fastest {what}"
         else:
             shown, doubtful = shown + certain, doubtful + (not certain)
     for many, what in ((shown, "slower"), (doubtful, "not shown to be slower")):

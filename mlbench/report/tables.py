@@ -10,7 +10,7 @@ from mlbench.analysis import stragglers
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import Estimate
 from mlbench.experiment import attempts
-from mlbench.experiment.format import counted, duration, last_line, number
+from mlbench.experiment.format import counted, duration, last_line, measured, number
 from mlbench.experiment.record import Record
 from mlbench.report.grouping import Group
 from mlbench.report.page_input import Planned
@@ -112,7 +112,7 @@ def runs(records: Iterable[Record], disturbed: Mapping[str, str]) -> Table:
                 "-" if record.goal is None else duration(time) if time is not None else "infinite",
                 number=True,
             ),
-            Cell("-" if record.best is None else number(record.best), number=True),
+            Cell("-" if record.best is None else measured(record.best, "", record.goal), number=True),
             Cell(f"{record.epochs:g}", number=True),
             Cell(stragglers.latest(record.lateness) or "-"),
             Cell(

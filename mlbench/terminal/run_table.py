@@ -49,7 +49,7 @@ COLUMNS = (
     Column("time_to_accuracy", lambda r: r.time_to_accuracy,
            lambda r, s: format.duration(s), right=True, heading="time"),
     Column("best", lambda r: r.best,
-           lambda r, value: f"{format.number(value)} {r.experiment.task.metric_unit}".rstrip(), right=True),
+           lambda r, value: format.measured(value, r.experiment.task.metric_unit, r.goal), right=True),
     Column("scale", lambda r: r.experiment.scale),
     Column("backend", lambda r: r.experiment.backend.name),
     Column("epochs", lambda r: r.epochs, right=True),

@@ -216,7 +216,7 @@ def outcome(record: Record | None, error: str | None) -> str:
     if record.time_to_accuracy is not None:
         text += f" after {format.duration(record.time_to_accuracy)}"
     elif record.best is not None:
-        text += f", best {format.number(record.best)} {record.experiment.task.metric_unit}".rstrip()
+        text += f", best {format.measured(record.best, record.experiment.task.metric_unit, record.goal)}"
     text += f" ({format.duration(record.wall)} in all)"
     return text + ("; oversubscribed" if record.oversubscribed else "")
 

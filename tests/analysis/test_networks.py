@@ -41,6 +41,25 @@ def test_the_break_even_is_where_the_lines_meet_and_its_interval_holds_it() -> N
     assert "logreg, 2 workers, 1 ms: below 22" in str(found) and "topk beats ddp, by 3.00 times" in str(found)
 
 
+def test_a_second_break_even_says_where_its_winner_is_faster_and_has_its_own_interval() -> None:
+    """a is faster at 10 and 1000 Mbit/s, b at 100: the interval of one crossing is not the other's."""
+    spread = (0.97, 0.99, 1.0, 1.01, 1.03)
+    medians = {"a": {10.0: 1.0, 100.0: 3.0, 1000.0: 1.0}, "b": {10.0: 3.0, 100.0: 1.0, 1000.0: 1.5}}
+    measured = [
+        cell(name, rate, *(factor * one for factor in spread))
+        for name, line in medians.items()
+        for rate, one in line.items()
+    ]
+    first, second = networks.break_evens(measured)
+    assert (first.winner, first.gain_mbit_s, second.winner, second.gain_mbit_s) == ("a", 10, "b", 100)
+    assert first.gain == pytest.approx(3) and second.gain == pytest.approx(3)
+    for one in (first, second):
+        assert one.low is not None and one.high is not None
+        assert one.low < one.bandwidth_mbit_s < one.high
+    assert first.high is not None and second.low is not None and first.high < second.low
+    assert "b beats a, by 3.00 times at 100 Mbit/s" in str(second)
+
+
 def test_few_runs_show_no_interval_and_one_winner_has_no_break_even() -> None:
     measured = [
         cell(name, b, line(b)) for name, line in (("a", ddp_s), ("b", sparse_s)) for b in (100.0, 400.0)

@@ -19,6 +19,7 @@ from mlbench.prediction import explain, inputs, model, published
 from mlbench.prediction.advice import advise, parse_deadline
 from mlbench.prediction.forecast import (
     Forecast,
+    HoldoutError,
     Interval,
     Target,
     compare,
@@ -547,3 +548,9 @@ def test_published_runs_that_were_not_fitted_lie_in_their_intervals(task: str) -
         (time,) = runs.times(one.workers)
         assert one.time_s.low is not None and one.time_s.high is not None
         assert one.time_s.low < time < one.time_s.high
+
+
+def test_where_most_runs_missed_the_goal_the_fit_has_an_error_of_its_seconds_alone() -> None:
+    missed = HoldoutError(8, math.inf, 20.0, -1.0, 0.12)
+    assert explain.error(missed) == "8 workers (seconds per epoch +12.0 %)"
+    assert "-50.0 %" in explain.error(replace(missed, measured_s=40.0, time_error=-0.5))

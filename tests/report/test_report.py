@@ -17,9 +17,10 @@ from conftest import ROOT
 from PIL import Image, ImageStat
 from records import nothing_measured
 
-from mlbench.analysis.chart import Chart
+from mlbench.analysis.chart import Chart, worker_axis
 from mlbench.analysis.points import points
 from mlbench.analysis.speedup import speedups
+from mlbench.experiment import format
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.phases import PHASES, LatenessBlock
 from mlbench.experiment.record import Node, Record
@@ -27,7 +28,7 @@ from mlbench.report import aggregates, grouping, page, provenance_section, rende
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.charts.phases import APART, OUTSIDE
 from mlbench.report.summary import answer, headline
-from mlbench.terminal import sweep_view, time_breakdown
+from mlbench.terminal import run_table, sweep_view, time_breakdown
 
 T4 = "hardware=gcp_n1_t4"
 STUDY = writer.StudyText(
@@ -166,7 +167,7 @@ def test_missed_runs_stand_at_the_top_of_the_times(records: list[Record]) -> Non
     chart = drawn(records, "time_to_accuracy")
     missed = next(trace for trace in chart.traces if trace.label == "missed the goal")
     singles = next(trace for trace in chart.traces if trace.label == "single runs")
-    assert missed.excluded and list(missed.texts) == [records[15].run_id]
+    assert missed.excluded and list(missed.texts) == [f"{records[15].run_id}, 4 workers, missed the goal"]
     assert min(missed.y) > max(singles.y)
     assert len(singles.x) == len(records) - 1
     assert any(records[15].run_id in sentence and "1 of 6 runs" in sentence for sentence in chart.notes)
@@ -356,7 +357,7 @@ def test_a_mark_stands_nearest_to_its_own_number_of_workers(count: int) -> None:
             (x, int(match[1]))
             for trace in chart.traces
             for x, text in zip(trace.x, trace.texts, strict=False)
-            if (match := re.search(r"^(\d+) worker", text) or re.search(r"-w(\d+)-", text))
+            if (match := re.search(r"(\d+) worker", text))
         ]
         assert marks and all(low < x < (high or math.inf) for x, _ in marks)
         for x, workers in marks:
@@ -372,12 +373,111 @@ def test_of_many_curves_the_fastest_are_drawn_and_a_sentence_counts_the_others()
         assert chart.notes[0].startswith("12 of 40 curves are drawn, those that reach the goal first")
     time, price, _ = answer(group)
     assert "Fastest to top1_accuracy >= 95 is lr 40.0: 4 workers" in time
-    assert "lr 39.0 at its fastest is" in time and "lr 35.0 at its fastest is" in time
+    assert "lr 39.0 at its fastest is" in time and "lr 35.0 at its fastest takes 1.08 times as long" in time
     assert "lr 34.0" not in time and re.search(r"; \d+ more (is|are) slower", time)
     others = [int(many) for many in re.findall(r"; (\d+) more (?:is|are)", time)]
     assert sum(others) == 40 - 1 - 5
     assert "lr 36.0" in price and "lr 35.0" not in price and "the table has 35 more" in price
     assert len(tables.points(group).rows) == 40 * 3
+
+
+def test_every_run_of_a_convergence_chart_has_a_line() -> None:
+    """Read from the drawn SVG: five runs of one point, one line each, all with a colour; and the goal's."""
+    chart = drawn([studies.run(1, seed, time=9 + seed) for seed in range(5)], "convergence")
+    picture = render.svg(render.specification(chart))
+    lines = re.findall(r'<path aria-label="[^"]*"[^>]*aria-roledescription="line mark"[^>]*>', picture)
+    assert len(lines) == 6
+    assert [line for line in lines if not re.search(r'stroke="#[0-9A-Fa-f]{6}"', line)] == []
+
+
+def test_an_open_end_of_a_speed_up_is_not_drawn_and_is_told() -> None:
+    missed = studies.run(4, 9, time=50, status="goal_not_reached")
+    chart = drawn([*studies.study(repeats=4), missed], "speedup")
+    total = next(trace for trace in chart.traces if trace.label == "total")
+    assert [low is None for low in total.low] == [False, False, True]
+    assert any("k = 4: missed goals leave the interval of the speed-up open" in note for note in chart.notes)
+    texts = json.dumps(render.specification(chart)["layer"])
+    assert texts.count("isValid(datum['low'])\"}") == texts.count("isValid(datum['high'])\"}") > 0  # caps
+
+
+def test_where_every_run_missed_no_time_and_no_price_are_made_up() -> None:
+    runs = [studies.run(1, seed, T4, time=9_000, status="goal_not_reached") for seed in range(3)]
+    times, cost = drawn(runs, "time_to_accuracy"), drawn(runs, "cost")
+    assert times.empty and "3 of 3 runs missed the goal" in times.notes[0]
+    assert cost.empty and cost.notes == ("No run reached the goal, so it has no cost.",)
+
+
+def test_curves_that_differ_in_many_fields_have_labels_of_their_own() -> None:
+    task = studies.run(1, 0, time=9).experiment.plain()["task"]
+    others = {"batch_size": 64, "lr": 0.7, "momentum": 0.5, "weight_decay": 0.01}
+    changes = [{}, *({name: value} for name, value in others.items())]
+    runs = [
+        studies.run(
+            1,
+            seed,
+            time=9 + place,
+            experiment={"task": task | change},
+            key=f"{place}",
+            run_id=f"{place} {seed}",
+        )
+        for place, change in enumerate(changes)
+        for seed in range(3)
+    ]
+    (group,) = grouping.groups(runs)
+    labels = [curve.label for curve in group.curves]
+    assert len(set(labels)) == 5
+    names = [(name, step) for name, _, step in aggregates.metrics([group])]
+    assert len(set(names)) == len(names)
+
+
+def test_metrics_of_two_data_sets_and_of_two_goals_have_names_of_their_own() -> None:
+    first = studies.study(repeats=2)
+    task = first[0].experiment.plain()["task"]
+    data = studies.study(repeats=2, experiment={"task": task | {"dataset": "fashion_mnist"}})
+    goal = studies.study(repeats=2, goal={"metric": "top1_accuracy", "target": 90.0, "direction": "max"})
+    runs = [
+        run.model_copy(update={"key": f"{place} {run.key}", "run_id": f"{place} {run.run_id}"})
+        for place, some in enumerate((first, data, goal))
+        for run in some
+    ]
+    found = grouping.groups(runs)
+    assert len(found) == 3
+    names = [(name, step) for name, _, step in aggregates.metrics(found)]
+    assert len(set(names)) == len(names)
+
+
+def test_numbers_of_workers_below_an_axis_leave_room_for_one_another() -> None:
+    axis = worker_axis(range(1, 65))
+    named = [place for place, text in axis.ticks if text]
+    assert {1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0} <= set(named) and len(axis.ticks) == 64
+    assert axis.limits and axis.limits[1]
+    pixels = [render.WIDTH * math.log(x) / math.log(axis.limits[1] / axis.limits[0]) for x in named]
+    assert min(after - before for before, after in pairwise(pixels)) > 20
+    assert [text for _, text in worker_axis([3, 4, 5]).ticks] == ["3", "4", "5"]
+
+
+def test_totals_above_bars_stand_where_there_is_room() -> None:
+    few, many = (drawn(studies.study(workers=tuple(range(1, n + 1)), repeats=1), "phases") for n in (4, 24))
+    assert [any(trace.kind == "labels" for trace in chart.traces) for chart in (few, many)] == [True, False]
+
+
+def test_a_best_value_that_misses_its_goal_does_not_read_as_if_it_met_it() -> None:
+    run = studies.run(1, 0, time=9, status="goal_not_reached", best=94.996)
+    (row,) = tables.runs([run], {}).rows
+    assert "94.996" in [one.text for one in row.cells]
+    assert "best 94.996 %" in sweep_view.outcome(run, None)
+    (column,) = [one for one in run_table.COLUMNS if one.name == "best"]
+    assert column.cell(run) == "94.996 %"
+
+
+def test_a_ratio_that_is_not_1_does_not_read_as_1() -> None:
+    assert [format.factor(value) for value in (1.0, 1.004, 0.9996, 1.5, 123.4)] == [
+        "1",
+        "1.004",
+        "0.9996",
+        "1.5",
+        "123",
+    ]
 
 
 def test_every_chart_is_plain_json_with_one_colour_a_family(records: list[Record]) -> None:

@@ -37,6 +37,16 @@ def test_exports_become_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert '<a href="one.html">one</a>: 2 runs' in index and "4.0 s" in index
 
 
+def test_points_of_two_curves_are_told_apart_in_the_leaderboard() -> None:
+    task = studies.run(1, 0, time=9).experiment.plain()["task"]
+    other = studies.study(workers=(4,), repeats=3, experiment={"task": task | {"lr": 0.7}})
+    other = [run.model_copy(update={"key": "lr", "run_id": f"lr {run.run_id}"}) for run in other]
+    (group,) = site.groups([*studies.study(workers=(4,), repeats=3), *other])
+    cells = [row.cells[0] for row in site._table(group).rows]
+    assert {one.text for one in cells} == {"4 x gloo, ddp"} and "lr 0.7" in {one.below for one in cells}
+    assert len({one.below for one in cells}) == 2
+
+
 def test_the_leaderboard_names_emulated_networks_and_repeats_claims_as_claims(tmp_path: Path) -> None:
     """Every run of a site is imported, so what was official where it was measured is a claim here."""
     claims = {"official_reasons": [official.IMPORTED], "imported": True}

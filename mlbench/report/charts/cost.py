@@ -69,6 +69,8 @@ def _without_price(points: Sequence[Point]) -> list[str]:
     if any(point.usd for point in points):
         unread = all(point.usd_spot is None for point in points)
         return [f"No spot price is stated for {points[0].hardware}."] if unread else []
+    if any(point.usd_spent is not None for point in points):
+        return ["No run reached the goal, so it has no cost."]
     return [
         f"No price is stated for hardware={points[0].hardware}, so no cost is shown: choose "
         "a profile that has one, or write conf/hardware/NAME.yaml."

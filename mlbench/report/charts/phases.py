@@ -13,6 +13,7 @@ OUTSIDE = ("loading", "validation", "report")  # what a run does between its bat
 BAR = 0.7  # width of a bar, of the distance between two
 APART = 0.6  # distance between two groups of bars, beyond that between two bars
 LABELS = {"wait": "wait for the slowest", "transfer": "transfer (exposed)"}
+LETTERS_ABOVE = 95  # letters that fit above all bars together
 LETTERS = 5  # letters that fit below a bar where there are many
 LONGEST_WORD = 9  # letters of a line below a group of one bar
 
@@ -43,7 +44,9 @@ def phases(group: Group) -> Chart:
             )
         )
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-    traces.append(Trace("", places, bottoms, "labels", texts=[duration(bottom) for bottom in bottoms]))
+    totals = [duration(bottom) for bottom in bottoms]
+    if max(map(len, totals), default=0) * len(totals) <= LETTERS_ABOVE:
+        traces.append(Trace("", places, bottoms, "labels", texts=totals))
     return Chart.of(
         "phases",
         "Time per epoch by phase",

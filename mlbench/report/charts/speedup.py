@@ -9,7 +9,6 @@ from mlbench.analysis.chart import (
     Chart,
     Trace,
     drawable,
-    ends,
     side_by_side,
     time_axis,
     worker_axis,
@@ -41,6 +40,7 @@ def speedup(group: Group) -> Chart:
         )
         traces.append(_apart(curve, style))
         notes += reasons(curve)
+        notes += _open_ended(curve)
         notes += [f"{curve.prefix}Note: {one.note}." for one in curve.speedups if one.note]
     if all(one.point is one.base for curve in group.curves for one in curve.speedups):
         notes.append("Nothing was measured but one worker.")
@@ -87,7 +87,7 @@ def time_to_accuracy(group: Group) -> Chart:
         about=group.about,
         x=worker_axis(counts),
         y=time_axis("time to accuracy", top, (0, 1.08 * top)),
-        traces=traces,
+        traces=traces if finite else [],  # a scale for missed runs alone would be made up
         notes=notes if group.goal else ["The runs had no goal, so there is no time to accuracy."],
     )
 
@@ -110,8 +110,21 @@ def _curve(
         style,
         secondary=secondary,
         texts=[f"{workers(one.point)}: {format_ratio(ratio)}" for one, ratio in measured],
-        **ends(ratios),
+        low=[ratio.low if drawable(ratio.low) else None for ratio in ratios],
+        high=[ratio.high if drawable(ratio.high) else None for ratio in ratios],
     )
+
+
+def _open_ended(curve: ScalingCurve) -> list[str]:
+    """Return whose interval has an end that a logarithmic axis cannot show, and why."""
+    ratios = [(one.point, one.total) for one in curve.speedups if one.total]
+    some = [
+        str(point.workers)
+        for point, total in ratios
+        if 0 in (total.low, total.high) or total.high == math.inf
+    ]
+    reason = "missed goals leave the interval of the speed-up open, so that end is not drawn"
+    return [f"{curve.prefix}k = {', '.join(some)}: {reason}."] if some else []
 
 
 def _apart(curve: ScalingCurve, style: int) -> Trace:
@@ -151,13 +164,21 @@ def _medians(
 def _single_runs(curve: ScalingCurve, style: int, shifts: Sequence[float], *, top: float) -> list[Trace]:
     """Return single runs beside their median."""
     runs = [
-        (point.workers * shifts[place % len(shifts)], time, point.records[place].run_id)
+        (
+            point.workers * shifts[place % len(shifts)],
+            time,
+            f"{point.records[place].run_id}, {workers(point)}",
+        )
         for point in curve.points
         for place, time in enumerate(point.times)
     ]
     traces = []
     for name, excluded in (("single runs", False), ("missed the goal", True)):
-        some = [(x, top if excluded else time, run) for x, time, run in runs if math.isinf(time) == excluded]
+        some = [
+            (x, top if excluded else time, f"{run}, missed the goal" if excluded else run)
+            for x, time, run in runs
+            if math.isinf(time) == excluded
+        ]
         xs, ys, texts = zip(*some, strict=True) if some else ((), (), ())
         traces.append(
             Trace(
