@@ -15,7 +15,7 @@ MOST_TICKS = 7
 EDGE = 1.35  # factor from the ends of an axis of workers to the least and the largest number
 MARK_STEP = 1.06  # factor between neighbouring marks of one number of workers, where there is room
 LABEL_SHARE = 0.035  # of an axis of workers, for a number below it
-OWN = 0.4  # of the way to the nearest other number, on the logarithmic axis, that the marks of one may take
+SPREAD = 0.4  # of the way to the nearest other number, on the logarithmic axis, for the marks of one
 
 
 @dataclass(frozen=True)
@@ -115,30 +115,27 @@ def drawable(value: float | None) -> TypeGuard[float]:
     return value is not None and math.isfinite(value) and value > 0
 
 
-def ends(estimates: Sequence[Estimate | Ratio]) -> dict[str, Any]:
-    """Return the intervals of y as arguments of a Trace; an infinite end is left out."""
+def ends(estimates: Sequence[Estimate | Ratio], *, log: bool = False) -> dict[str, Any]:
+    """Return the intervals of y as arguments of a Trace; an end that the axis cannot show is left out."""
 
-    def finite(value: float | None) -> float | None:
-        return value if value is not None and math.isfinite(value) else None
+    def shown(value: float | None) -> float | None:
+        finite = value is not None and math.isfinite(value)
+        return value if finite and (not log or drawable(value)) else None
 
-    return {"low": [finite(one.low) for one in estimates], "high": [finite(one.high) for one in estimates]}
+    return {"low": [shown(one.low) for one in estimates], "high": [shown(one.high) for one in estimates]}
 
 
 def worker_axis(counts: Sequence[int]) -> Axis:
     """Return the axis of the number of workers: doubling is one step."""
     present = sorted(set(counts)) or [1]
     powers = [count for count in present if count & (count - 1) == 0]
+    room = LABEL_SHARE * math.log(EDGE**2 * present[-1] / present[0])
     named: list[int] = []  # of neighbours that would overlap the ends and powers of two come first
     for count in [present[0], present[-1], *powers, *present]:
-        if all(count == other or abs(math.log(count / other)) > _room(present) for other in named):
+        if all(count == other or abs(math.log(count / other)) > room for other in named):
             named.append(count)
     ticks = tuple((float(count), str(count) if count in named else "") for count in present)
     return Axis("workers k", "log", ticks, (present[0] / EDGE, present[-1] * EDGE))
-
-
-def _room(present: Sequence[int]) -> float:
-    """Return the distance on the logarithmic axis at which two numbers of workers can be read."""
-    return LABEL_SHARE * math.log(EDGE**2 * present[-1] / present[0])
 
 
 def side_by_side(counts: Sequence[int], marks: int) -> list[float]:
@@ -147,6 +144,6 @@ def side_by_side(counts: Sequence[int], marks: int) -> list[float]:
     However many they are, all stay nearer to their own number than to any other of `counts`.
     """
     closest = min((more / fewer for fewer, more in pairwise(sorted(set(counts)))), default=math.inf)
-    reach = min(EDGE**0.75, closest**OWN)
+    reach = min(EDGE**0.75, closest**SPREAD)  # inside the axis where there is one number alone, too
     step = min(MARK_STEP, reach ** (2 / max(1, marks - 1)))
     return [step ** (place - (marks - 1) / 2) for place in range(marks)]

@@ -203,12 +203,9 @@ def _between(
         if not _finite(below) or not _finite(above) or (below - 1) * (above - 1) >= 0:
             continue
         place_mbit_s = _interpolated(left, right, below, above)
-        ends = [
-            _crossing(shared, [getattr(ratios[r], end) for r in shared], place_mbit_s)
-            for end in ENDS
-            if not few
-        ]
-        ends = sorted(end for end in ends if end is not None)
+        lines = [] if few else [[getattr(ratios[rate], end) for rate in shared] for end in ENDS]
+        passes = [_crossing(shared, line, place_mbit_s) for line in lines]
+        ends = sorted(one for one in passes if one is not None)
         around = len(ends) == 2 and ends[0] <= place_mbit_s <= ends[1]
         faster = first if below < 1 else second
         lowest, gain = left, below

@@ -105,6 +105,11 @@ class Point:
         return len(self.records)
 
     @property
+    def median_s(self) -> float:
+        """The value of time_to_accuracy, s; infinite without one, too."""
+        return self.time_to_accuracy.value if self.time_to_accuracy else math.inf
+
+    @property
     def left_out(self) -> dict[str, str]:
         """Why disturbed runs are listed and enter no value, by run id."""
         counted = {run.run_id for run in self.records}

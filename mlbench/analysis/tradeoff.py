@@ -60,7 +60,7 @@ def _shown(best: Point, other: Point, quotient: Ratio) -> bool:
 
 
 def _product(point: Point) -> float:
-    return point.nodes * point.time_to_accuracy.value**2 if point.time_to_accuracy else math.inf
+    return point.nodes * point.median_s**2
 
 
 def _words(

@@ -33,8 +33,7 @@ class ScalingCurve:
     @property
     def fastest(self) -> float:
         """The least median time to the goal of its points that speed-ups may use, s; infinite without any."""
-        times = [one.time_to_accuracy for one in self.points if one.exclusion_reason is None]
-        return min((time.value for time in times if time), default=math.inf)
+        return min((one.median_s for one in self.points if one.exclusion_reason is None), default=math.inf)
 
     @property
     def prefix(self) -> str:

@@ -53,7 +53,7 @@ def write(records: Sequence[Record], folder: Path) -> list[Path]:
 def _table(group: Group) -> Table:
     """Return the points of a task, fastest first; points that may not be compared come last, apart."""
     pairs = [(curve.label, point) for curve in group.curves for point in curve.points]
-    pairs.sort(key=lambda pair: (pair[1].exclusion_reason is not None, _time(pair[1])))
+    pairs.sort(key=lambda pair: (pair[1].exclusion_reason is not None, pair[1].median_s))
     return Table(HEADINGS, [_row(label, point) for label, point in pairs])
 
 
@@ -76,10 +76,6 @@ def _row(label: str, point: Point) -> Row:
     ]
     filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}
     return Row(cells, point.exclusion_reason is not None, filters)
-
-
-def _time(point: Point) -> float:
-    return point.time_to_accuracy.value if point.time_to_accuracy else math.inf
 
 
 def _span(records: Sequence[Record]) -> str:

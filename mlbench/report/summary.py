@@ -38,7 +38,7 @@ def headline(group: Group) -> list[str]:
     if group.goal is None or not allowed:
         why = "not comparable" if reached else "goal not reached"
         return ["-", why if group.goal else "no goal", "-", "-", str(runs), trust]
-    curve, best = min(allowed, key=lambda pair: _median(pair[1].point))
+    curve, best = min(allowed, key=lambda pair: pair[1].point.median_s)
     time, total, bill = best.point.time_to_accuracy, best.total, best.point.usd
     assert time is not None
     return [
@@ -55,7 +55,7 @@ HEADLINE = ("fastest", "time to accuracy", "speed-up", "cost", "runs", "trust")
 
 
 def _reached(ours: Sequence[ScalingCurve]) -> list[tuple[ScalingCurve, Speedup]]:
-    return [(curve, one) for curve in ours for one in curve.speedups if _median(one.point) < math.inf]
+    return [(curve, one) for curve in ours for one in curve.speedups if one.point.median_s < math.inf]
 
 
 def _allowed(reached: Sequence[tuple[ScalingCurve, Speedup]]) -> list[tuple[ScalingCurve, Speedup]]:
@@ -77,7 +77,7 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
         return f"No point reached {group.goal} in more than half of its runs" + (
             " without sharing CPUs or another caveat." if reached else "."
         )
-    curve, best = min(allowed, key=lambda pair: _median(pair[1].point))
+    curve, best = min(allowed, key=lambda pair: pair[1].point.median_s)
     time = best.point.time_to_accuracy
     assert time is not None
     within = "" if time.low is None or time.high is None else f", {_within(time.low, time.high)}"
@@ -107,7 +107,7 @@ def _against_one(best: Speedup, compared: Sequence[Speedup]) -> str:
         others = [one.point for one in compared if one.why is None and one.point is not best.point]
         if not others:
             return "; nothing else was measured to compare it with"
-        return f": {_slower(min(others, key=_median), best.point)}"
+        return f": {_slower(min(others, key=lambda point: point.median_s), best.point)}"
     doubt = _doubt(best.total, best.point, best.base or best.point, "it is faster at all")
     share = percent(best.efficiency.value or 0)
     return f", {_times(best.total, 'as fast as one worker')}{doubt}, a parallel efficiency of {share}"
@@ -127,7 +127,7 @@ def _against_others(
 ) -> str:
     """Return how the fastest points of the other curves compare with the fastest of all."""
     rivals: dict[str, Point] = {}
-    for other, one in sorted(allowed, key=lambda pair: _median(pair[1].point)):
+    for other, one in sorted(allowed, key=lambda pair: pair[1].point.median_s):
         if other is not curve:
             rivals.setdefault(other.label, one.point)
     named, shown, doubtful = "", 0, 0
@@ -213,7 +213,3 @@ def _certainty(some: Sequence[Point]) -> str:
     if apart:
         parts.append(f"k = {', '.join(apart)}: excluded from speed-ups")
     return "; ".join(parts) + "."
-
-
-def _median(point: Point) -> float:
-    return point.time_to_accuracy.value if point.time_to_accuracy else math.inf

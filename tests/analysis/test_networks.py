@@ -66,6 +66,9 @@ def test_few_runs_show_no_interval_and_one_winner_has_no_break_even() -> None:
     ]
     (found,) = networks.break_evens(measured)
     assert found.low is None and found.high is None and "not shown with so few runs" in str(found)
+    two = [cell(one.sync, one.bandwidth_mbit_s, *one.step_s, 1.01 * one.step_s[0]) for one in measured]
+    (found,) = networks.break_evens(two)
+    assert found.low is None and found.high is None and "not shown with so few runs" in str(found)
     assert not networks.break_evens([one for one in measured if one.bandwidth_mbit_s < 200])
     assert not networks.break_evens([cell("a", 1.0, 1.0), cell("a", 2.0, 1.0), cell("b", 1.0, 2.0)])
 

@@ -400,6 +400,11 @@ def test_an_open_end_of_a_speed_up_is_not_drawn_and_is_told() -> None:
     assert texts.count("isValid(datum['low'])\"}") == texts.count("isValid(datum['high'])\"}") > 0  # caps
 
 
+def test_a_point_without_a_goal_is_never_the_fastest() -> None:
+    (point,) = points([studies.run(1, seed, time=9, goal=None, status="completed") for seed in range(3)])
+    assert point.time_to_accuracy is None and point.median_s == math.inf
+
+
 def test_where_every_run_missed_no_time_and_no_price_are_made_up() -> None:
     runs = [studies.run(1, seed, T4, time=9_000, status="goal_not_reached") for seed in range(3)]
     times, cost = drawn(runs, "time_to_accuracy"), drawn(runs, "cost")

@@ -13,7 +13,7 @@ OUTSIDE = ("loading", "validation", "report")  # what a run does between its bat
 BAR = 0.7  # width of a bar, of the distance between two
 APART = 0.6  # distance between two groups of bars, beyond that between two bars
 LABELS = {"wait": "wait for the slowest", "transfer": "transfer (exposed)"}
-LETTERS_ABOVE = 95  # letters that fit above all bars together
+LETTERS_ABOVE = 95  # letters of 6.5 pixels that fit above all bars together
 LETTERS = 5  # letters that fit below a bar where there are many
 LONGEST_WORD = 9  # letters of a line below a group of one bar
 

@@ -9,6 +9,7 @@ from mlbench.analysis.chart import (
     Chart,
     Trace,
     drawable,
+    ends,
     side_by_side,
     time_axis,
     worker_axis,
@@ -110,8 +111,7 @@ def _curve(
         style,
         secondary=secondary,
         texts=[f"{workers(one.point)}: {format_ratio(ratio)}" for one, ratio in measured],
-        low=[ratio.low if drawable(ratio.low) else None for ratio in ratios],
-        high=[ratio.high if drawable(ratio.high) else None for ratio in ratios],
+        **ends(ratios, log=True),
     )
 
 
@@ -121,7 +121,7 @@ def _open_ended(curve: ScalingCurve) -> list[str]:
     some = [
         str(point.workers)
         for point, total in ratios
-        if 0 in (total.low, total.high) or total.high == math.inf
+        if any(end is not None and not drawable(end) for end in (total.low, total.high))
     ]
     reason = "missed goals leave the interval of the speed-up open, so that end is not drawn"
     return [f"{curve.prefix}k = {', '.join(some)}: {reason}."] if some else []
