@@ -79,6 +79,14 @@ def implementation(group: str, name: str) -> ModuleType:
     return module
 
 
+def packages() -> tuple[Path, ...]:
+    """Return the folders (of a package that is one file: the file) of the packages that bring plug-ins."""
+    names = {point.module.partition(".")[0] for group in ENTRY_POINTS.values() for point in _points(group)}
+    specs = [spec for name in sorted(names) if (spec := find_spec(name))]
+    places = [spec.submodule_search_locations or [spec.origin] for spec in specs]
+    return tuple(Path(place) for several in places for place in several if place)
+
+
 def own_conf() -> Path:
     """Return the folder of mlbench's YAML files: in the installed package, or at the top of the checkout."""
     package = Path(mlbench.__file__).parent

@@ -9,6 +9,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,21 @@ PACKAGES = (
     "torch",
     "torchvision",
     "vl-convert-python",
+)
+# What no measurement depends on: it shows, stores and compares what was measured. All else decides numbers; a
+# test holds this list against the imports of the workers.
+PRESENTATION = (
+    "analysis",
+    "contract",
+    "prediction",
+    "report",
+    "terminal",
+    "tracking",
+    "__main__.py",
+    "cluster.py",
+    "data.py",
+    "predict.py",
+    "results.py",
 )
 # The variables that change speed, results or a calibration. No others are recorded: they may hold secrets.
 ENVIRONMENT = (
@@ -89,6 +105,7 @@ def software() -> Software:
         packages={name: version(name) for name in PACKAGES},
         git=git(CHECKOUT),
         sources=sources(),
+        code=code(),
         command=shlex.join(without_credentials(word) for word in sys.orig_argv),
         environment=environment(),
     )
@@ -97,11 +114,33 @@ def software() -> Software:
 @cache
 def sources() -> str:
     """Return the SHA-256 of mlbench's Python files and configuration as they lie on disk."""
+    roots = (Path(mlbench.__file__).parent, "*.py"), (plugins.own_conf(), "*.yaml")
+    return _hashed(file for root, pattern in roots for file in _files(root, pattern))
+
+
+@cache
+def code() -> str:
+    """Return the SHA-256 of the Python files that decide a measurement, those of plug-ins among them.
+
+    Configuration is not in it: a run's key has the resolved values.
+    """
+    roots = Path(mlbench.__file__).parent, *plugins.packages()
+    files = [(name, path) for root in roots for name, path in _files(root, "*.py")]
+    beside = {f"{mlbench.__name__}/{name}" for name in PRESENTATION}
+    return _hashed((name, path) for name, path in files if "/".join(name.split("/")[:2]) not in beside)
+
+
+def _files(root: Path, pattern: str) -> list[tuple[str, Path]]:
+    """Return the files of a folder, or the one that `root` is, by their names from `root` on."""
+    paths = sorted(root.rglob(pattern)) if root.is_dir() else [root]
+    return [(f"{root.name}/{path.relative_to(root)}", path) for path in paths]
+
+
+def _hashed(files: Iterable[tuple[str, Path]]) -> str:
     digest = hashlib.sha256()
-    for root, pattern in ((Path(mlbench.__file__).parent, "*.py"), (plugins.own_conf(), "*.yaml")):
-        for path in sorted(root.rglob(pattern)):
-            digest.update(f"{root.name}/{path.relative_to(root)}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for name, path in files:
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 

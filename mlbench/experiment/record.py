@@ -214,6 +214,7 @@ class Software(Values):
     packages: dict[str, str | None] = {}  # versions by name
     git: Git | None = None  # None: not a checkout
     sources: str | None = None  # SHA-256 of mlbench's sources and configuration
+    code: str | None = None  # SHA-256 of the sources, plug-ins' too, that decide a measurement
     command: str | None = None
     environment: dict[str, str] = {}  # variables that change speed or results
 

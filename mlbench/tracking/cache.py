@@ -14,9 +14,9 @@ from mlbench.tracking.client import open_client
 def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
     """Return the record of a finished run that stands for this experiment, if there is one.
 
-    It has the same key, seed and division, and `data` as the hash of its data's manifest (None: any); it ran
-    with the same code and libraries on this machine. The folders below output_root come first: the store may
-    be down, or behind.
+    It has the same key, seed, division and deviations, and `data` as the hash of its data's manifest (None:
+    any); it ran with the same code and libraries on this machine. The folders below output_root come first:
+    the store may be down, or behind.
     """
     assert experiment.seed is not None
     if experiment.profile:
@@ -27,6 +27,7 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
             one.status in FINISHED
             and data in (None, one.data_hash)
             and one.experiment.division.name == experiment.division.name
+            and [*map(str, one.deviations)] == [*map(str, experiment.deviations)]
             and obstacle(one) is None
         )
 
@@ -47,12 +48,12 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
 def obstacle(record: Record) -> str | None:
     """Return why the record of a run with the same key cannot be reused in this process; None if it can.
 
-    Asked: the hash of mlbench's sources and configuration, Python, every library, and on each node of the
-    run the host's name, CPU model, usable CPUs and GPUs. A value that the record lacks is a difference.
+    Asked: the hash of the code that decides a measurement, Python, every library, and on each node of the run
+    the host's name, CPU model, usable CPUs and GPUs. A value that the record lacks is a difference.
     """
     then, now = record.software, provenance.software()
-    if then.sources != now.sources:
-        return "it ran with other sources of mlbench"
+    if then.code != now.code:
+        return "it ran with other code of mlbench or of a plug-in"
     if then.python != now.python:
         return "it ran with another Python"
     for name, version in now.packages.items():

@@ -1,13 +1,23 @@
 """A finished run stands for another only with the same code and libraries on the same machine."""
 
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
+import grimp
 import pytest
+from conftest import ROOT
 from records import record
+from tools.freeze import MEASURING
 
+import mlbench
+from mlbench import run
 from mlbench.clusters import node
-from mlbench.experiment import provenance
+from mlbench.experiment import config, identity, overrides, plugins, provenance
 from mlbench.experiment.record import Node
+from mlbench.launch import execute
 from mlbench.tracking import cache
 
 GPU = {"name": "NVIDIA T4"}
@@ -24,8 +34,8 @@ def test_a_run_of_this_code_on_this_machine_stands() -> None:
 @pytest.mark.parametrize(
     ("software", "reason"),
     [
-        ({"sources": "other"}, "other sources"),
-        ({"sources": None}, "other sources"),
+        ({"code": "other"}, "other code"),
+        ({"code": None}, "other code"),
         ({"python": "3.0"}, "another Python"),
         ({"packages": provenance.software().packages | {"ray": "1.0"}}, "ray 1.0"),
         ({"packages": {}}, "None"),
@@ -46,4 +56,159 @@ def test_another_machine_does_not(other: dict[str, Any]) -> None:
 
 
 def test_sources_are_hashed_by_content() -> None:
-    assert len(provenance.sources()) == 64
+    assert len(provenance.sources()) == len(provenance.code()) == 64
+
+
+WORDS = ("task=logreg", "hardware=gcp_n1_t4", "goal=none", "seed=3")
+# What somebody edits between two calls, and whether a number may change with it.
+EDITS = {
+    "a price": ("conf/hardware/gcp_n1_t4.yaml", "usd_per_hour: 0.54", "usd_per_hour: 0.99", False),
+    "another hardware profile": ("conf/hardware/mine.yaml", "", "name: mine\n", False),
+    "a comment in another task": ("conf/task/gnmt.yaml", "", "# read\n", False),
+    "a value of another task": ("conf/task/resnet20.yaml", "momentum: 0.9", "momentum: 0.8", False),
+    "a comment in the task": ("conf/task/logreg.yaml", "", "# read\n", False),
+    "a report": ("mlbench/report/page.py", "", "\n", False),
+    "a value of the recipe": ("conf/task/logreg.yaml", "decay_factor: 0.75", "decay_factor: 0.8", True),
+    "the loop": ("mlbench/training/loop.py", "", "\n", True),
+    "another task's code": ("mlbench/tasks/resnet20/model.py", "", "\n", True),
+    "what a goal is": ("mlbench/experiment/goal.py", "", "\n", True),
+    "code that is new": ("mlbench/training/more.py", "", "\n", True),
+}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("mlbench", "conf"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@pytest.fixture
+def copy(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the checkout, from which this process composes and hashes."""
+    monkeypatch.setattr(mlbench, "__file__", str(checkout / "mlbench" / "__init__.py"))
+    forget()
+    yield checkout
+    monkeypatch.undo()
+    forget()
+
+
+def forget() -> None:
+    """Empty the caches of files, as a new process has them."""
+    for function in (*vars(provenance).values(), *vars(overrides).values()):
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
+
+
+def measured(output_root: Path, words: tuple[str, ...] = WORDS) -> str:
+    """Leave a finished run with the code as it is; return its name."""
+    experiment = config.compose(words)
+    name = f"2026-11-21T034501-123-logreg-w1-{3:x}"
+    (output_root / name).mkdir(parents=True)
+    one = here().model_copy(
+        update={
+            "run_id": name,
+            "key": identity.key(experiment),
+            "seed": 3,
+            "experiment": experiment,
+            "deviations": list(experiment.deviations),
+        }
+    )
+    one.save(output_root / name)
+    return name
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_run_is_lost_with_what_may_change_its_number_and_with_nothing_else(
+    name: str, copy: Path, tmp_path: Path
+) -> None:
+    words = [*WORDS, f"output_root={tmp_path}"]
+    before = measured(tmp_path)
+    assert getattr(cache.find_cached(config.compose(words), data=None), "run_id", None) == before
+    sources = provenance.sources()
+    file, old, new, decides = EDITS[name]
+    path = copy / file
+    text = path.read_text() if path.exists() else None
+    assert old in (text or "")
+    path.write_text((text or "").replace(old, new, 1) if old else (text or "") + new)
+    try:
+        forget()
+        again = cache.find_cached(config.compose(words), data=None)
+        assert (again is None) is decides
+        assert provenance.sources() != sources, "what is official rests on all of it"
+    finally:
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
+
+
+def test_a_price_edit_between_two_calls_with_one_seed_measures_once(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    measured(tmp_path)
+    monkeypatch.setattr(execute, "check_data", lambda _: None)
+    monkeypatch.setattr(execute, "_recorded", lambda *_, **__: pytest.fail("it was measured again"))
+    profile = copy / "conf/hardware/gcp_n1_t4.yaml"
+    text = profile.read_text()
+    profile.write_text(text.replace("usd_per_hour: 0.54", "usd_per_hour: 0.99"))
+    try:
+        forget()
+        assert run.main([*WORDS, f"output_root={tmp_path}"]) == 0
+    finally:
+        profile.write_text(text)
+    assert "already measured" in capsys.readouterr().err and len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_code_of_a_plug_in_is_part_of_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever edits a task of a package of their own measures anew."""
+    package = tmp_path / "their_package"
+    package.mkdir()
+    for name in ("__init__.py", "helper.py"):
+        (package / name).write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("their_task", "their_package.their_task", "mlbench.tasks")
+    monkeypatch.setattr(plugins, "_points", lambda group: (point,) if group == "mlbench.tasks" else ())
+    forget()
+    before = here()
+    assert cache.obstacle(before) is None
+    (package / "helper.py").write_text("x = 1\n")
+    forget()
+    assert "other code" in (cache.obstacle(before) or "")
+    monkeypatch.undo()
+    forget()
+
+
+def test_a_run_that_now_deviates_otherwise_is_measured_again(copy: Path, tmp_path: Path) -> None:
+    """The values are the same; the list of what differs from the reference is not."""
+    words = (*WORDS, "division=open", "task.decay_factor=0.7", f"output_root={tmp_path}")
+    measured(tmp_path, words)
+    before = cache.find_cached(config.compose(words), data=None)
+    assert before is not None and before.deviations
+    path = copy / "conf/task/logreg.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("decay_factor: 0.75", "decay_factor: 0.7"))
+    try:
+        forget()
+        again = config.compose(words)
+        assert identity.key(again) == before.key and cache.find_cached(again, data=None) is None
+    finally:
+        path.write_text(text)
+
+
+def test_workers_import_nothing_that_reuse_leaves_out() -> None:
+    """Nor do the modules by which they find tasks, sync strategies and clusters."""
+    graph = grimp.build_graph("mlbench", exclude_type_checking_imports=True)
+    begin = {
+        module
+        for module in graph.modules
+        if module.startswith(("mlbench.training", "mlbench.tasks", "mlbench.clusters", "mlbench.datasets"))
+        and not module.endswith((".report", ".rcp"))  # a task's table, and a study's convergence points
+    } | {"mlbench.launch.worker_process", "mlbench.experiment.build_record"}
+    imported = begin.union(*(graph.find_upstream_modules(module) for module in begin))
+    left_out = {f"mlbench.{name.removesuffix('.py')}" for name in provenance.PRESENTATION}
+    assert left_out <= graph.modules, "every name is one of a module"
+    assert not {module for module in imported if ".".join(module.split(".")[:2]) in left_out}
+    assert not {pattern.split("/")[0] for pattern in MEASURING} & set(provenance.PRESENTATION)
