@@ -17,6 +17,7 @@ from mlbench.terminal import run_table
 from mlbench.terminal.args import (
     FAILED,
     JSON,
+    NO_VERDICT,
     OK,
     OUTPUT_ROOT,
     USER_ERROR,
@@ -75,7 +76,10 @@ def _show(args: Args) -> int:
 
 
 def _compare(args: Args) -> int:
-    """Print A and B side by side; the exit code is 1 if B is slower than --fail-if-slower allows."""
+    """Print A and B side by side.
+
+    With --fail-if-slower the exit code is 1 if a point of B is slower than that, 3 if one has no verdict.
+    """
     from mlbench.analysis import compare  # numpy, as in what draws and uploads; a listing needs none
     from mlbench.terminal import comparison
 
@@ -90,7 +94,9 @@ def _compare(args: Args) -> int:
     compared = compare.compare(*sides, limit=limit, with_disturbed=args.options.with_disturbed)
     text = comparison.text(compared, limit=limit)
     print(format.json_text(comparison.plain(compared)) if args.json else text)
-    return FAILED if any(pair.regression for pair in compared.pairs) else OK
+    if any(pair.regression for pair in compared.pairs):
+        return FAILED
+    return NO_VERDICT if limit is not None and any(p.regression is None for p in compared.pairs) else OK
 
 
 def _export(args: Args) -> int:
@@ -387,7 +393,8 @@ def _sections() -> Iterator[tuple[str, str]]:
         "\n".join(entry(f"  {term}", about, column=31) for term, about in FILTERS),
     )
     codes = (("0", "done"), ("1", "a run could not be uploaded, or --fail-if-slower"),
-             ("2", "a mistake in the command, or an archive was refused"))  # fmt: skip
+             ("2", "a mistake in the command, or an archive was refused"),
+             ("3", "--fail-if-slower where a pair has no verdict"))  # fmt: skip
     yield "exit codes", "\n".join(entry(f"  {code}", about, column=5) for code, about in codes)
 
 
@@ -451,7 +458,8 @@ COMMAND = Command(
                 "--fail-if-slower": {
                     "type": percentage,
                     "metavar": "PERCENT",
-                    "help": "exit with 1 if a point of B needs more than this more time",
+                    "help": "exit with 1 if a point of B is shown to need more than this more time, 3 if one "
+                    "has no verdict",
                 }
             },
             examples=(

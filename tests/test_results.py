@@ -194,14 +194,36 @@ def test_compare_as_json_has_no_infinite_number(root: Path, capsys: Any) -> None
     assert pair["differs"] == [{"field": "workers", "a": 1, "b": 3}] and len(pair["b"]["runs"]) == 4
 
 
-def test_one_run_on_each_side_passes_the_gate_and_says_why(root: Path, capsys: Any) -> None:
+def test_one_run_on_each_side_has_no_verdict_and_an_exit_code_of_its_own(root: Path, capsys: Any) -> None:
     timed(root, ["workers=1"], [1.0])
     timed(root, ["workers=3"], [9.0])
     words = ["compare", "workers=1", "workers=3", f"output_root={root}"]
-    assert results.main([*words, "--fail-if-slower", "5%"]) == 0
-    assert (
-        "no verdict (one run per side: no difference can be shown, run at least 3)" in capsys.readouterr().out
-    )
+    assert results.main(words) == 0
+    capsys.readouterr()
+    assert results.main([*words, "--fail-if-slower", "5%"]) == 3
+    verdict, gate, *_ = capsys.readouterr().out.splitlines()
+    assert verdict == "verdict: no verdict: one run per side: no difference can be shown, run at least 3"
+    assert gate == "B slower by more than 5 %: no verdict"
+    timed(root, ["workers=1", "hardware.threads_per_worker=2"], FAST, first_seed=50)
+    timed(root, ["workers=3", "hardware.threads_per_worker=2"], SLOW, first_seed=60)
+    assert results.main([*words, "--fail-if-slower", "5%"]) == 1, "slower in one pair counts first"
+    capsys.readouterr()
+
+
+def test_runs_that_were_all_disturbed_fail_no_gate_until_they_are_asked_for(root: Path, capsys: Any) -> None:
+    for word, times, first in (("workers=1", FAST, 10), ("workers=3", SLOW, 30)):
+        timed(root, [word], times, first_seed=first)
+        for number, path in enumerate(sorted(root.glob(f"run-{word.replace('=', '')}-*/record.json"))):
+            sentence = f"other processes used 1.{number} of the 2 CPUs of here while it trained"
+            changes = {"disturbances": [sentence], "caveats": [sentence]}
+            record.load(path).model_copy(update=changes).save(path.parent)
+    words = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
+    assert results.main([*words, "--fail-if-slower", "5%"]) == 3
+    shown = capsys.readouterr().out
+    assert shown.startswith("verdict: no verdict: all 8 runs disturbed (--with-disturbed counts them)\n")
+    assert sum(line.startswith("note:") for line in shown.splitlines()) == 1
+    assert results.main([*words, "--fail-if-slower", "5%", "--with-disturbed"]) == 1
+    assert "B is slower (time to accuracy); 8 disturbed runs counted" in capsys.readouterr().out
 
 
 def test_plot_makes_the_report_of_a_selection(root: Path, tmp_path: Path, capsys: Any) -> None:
@@ -415,6 +437,7 @@ def test_what_noise_left_out_is_counted_in_the_verdict_and_comes_back_on_request
     assert results.main([*words, "--with-disturbed"]) == 0
     shown = capsys.readouterr().out
     assert "left out" not in shown and "workers, gloo, local, 5 runs" in shown
+    assert "; 1 disturbed run counted\n" in shown
     place = tmp_path / "report"
     words = ["plot", "workers=3", "--with-disturbed", f"to={place}", f"output_root={root}"]
     assert results.main(words) == 0
@@ -429,5 +452,5 @@ def test_two_points_that_look_alike_are_told_apart_by_the_field_in_which_they_di
     timed(root, ["workers=3", "hardware.threads_per_worker=2"], SLOW, first_seed=30)
     words = ["compare", "hardware.threads_per_worker=1", "hardware.threads_per_worker=2"]
     assert results.main([*words, f"output_root={root}"]) == 0
-    a, b = capsys.readouterr().out.splitlines()[:2]
+    a, b = capsys.readouterr().out.splitlines()[1:3]
     assert "threads_per_worker=1, 4 runs" in a and "threads_per_worker=2, 4 runs" in b

@@ -8,17 +8,19 @@ same seeds. docs/results-command.md tells the definitions and how often a verdic
 
 import json
 import math
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
 
-from mlbench.analysis import bootstrap
-from mlbench.analysis.bootstrap import LEVEL, Ratio
-from mlbench.analysis.points import Point, differences, points, required_fields
+from mlbench.analysis import bootstrap, pooling
+from mlbench.analysis.bootstrap import LEVEL, Array, Ratio
+from mlbench.analysis.points import SOURCE, Point, differences, points, required_fields
 from mlbench.experiment import format
 from mlbench.experiment.config import data_fields
 from mlbench.experiment.errors import UserError
@@ -27,7 +29,12 @@ from mlbench.experiment.record import Record
 # Without these a ratio of times means nothing; `data` is the hash of what was prepared. The fields by which a
 # task names and reads its data must agree, too (`data_fields`).
 MUST_AGREE = ("task.name", "scale", "goal", "task.metric", "data")
+# Where one of these differs, or the hardware's name, another machine is what is compared.
+MACHINE = ("hardware.cpus", "hardware.gpus", "hardware.gpu_model")
 EQUAL = 1e-9  # relative; runs that differ by less have no spread
+SIMULATED = 400  # comparisons; a share of 80 % is then known to 2 points (one standard error)
+SIMULATED_RESAMPLES = 1000  # of each
+POWER = 0.8  # the usual share of comparisons that shall find a difference (Cohen 1988)
 Verdict = Literal["faster", "slower", "no difference shown", "inconclusive", "no verdict"]
 
 
@@ -50,7 +57,9 @@ class Pair:
     - primary_metric: the measure that the verdict is about.
     - goal_regression: that B no longer reaches the goal that A reached; None where it does.
     - regression: whether B's median is shown to be more than a share above A's, 0.05 for `5%`, or the goal
-      is goal_regression. None unless asked.
+      is goal_regression. None unless asked, and where there is no verdict.
+    - calibration: the speeds of their machines.
+    - order: how A's and B's runs followed each other; None where that is not recorded.
     """
 
     a: Point
@@ -63,6 +72,22 @@ class Pair:
     why: str
     goal_regression: str | None
     regression: bool | None
+    calibration: pooling.Calibration
+    order: "Order | None"
+
+
+@dataclass(frozen=True)
+class Order:
+    """How the runs of A and B followed each other in time.
+
+    - first: the side whose run was the first, "A" or "B".
+    - blocks: series of runs of one side; 2: all of one side ran before all of the other.
+    - interleaved: there are as many blocks as a random order has on average (Wald and Wolfowitz 1940).
+    """
+
+    first: str
+    blocks: int
+    interleaved: bool
 
 
 @dataclass(frozen=True)
@@ -113,7 +138,7 @@ def compare(
         )
     paired = {id(point) for pair in matched for point in pair}
     return Comparison(
-        tuple(_pair(x, y, limit) for x, y in matched),
+        tuple(_pair(x, y, limit, with_disturbed=with_disturbed) for x, y in matched),
         tuple(x for x in of_a if id(x) not in paired),
         tuple(y for y in of_b if id(y) not in paired),
     )
@@ -163,41 +188,89 @@ def _constant_fields(of_a: Sequence[Point], of_b: Sequence[Point]) -> set[str]:
     return {n for n in constant if sides[0][0].get(n) != sides[1][0].get(n)}  # null and absent are alike
 
 
-def _pair(a: Point, b: Point, limit: float | None) -> Pair:
+def _pair(a: Point, b: Point, limit: float | None, *, with_disturbed: bool) -> Pair:
     fields_a, fields_b = _fields(a), _fields(b)
     differs = tuple(
         (name, fields_a.get(name), fields_b.get(name))
         for name in sorted(_differing(a, b), key=lambda name: ("." in name, name))
     )
-    measured = {name: _values(a, b, of) for name, of in MEASURES.items()}
-    measures = tuple(_measure(name, *values) for name, values in measured.items())
-    primary_metric = "time_to_accuracy" if a.goal is not None else "samples_per_s"
-    x, y, paired = measured[primary_metric]
-    if primary_metric == "samples_per_s":  # a rate: more is faster, so A's over B's is the ratio of times
-        x, y = [1 / v for v in x], [1 / v for v in y]
-    verdict, why = _verdict(a, b, x, y, paired=paired)
+    measures = tuple(_measure(name, *_values(a, b, of)) for name, of in MEASURES.items())
+    x, y, paired = times(a, b)
+    calibration = pooling.calibration(a.records, b.records)
+    why = None if with_disturbed else _only_disturbed(a, b)
+    if why is None and calibration.difference and not _other_machine(a, b):
+        why = f"A's and B's machines were calibrated at {calibration.difference}"
+    verdict, why = ("no verdict", why) if why else _verdict(a, b, x, y, paired=paired)
     goal_regression = _goal_regression(a, b)
     if goal_regression and verdict in ("no difference shown", "inconclusive"):
         why = f"{goal_regression}: so few runs do not show that this is more than chance"
     regression = None
-    if limit is not None:
-        shown = verdict != "no verdict" and _significantly_above(x, y, 1 + limit, paired=paired)
-        regression = shown or goal_regression is not None
+    if limit is not None and (goal_regression or verdict != "no verdict"):
+        regression = goal_regression is not None or _significantly_above(x, y, 1 + limit, paired=paired)
     return Pair(
-        a, b, differs, _notes(a, b), measures, primary_metric, verdict, why, goal_regression, regression
+        a,
+        b,
+        differs,
+        _notes(a, b),
+        measures,
+        "time_to_accuracy" if a.goal is not None else "samples_per_s",
+        verdict,
+        why,
+        goal_regression,
+        regression,
+        calibration,
+        _order(a, b),
     )
+
+
+def times(a: Point, b: Point) -> tuple[list[float], list[float], bool]:
+    """Return the seconds to the goal (without one: per sample) of both sides, and whether they make pairs."""
+    if a.goal is not None:
+        return _values(a, b, MEASURES["time_to_accuracy"])
+    x, y, paired = _values(a, b, MEASURES["samples_per_s"])
+    return [1 / value for value in x], [1 / value for value in y], paired
+
+
+def _only_disturbed(a: Point, b: Point) -> str | None:
+    """Return that a side has no time of a quiet machine; None where both have one."""
+    sides = [
+        (name, point)
+        for name, point in (("A", a), ("B", b))
+        if point.disturbed and all(run.run_id in {*point.disturbed, *point.missed} for run in point.records)
+    ]
+    if not sides:
+        return None
+    runs = format.counted(sum(len(point.disturbed) for _, point in sides), "run")
+    whose = f" of {sides[0][0]}" if len(sides) == 1 else ""
+    some = " that did not miss the goal" if any(point.missed for _, point in sides) else ""
+    return f"all {runs}{whose}{some} disturbed (--with-disturbed counts them)"
+
+
+def _other_machine(a: Point, b: Point) -> bool:
+    """Return whether the two were to be measured on other hardware, so that its speed is compared, too."""
+    one, other = dict(a.series), dict(b.series)
+    return a.hardware != b.hardware or any(one.get(name) != other.get(name) for name in MACHINE)
+
+
+def _order(a: Point, b: Point) -> Order | None:
+    if {a.source, b.source} != {SOURCE}:
+        return None
+    starts = [(run.started_at, side) for side, point in (("A", a), ("B", b)) for run in point.records]
+    blocks = [side for side, _ in groupby(side for _, side in sorted(starts))]
+    return Order(blocks[0], len(blocks), len(blocks) >= 1 + 2 * a.n * b.n / (a.n + b.n))
 
 
 def _goal_regression(a: Point, b: Point) -> str | None:
     """Return that half of B's runs or more missed the goal, and fewer of A's; None where that is not so.
 
     B's median time is then infinite and A's is not. It needs no test: with three runs per side the rank test
-    never gives less than 1/20, not even for always against never.
+    never gives less than 1/20, not even for always against never. A run that is left out reached its goal.
     """
-    if 2 * len(b.missed) < b.n or 2 * len(a.missed) >= a.n:
+    of_a, of_b = (point.n + len(point.left_out) for point in (a, b))
+    if 2 * len(b.missed) < of_b or 2 * len(a.missed) >= of_a:
         return None
     missed = "missed the goal" if a.goal is not None else "did not complete"
-    return f"{len(b.missed)} of B's {format.counted(b.n, 'run')} {missed}, of A's {len(a.missed)} of {a.n}"
+    return f"{len(b.missed)} of B's {format.counted(of_b, 'run')} {missed}, of A's {len(a.missed)} of {of_a}"
 
 
 def _values(
@@ -270,22 +343,54 @@ def _significantly_above(a: Sequence[float], b: Sequence[float], limit: float, *
     its goal, the exact rank test of Mann and Whitney takes the place of Student's. Tests are one-sided at
     half of 1 - LEVEL, so that the two verdicts together are wrong in 1 - LEVEL.
     """
-    from scipy.stats import mannwhitneyu, ttest_ind, ttest_rel
-
     low = bootstrap.ratio(b, a, paired=paired).low
     if low is None or low <= limit:
         return False
-    above = [value / limit for value in b]
     if math.inf in (*a, *b):
-        p = mannwhitneyu(above, a, alternative="greater", method="exact").pvalue
+        from scipy.stats import mannwhitneyu
+
+        p = mannwhitneyu([value / limit for value in b], a, alternative="greater", method="exact").pvalue
+        return bool(p < (1 - LEVEL) / 2)
+    return bool(_mean_low(np.log(a), np.log(b), paired=paired) > math.log(limit))
+
+
+def _mean_low(x: Array, y: Array, *, paired: bool) -> Any:
+    """Return the lower end of the interval of mean(y) - mean(x) over the last axis, by Student's t."""
+    from scipy.stats import ttest_ind, ttest_rel
+
+    if max(np.ptp(part) for part in ([y - x] if paired else [x, y])) < EQUAL:
+        return y.mean() - x.mean()  # without spread there is nothing to test
+    test: Any = ttest_rel if paired else partial(ttest_ind, equal_var=False)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of one side without spread
+        return test(y, x, axis=-1).confidence_interval(LEVEL).low
+
+
+def smallest_difference(a: Sequence[float], b: Sequence[float], *, paired: bool) -> float | None:
+    """Return how much more time B must need to be called slower in POWER of such comparisons, a share.
+
+    Simulated: log-normal times, as many and with the spread that both sides have, and the verdict's own two
+    conditions. None where a side has one run, or one that missed its goal: they tell no spread.
+    """
+    if min(len(a), len(b)) < 2 or math.inf in (*a, *b):
+        return None
+    x, y = np.log(a), np.log(b)
+    shape, random = (SIMULATED, len(x)), np.random.default_rng(0)
+    if paired:
+        drawn = random.multivariate_normal([0, 0], np.cov(x, y), size=shape)
+        x, y = drawn[..., 0], drawn[..., 1]
     else:
-        x, y = np.log(a), np.log(above)
-        if max(np.ptp(part) for part in ([y - x] if paired else [x, y])) < EQUAL:
-            return bool(y.mean() > x.mean())  # without spread there is nothing to test
-        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of one side without spread
-            test: Any = ttest_rel if paired else partial(ttest_ind, equal_var=False)
-            p = test(y, x, alternative="greater")[1]
-    return bool(p < (1 - LEVEL) / 2)
+        x = random.normal(0, x.std(ddof=1), size=shape)
+        y = random.normal(0, y.std(ddof=1), size=(SIMULATED, len(y)))
+    return float(np.expm1(np.quantile(_needed(x, y, paired=paired), POWER)))
+
+
+def _needed(x: Array, y: Array, *, paired: bool) -> Array:
+    """Return by how much each row of y must grow to be called slower than that of x; all are logarithms."""
+    lows = [
+        bootstrap.ratio(np.exp(b), np.exp(a), paired=paired, resamples=SIMULATED_RESAMPLES).low or 0.0
+        for a, b in zip(x, y, strict=True)
+    ]
+    return -np.minimum(np.log(lows), _mean_low(x, y, paired=paired))
 
 
 def _notes(a: Point, b: Point) -> tuple[str, ...]:
@@ -293,9 +398,14 @@ def _notes(a: Point, b: Point) -> tuple[str, ...]:
     notes = []
     if a.source != b.source:
         notes.append("A and B were measured by different suites, whose clocks include different things")
-    for caveat in sorted({*a.caveats, *b.caveats}):
-        sides = [side for side, point in (("A", a), ("B", b)) if caveat in point.caveats]
-        notes.append(f"{' and '.join(sides)}: {caveat}")
+    kinds: dict[str, list[tuple[str, str]]] = {}  # caveats that differ in their numbers alone
+    for side, point in (("A", a), ("B", b)):
+        for caveat in point.caveats:
+            kinds.setdefault(re.sub(r"\d[\d.,]*", "#", caveat), []).append((side, caveat))
+    for _, some in sorted(kinds.items()):
+        sides, sentences = dict.fromkeys(side for side, _ in some), {caveat for _, caveat in some}
+        more = f" (and {len(sentences) - 1} like it)" if len(sentences) > 1 else ""
+        notes.append(f"{' and '.join(sides)}: {some[0][1]}{more}")
     for side, point in (("A", a), ("B", b)):
         if point.mixture:
             notes.append(f"{side}: its runs mix {' and '.join(point.mixture)}")

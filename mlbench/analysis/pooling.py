@@ -1,12 +1,75 @@
-"""Which runs of a point may be pooled: those that nothing disturbed; and what else differs among them."""
+"""Which runs may be pooled and compared: those that nothing disturbed, on machines of one speed."""
 
 import json
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from mlbench.experiment.noise import calibration_outliers
+from mlbench.experiment.format import with_prefix
+from mlbench.experiment.noise import SPEED_SHARE, calibration_outliers
 from mlbench.experiment.record import Record
 
 WARM = 0.9  # share of the data in memory from which a start counts as warm; chosen 2026-11-22
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The measured speeds of the machines of two points, A and B, side by side.
+
+    - a, b: rates by name, the median over runs of the middle one of a run's nodes; empty: not measured. The
+      slowest of many nodes would be slower than a single one by chance alone.
+    - difference: by how much the machines are apart, where that is more than SPEED_SHARE; else None.
+    - unknown: why nobody can tell; None where both were measured alike.
+    """
+
+    a: Mapping[str, float]
+    b: Mapping[str, float]
+    difference: str | None = None
+    unknown: str | None = None
+
+
+def calibration(a: Sequence[Record], b: Sequence[Record]) -> Calibration:
+    """Return the speeds of the device that trains (the CPUs where it is not the same on both sides)."""
+    devices = {run.experiment.backend.device for run in (*a, *b)}
+    device = devices.pop() if len(devices) == 1 else "cpu"
+    of_a, of_b = _rates(a, device), _rates(b, device)
+    lacking = [side for side, rates in (("A", of_a), ("B", of_b)) if not rates]
+    if lacking:
+        return Calibration(of_a, of_b, unknown=f"not measured in {' and '.join(lacking)}")
+    if device == "cpu" and (cpus := [_cpus(side) for side in (a, b)])[0] != cpus[1]:
+        counts = [" or ".join(f"{count:g}" for count in side) for side in cpus]
+        how = f"measured with {counts[0]} CPUs in A and {counts[1]} in B"
+        return Calibration(of_a, of_b, unknown=how)
+    apart = {name: max(of_a[name] / of_b[name], of_b[name] / of_a[name]) - 1 for name in of_a if name in of_b}
+    name = max(apart, key=apart.__getitem__, default=None)
+    if name is None or apart[name] <= SPEED_SHARE:
+        return Calibration(of_a, of_b)
+    both = f"{rate(name, of_a[name])} and {rate(name, of_b[name])}"
+    return Calibration(of_a, of_b, difference=f"{both}, {100 * apart[name]:.0f} % apart")
+
+
+def rate(name: str, value: float) -> str:
+    """Return a calibrated rate with its unit, e.g. 200 GFLOP/s."""
+    return with_prefix(value, "FLOP/s" if "flops" in name else "B/s")
+
+
+def _rates(runs: Sequence[Record], device: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name in (f"{device}_gemm_flops_per_s", f"{device}_copy_bytes_per_s"):
+        of_runs = [statistics.median(rates) for run in runs if (rates := [*_node_rates(run, name)])]
+        if of_runs:
+            found[name] = statistics.median(of_runs)
+    return found
+
+
+def _node_rates(run: Record, name: str) -> Iterator[float]:
+    return (value for node in run.nodes if (value := node.calibration.get(name, 0.0)) > 0)
+
+
+def _cpus(runs: Sequence[Record]) -> list[float]:
+    """Return with how many CPUs the nodes were calibrated, each number once."""
+    counts = {count for run in runs for node in run.nodes if (count := node.calibration.get("threads"))}
+    return sorted(counts)
 
 
 def disturbed(runs: Sequence[Record]) -> dict[str, str]:

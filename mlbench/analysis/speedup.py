@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlbench.analysis import pooling
 from mlbench.analysis.bootstrap import Ratio, ratio
 from mlbench.analysis.points import OPTIONAL_FIELDS, Point, differences, required_fields
 
@@ -110,7 +111,7 @@ class _Nearest:
 def _compare(point: Point, curve: Sequence[Point], nearest: _Nearest | None) -> Speedup:
     bases = [one for one in curve if one.workers == 1]
     base = bases[0] if len(bases) == 1 else None
-    why = point.exclusion_reason or _without_base(point, bases, nearest)
+    why = point.exclusion_reason or _without_base(point, bases, nearest) or _other_speed(bases[0], point)
     if base is None or why:
         excluded_ratio = (
             ratio(base.times, point.times, resamples=1).value if base and base.times and point.times else None
@@ -149,6 +150,12 @@ def _without_base(point: Point, bases: Sequence[Point], nearest: _Nearest | None
     if base.time_to_accuracy is not None and base.time_to_accuracy.value == float("inf"):
         return "one worker missed the goal in half of its runs or more"
     return None
+
+
+def _other_speed(base: Point, point: Point) -> str | None:
+    """Return that the machines of the two were not equally fast; None where nobody can tell."""
+    difference = pooling.calibration(base.records, point.records).difference
+    return difference and f"the machines of one worker and of {point.workers} were calibrated at {difference}"
 
 
 def _note(base: Point, point: Point) -> str | None:

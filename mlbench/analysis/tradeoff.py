@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, ratio
 from mlbench.analysis.points import Point
+from mlbench.analysis.pooling import calibration
 from mlbench.experiment.format import counted, factor
 
 
@@ -55,8 +56,9 @@ def format_ratio(quotient: Ratio) -> str:
 
 
 def _shown(best: Point, other: Point, quotient: Ratio) -> bool:
-    repeated = min(best.n, other.n) >= FEWEST_SHOWN
-    return repeated and quotient.high is not None and quotient.high < 1
+    if min(best.n, other.n) < FEWEST_SHOWN or calibration(best.records, other.records).difference:
+        return False
+    return quotient.high is not None and quotient.high < 1
 
 
 def _product(point: Point) -> float:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 OTHERS_SHARE = 0.10  # of the CPUs: workers that use them all are slowed down by about as much
 STEAL_SHARE = 0.02  # of the CPUs; a hypervisor that is not overbooked steals less than 1 %
 CALIBRATION_SHARE = 0.15  # by which a node may be slower or faster than the median of its point's runs
+SPEED_SHARE = 0.05  # by which machines' speeds may differ where their times are compared (docs/statistics.md)
 MIN_SECONDS = 0.5  # s; CPU time is counted in steps of 10 ms (Linux), so shorter spans tell nothing
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, LEVEL, Ratio, max_coverage, ratio
 from mlbench.analysis.points import Point
+from mlbench.analysis.pooling import calibration
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import optimum
 from mlbench.experiment.format import counted, duration, factor, number, percent, usd
@@ -157,8 +158,9 @@ def _doubt(quotient: Ratio, one: Point, other: Point, claim: str) -> str:
 
 
 def _shown(quotient: Ratio, one: Point, other: Point) -> bool:
-    repeated = min(one.n, other.n) >= FEWEST_SHOWN
-    return repeated and quotient.low is not None and quotient.low > 1
+    if min(one.n, other.n) < FEWEST_SHOWN or calibration(one.records, other.records).difference:
+        return False
+    return quotient.low is not None and quotient.low > 1
 
 
 def _price(ours: Sequence[ScalingCurve]) -> str:

@@ -25,7 +25,7 @@ from mlbench.experiment import config, overrides
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.terminal import streams
 
-OK, FAILED, USER_ERROR, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as shells expect
+OK, FAILED, USER_ERROR, NO_VERDICT, INTERRUPTED = 0, 1, 2, 3, 130  # 130: 128 + SIGINT, as shells expect
 WIDTH = 79  # columns of the help; fits a terminal of 80
 COLUMN = 26  # at which the meaning of a term begins
 OUTPUT_ROOT = {"output_root": ("runs", "the folder that has the runs and studies")}
@@ -130,7 +130,8 @@ class Command:
 def run_command(command: Command, argv: Sequence[str]) -> int:
     """Run a command line; return its exit code.
 
-    0: done. 1: it ran, and the answer is no. 2: a mistake, in one sentence. 130: interrupted.
+    0: done. 1: it ran, and the answer is no. 2: a mistake, in one sentence. 3: it ran, and there is no
+    answer. 130: interrupted.
     """
     streams.open_standard_streams()
     try:

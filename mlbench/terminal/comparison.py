@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mlbench.analysis.compare import Comparison, Measure, Pair, parsed
+from mlbench.analysis import pooling
+from mlbench.analysis.compare import POWER, Comparison, Measure, Pair, parsed, smallest_difference, times
 from mlbench.analysis.points import Point
 from mlbench.experiment import format
 from mlbench.terminal import tables
@@ -67,8 +68,13 @@ def _label(point: Point, fields: Sequence[str]) -> str:
 def _pair(pair: Pair, limit: float | None, fields: Sequence[str]) -> str:
     if _label(pair.a, fields) == _label(pair.b, fields):  # what looks alike is told apart by what differs
         fields = sorted({*fields, *(name for name, _, _ in pair.differs[:MOST_FIELDS])})
-    lines = [f"{side}: {_label(point, fields)}, {format.counted(point.n, 'run')}, key {point.key}"
-             for side, point in (("A", pair.a), ("B", pair.b))]  # fmt: skip
+    lines = [f"verdict: {_verdict(pair)}"]
+    if limit is not None:
+        regression = {True: "yes", False: "not shown", None: "no verdict"}[pair.regression]
+        outcome = f"yes: {pair.goal_regression}" if pair.goal_regression else regression
+        lines.append(f"B slower by more than {100 * limit:g} %: {outcome}")
+    lines += [f"{side}: {_label(point, fields)}, {format.counted(point.n, 'run')}, key {point.key}"
+              for side, point in (("A", pair.a), ("B", pair.b))]  # fmt: skip
     differing = [f"{name} {_short(a)} -> {_short(b)}" for name, a, b in pair.differs[:MOST_FIELDS]]
     more = len(pair.differs) - MOST_FIELDS
     if more > 0:
@@ -76,24 +82,57 @@ def _pair(pair: Pair, limit: float | None, fields: Sequence[str]) -> str:
     lines.append(f"differs: {'; '.join(differing) or 'nothing'}")
     if rows := [_measured(measure) for measure in pair.measures if measure.ratio]:
         lines.append(tables.table(HEADINGS, rows))
-    lines += [f"note: {note}" for note in pair.notes]
-    lines.append(f"verdict: {_verdict(pair)}")
-    if limit is not None:
-        regression = "yes" if pair.regression else "not shown"
-        outcome = f"yes: {pair.goal_regression}" if pair.goal_regression else regression
-        lines.append(f"B slower by more than {100 * limit:g} %: {outcome}")
-    return "\n".join(lines)
+    lines += filter(None, (_calibration(pair), _order(pair), _power(pair)))
+    return "\n".join([*lines, *(f"note: {note}" for note in pair.notes)])
 
 
 def _verdict(pair: Pair) -> str:
-    """Return the verdict with its reason, and how many runs it leaves out for noise."""
-    verdict = f"{pair.verdict} ({pair.why})"
+    """Return the verdict with its reason, and how many disturbed runs it leaves out or counts."""
+    verdict = f"{pair.verdict}: {pair.why}"
     if pair.verdict in ("faster", "slower"):
         verdict = f"B is {pair.verdict} ({pair.primary_metric.replace('_', ' ')})"
     left_out = len(pair.a.left_out) + len(pair.b.left_out)
+    counts = len(pair.a.disturbed) + len(pair.b.disturbed) - left_out
+    if "--with-disturbed" in pair.why:
+        return verdict
     if left_out:
         verdict += f"; {format.counted(left_out, 'run')} left out for noise (--with-disturbed counts them)"
-    return verdict
+    return verdict + (f"; {format.counted(counts, 'disturbed run')} counted" if counts else "")
+
+
+def _calibration(pair: Pair) -> str:
+    found = pair.calibration
+    if found.unknown:
+        return f"calibration: {found.unknown}, so the machines' speeds cannot be compared"
+    sides = (", ".join(pooling.rate(*one) for one in rates.items()) for rates in (found.a, found.b))
+    apart = f"; {found.difference.rpartition(', ')[2]}" if found.difference else ""
+    return "calibration: A {}; B {}".format(*sides) + apart
+
+
+def _order(pair: Pair) -> str | None:
+    order, runs = pair.order, pair.a.n + pair.b.n
+    if order is None or runs < 3:
+        return None
+    blocks = f"{order.blocks} blocks of {runs} runs"
+    if order.interleaved:
+        return f"order: A and B were interleaved ({blocks})"
+    how = f"{order.first} before {'BA'['AB'.index(order.first)]}" if order.blocks == 2 else blocks
+    return f"order: not interleaved, {how}: a change of the machine would look the same"
+
+
+def _smallest(pair: Pair) -> float | None:
+    x, y, paired = times(pair.a, pair.b)
+    return smallest_difference(x, y, paired=paired)
+
+
+def _power(pair: Pair) -> str | None:
+    share = _smallest(pair)
+    if share is None:
+        return None
+    needed = f"{100 * share:.2g}" if share < 1 else f"{100 * share:,.0f}"
+    return (
+        f"power: with this spread and n, {100 * POWER:.0f} % of comparisons would show {needed} % more time"
+    )
 
 
 def _measured(measure: Measure) -> list[str]:
@@ -140,4 +179,7 @@ def _plain_pair(pair: Pair) -> dict[str, Any]:
         "verdict": pair.verdict,
         "why": pair.why,
         "regression": pair.regression,
+        "calibration": vars(pair.calibration),
+        "order": pair.order and vars(pair.order),
+        "smallest_difference": _smallest(pair),
     }

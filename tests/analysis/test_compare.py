@@ -1,9 +1,11 @@
 """What may be said of two selections of runs: faster, slower, or nothing."""
 
 import math
+import re
 import zlib
 from collections.abc import Sequence
-from itertools import permutations
+from importlib import import_module
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from mlbench.analysis.compare import compare
 from mlbench.experiment import identity
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
+from mlbench.terminal import comparison as shown
 
+verdicts: Any = import_module("verdicts")
 FAST = [10.0, 10.2, 9.9, 10.1, 10.3]  # s
 SLOW = [12.0, 12.3, 11.9, 12.1, 12.2]
 
@@ -92,7 +96,7 @@ def test_one_run_shows_nothing(a: list[float], b: list[float], told: str) -> Non
     assert pair.verdict == "no verdict" and told in pair.why
     ratio = measured(pair, "time_to_accuracy").ratio
     assert ratio and ratio.value and ratio.low is None and ratio.high is None
-    assert pair.regression is False
+    assert pair.regression is None, "no verdict and no gate"
 
 
 def test_equal_seeds_make_pairs_that_show_more() -> None:
@@ -287,7 +291,7 @@ def test_a_goal_is_lost_when_the_median_run_misses_it(
 ) -> None:
     pair = only(compare(runs(a, "workers=2"), runs(b, "workers=1"), limit=0.05))
     assert (pair.goal_regression is not None) is lost
-    assert pair.regression is lost
+    assert bool(pair.regression) is lost
 
 
 def test_runs_without_a_goal_that_diverge_fail_the_gate() -> None:
@@ -371,3 +375,254 @@ def test_equal_medians_are_no_difference_whatever_a_t_test_says() -> None:
     test: Any = stats.ttest_ind(np.log([1.0] * 4 + [2.0] * 3), np.log([1.0] * 4 + [0.5] * 3))
     assert test.pvalue < 0.025
     assert only(compare(a, b)).verdict == "no difference shown"
+
+
+BUSY = "other processes used {} of the 2 CPUs of vm while it trained"
+
+
+def calibrated(rates: Sequence[float | None], **changes: Any) -> list[dict[str, Any]]:
+    """Return a run's nodes, one a rate in GFLOP/s; None: not calibrated."""
+    node = {"hostname": "vm", "usable_cpus": 2} | changes
+    row = {"threads": 2.0, "cpu_copy_bytes_per_s": 25e9}
+    return [
+        node | {"calibration": {} if rate is None else row | {"cpu_gemm_flops_per_s": 1e9 * rate}}
+        for rate in rates
+    ]
+
+
+def test_machines_of_two_speeds_have_no_verdict_and_pass_no_gate() -> None:
+    """Five runs at 200 GFLOP/s and five at 150, with times in that proportion: nothing was changed."""
+    slow = [seconds * 200 / 150 for seconds in FAST]
+    a = runs(FAST, "workers=2", nodes=calibrated([200]))
+    b = runs(slow, "workers=1", nodes=calibrated([150]))
+    pair = only(compare(a, b, limit=0.05))
+    assert (pair.verdict, pair.regression) == ("no verdict", None)
+    assert pair.why == "A's and B's machines were calibrated at 200 GFLOP/s and 150 GFLOP/s, 33 % apart"
+    text = shown.text(compare(a, b), limit=None)
+    assert text.splitlines()[0] == f"verdict: no verdict: {pair.why}"
+    assert "\ncalibration: A 200 GFLOP/s, 25 GB/s; B 150 GFLOP/s, 25 GB/s; 33 % apart\n" in text
+    lost = runs([None] * 5, "workers=1", nodes=calibrated([150]))
+    assert only(compare(a, lost, limit=0.05)).regression, "a lost goal needs no clock"
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(191, "slower"), (190, "no verdict"), (211, "no verdict")])
+def test_speeds_may_differ_by_5_percent(rate: float, verdict: str) -> None:
+    b = runs(SLOW, "workers=1", nodes=calibrated([rate]))
+    assert only(compare(runs(FAST, "workers=2", nodes=calibrated([200])), b)).verdict == verdict
+
+
+def test_memory_that_is_slower_is_a_slower_machine() -> None:
+    nodes = calibrated([200])
+    nodes[0]["calibration"]["cpu_copy_bytes_per_s"] = 20e9
+    pair = only(
+        compare(runs(FAST, "workers=2", nodes=calibrated([200])), runs(FAST, "workers=1", nodes=nodes))
+    )
+    assert "calibrated at 25 GB/s and 20 GB/s, 25 % apart" in pair.why
+
+
+@pytest.mark.parametrize(
+    ("nodes", "unknown"),
+    [
+        (calibrated([None]), "not measured in B"),
+        ([{**one, "calibration": one["calibration"] | {"threads": 1.0}} for one in calibrated([100])],
+         "measured with 2 CPUs in A and 1 in B"),
+    ],
+)  # fmt: skip
+def test_a_speed_that_was_not_measured_alike_is_said_and_not_guessed(
+    nodes: list[dict[str, Any]], unknown: str
+) -> None:
+    compared = compare(runs(FAST, "workers=2", nodes=calibrated([200])), runs(SLOW, "workers=1", nodes=nodes))
+    assert only(compared).verdict == "slower" and only(compared).calibration.unknown == unknown
+    line = f"calibration: {unknown}, so the machines' speeds cannot be compared"
+    assert line in shown.text(compared, limit=None).splitlines()
+
+
+def test_more_nodes_are_no_slower_machine() -> None:
+    """The slowest of eight nodes is 6 % below the single one, the middle one is not."""
+    eight = calibrated([188, 196, 198, 200, 200, 202, 204, 212])
+    b = runs(SLOW, "workers=1", nodes=eight)
+    assert only(compare(runs(FAST, "workers=2", nodes=calibrated([200])), b)).verdict == "slower"
+
+
+def test_of_a_gpu_s_run_the_gpu_s_speed_counts() -> None:
+    def nodes(rate: float) -> list[dict[str, Any]]:
+        (one,) = calibrated([200])
+        return [{**one, "calibration": one["calibration"] | {"cuda_gemm_flops_per_s": 1e12 * rate}}]
+
+    words = ("backend=nccl", "hardware=gcp_n1_t4")
+    pair = only(
+        compare(
+            runs(FAST, "workers=2", *words, nodes=nodes(8)), runs(SLOW, "workers=1", *words, nodes=nodes(6))
+        )
+    )
+    assert "calibrated at 8 TFLOP/s and 6 TFLOP/s" in pair.why
+
+
+def test_of_other_hardware_the_speed_is_what_is_compared() -> None:
+    a = runs(FAST, "hardware=gcp_n1_standard_4", nodes=calibrated([200]))
+    b = runs(SLOW, "hardware=gcp_n1_t4", nodes=calibrated([150]))
+    pair = only(compare(a, b))
+    assert pair.verdict == "slower" and pair.calibration.difference
+
+
+@pytest.mark.parametrize(
+    ("sides", "order"),
+    [
+        ("ABABAB", ("A", 6, True)),
+        ("ABBAAB", ("A", 4, True)),
+        ("BBBAAA", ("B", 2, False)),
+        ("AABBBA", ("A", 3, False)),
+        ("AAABBBBBBB", ("A", 2, False)),
+    ],
+)
+def test_it_says_whether_the_sides_took_turns(sides: str, order: tuple[str, int, bool]) -> None:
+    starts = [f"2026-11-21T03:{minute:02}:00+00:00" for minute in range(len(sides))]
+    some: dict[str, list[Record]] = {"A": [], "B": []}
+    for number, (side, start) in enumerate(zip(sides, starts, strict=True)):
+        word = f"workers={'AB'.index(side) + 1}"
+        some[side] += runs([10 + 0.01 * number], word, started_at=start, run_id=f"{number}", seed=number)
+    compared = compare(some["A"], some["B"])
+    assert only(compared).order == comparison.Order(*order)
+    (line,) = [one for one in shown.text(compared, limit=None).splitlines() if one.startswith("order")]
+    if order[2]:
+        assert f"interleaved ({order[1]} blocks of {len(sides)} runs)" in line
+    else:
+        how = {"A": "A before B", "B": "B before A"}[order[0]] if order[1] == 2 else "3 blocks of 6 runs"
+        assert line == f"order: not interleaved, {how}: a change of the machine would look the same"
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize(("count", "spread"), [(3, 0.1), (5, 0.25), (10, 0.03)])
+def test_the_smallest_difference_is_found_in_four_of_five_comparisons(
+    count: int, spread: float, paired: bool
+) -> None:
+    """With the spread that the samples have, and by the verdict's own function."""
+    standard = np.array([-1.0, 1.0] * (count // 2) + [0.0] * (count % 2))
+    standard *= spread / standard.std(ddof=1)
+    a, b = np.exp(standard), np.exp(np.roll(standard, 1) if paired else standard)
+    share = comparison.smallest_difference(list(a), list(b), paired=paired)
+    assert share is not None
+    cov = np.cov(np.log(a), np.log(b)) if paired else np.eye(2) * spread**2
+    drawn = np.exp(np.random.default_rng(5).multivariate_normal([0, 0], cov, size=(200, count)))
+    found = sum(
+        comparison._significantly_above(
+            list(pairs[:, 0]), list((1 + share) * pairs[:, 1]), 1.0, paired=paired
+        )
+        for pairs in drawn
+    )
+    # 200 and 400 simulated comparisons: 80 % with a standard error of 3.5 points together.
+    assert 0.69 <= found / 200 <= 0.91
+
+
+def test_without_a_spread_nothing_is_said_of_power() -> None:
+    assert comparison.smallest_difference([1.0], [1.0, 2.0], paired=False) is None
+    assert comparison.smallest_difference([1.0, math.inf], [1.0, 2.0], paired=False) is None
+    assert comparison.smallest_difference([1.0, 1.0], [1.0, 1.0], paired=False) == pytest.approx(0, abs=1e-9)
+    text = shown.text(compare(runs(FAST, "workers=2"), runs([*SLOW, None], "workers=1")), limit=None)
+    assert "power" not in text
+
+
+def test_one_point_in_two_interleaved_halves_has_no_verdict() -> None:
+    """The A/A test, with the ten published seeds of resnet20 in the order in which they ran."""
+    a, b = verdicts.seeds()[::2], verdicts.seeds()[1::2]
+    starts = [f"2026-11-21T03:{minute:02}:00+00:00" for minute in range(10)]
+    sides = []
+    for first, some in enumerate((a, b)):
+        side = runs(list(some), "workers=2", seeds=range(first, 10, 2))
+        sides.append([
+            run.model_copy(update={"run_id": f"run-{run.seed}", "started_at": starts[run.seed]})
+            for run in side
+        ])  # fmt: skip
+    pair = only(compare(*sides, limit=0.05))
+    assert pair.order == comparison.Order("A", 10, interleaved=True) and not pair.differs
+    assert (pair.verdict, pair.regression) == ("no difference shown", False)
+
+
+def test_of_all_halves_of_one_point_few_have_a_verdict() -> None:
+    times = list(verdicts.seeds())
+    halves = [set(some) for some in combinations(range(10), 5) if 0 in some]
+    wrong = sum(
+        verdicts.verdict(
+            np.array([times[i] for i in half]), np.array([times[i] for i in range(10) if i not in half]),
+            paired=False,
+        )
+        for half in halves
+    )  # fmt: skip
+    assert len(halves) == 126 and wrong <= 0.05 * len(halves)
+
+
+@pytest.mark.parametrize(("page", "table"), [("results-command", "power"), ("statistics", "errors")])
+def test_the_documentation_has_the_tables_of_the_script(page: str, table: str) -> None:
+    """One column (n = 3) is simulated again with few pairs, four standard errors apart at most."""
+    pairs = 60
+    header, _, *rows = getattr(verdicts, table)((3,), pairs=pairs)
+    stated = [cells_of(line) for line in (ROOT / "docs" / f"{page}.md").read_text().splitlines()]
+    titles = cells_of(header)
+    assert titles in [line[: len(titles)] for line in stated]
+    for simulated in map(cells_of, rows):
+        (told,) = [line for line in stated if line[:1] == simulated[:1] and len(line) >= len(titles)]
+        for title, one, other in zip(titles[1:], simulated[1:], told[1:], strict=False):
+            shares = zip(*(map(float, re.findall(r"[\d.]+", cell)) for cell in (one, other)), strict=True)
+            for here, there in shares:
+                error = 100 * math.sqrt(max(0.02, there / 100 * (1 - there / 100)) / pairs)
+                assert abs(here - there) <= (0.3 * there if title.startswith("80 %") else 4 * error), told
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def disturbed(times: Sequence[float | None], word: str, first: int = 0, **changes: Any) -> list[Record]:
+    """Return runs of which each has a sentence of its own about what the machine did beside it."""
+    return [
+        run.model_copy(
+            update={"disturbances": [(sentence := BUSY.format(f"1.{first + n}"))], "caveats": [sentence]}
+            if run.time_to_accuracy
+            else {}
+        )
+        for n, run in enumerate(runs(times, word, **changes))
+    ]
+
+
+def test_runs_of_which_all_were_disturbed_have_no_verdict() -> None:
+    a, b = disturbed(FAST[:3], "workers=1"), disturbed(SLOW[:3], "workers=2", first=3)
+    found = compare(a, b, limit=0.05)
+    pair = only(found)
+    assert (pair.verdict, pair.regression) == ("no verdict", None)
+    verdict, gate, *_ = shown.text(found, limit=0.05).splitlines()
+    assert verdict == "verdict: no verdict: all 6 runs disturbed (--with-disturbed counts them)"
+    assert gate == "B slower by more than 5 %: no verdict"
+    both = compare(a, b, limit=0.05, with_disturbed=True)
+    assert only(both).regression is True
+    verdict = shown.text(both, limit=0.05).splitlines()[0]
+    assert verdict == "verdict: B is slower (time to accuracy); 6 disturbed runs counted"
+
+
+def test_one_side_without_a_quiet_run_is_enough() -> None:
+    pair = only(compare(runs(FAST, "workers=1"), disturbed(SLOW, "workers=2")))
+    assert pair.why == "all 5 runs of B disturbed (--with-disturbed counts them)"
+    mixed = [*runs([12.0, 12.1, 12.2], "workers=2"), *disturbed([13.0], "workers=2", seeds=[99])]
+    mixed[-1] = mixed[-1].model_copy(update={"run_id": "disturbed"})
+    assert only(compare(runs(FAST, "workers=1"), mixed)).verdict == "slower"
+
+
+def test_a_run_that_reached_its_goal_beside_other_work_did_reach_it() -> None:
+    """Two of B's three runs are left out for their times; that leaves one, which missed, and no lost goal."""
+    b = disturbed([12.0, 12.1, None], "workers=2")
+    pair = only(compare(runs(FAST[:3], "workers=1"), b, limit=0.05))
+    assert (pair.goal_regression, pair.regression) == (None, None)
+    assert pair.why.startswith("all 2 runs of B that did not miss the goal disturbed")
+
+
+def test_caveats_that_differ_in_numbers_are_one_line() -> None:
+    """Twelve sentences of six runs were twelve lines."""
+    steal = "the hypervisor took {} of the 2 CPUs of vm while it trained"
+    sides = []
+    for word in ("workers=1", "workers=2"):
+        some = runs(FAST[:3], word)
+        both = [[kind.format(f"{k}.{word[-1]}") for kind in (BUSY, steal)] for k in range(3)]
+        changes = [{"caveats": sentences, "disturbances": sentences} for sentences in both]
+        sides.append([run.model_copy(update=one) for run, one in zip(some, changes, strict=True)])
+    assert sorted(only(compare(*sides)).notes) == [
+        f"A and B: {kind.format('0.1')} (and 5 like it)" for kind in (BUSY, steal)
+    ]

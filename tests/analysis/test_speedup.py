@@ -586,3 +586,47 @@ def test_a_point_says_what_its_runs_mix() -> None:
     (point,) = points([base, moved])
     assert "2 kinds of machines" in point.mixture
     assert point.exclusion_reason == "its runs were measured on several kinds of machines"
+
+
+def at_speed(workers: int, rate: float, *words: str, repeats: int = 3) -> list[Record]:
+    """Return runs whose single node computed at so many FLOP/s, and their times accordingly."""
+    calibration = {"threads": 2.0, "cpu_gemm_flops_per_s": rate}
+    node = {"hostname": "here", "usable_cpus": 2, "threads_per_worker": 1, "calibration": calibration}
+    some = [studies.run(workers, k, *words, time=(100 + k) * 2e11 / rate / workers) for k in range(repeats)]
+    return [Record.model_validate(run.model_dump(mode="json") | {"nodes": [node]}) for run in some]
+
+
+def test_a_machine_that_became_faster_is_no_speed_up() -> None:
+    """One worker at 100 GFLOP/s and two at 200 were 4 times as fast, an efficiency of 200 %."""
+    (group,) = groups([*at_speed(1, 100e9), *at_speed(2, 200e9)])
+    one, two = (compared for curve in group.curves for compared in curve.speedups)
+    assert one.why is None and two.total is None and two.excluded_ratio == pytest.approx(4)
+    assert two.why == (
+        "the machines of one worker and of 2 were calibrated at 100 GFLOP/s and 200 GFLOP/s, 100 % apart"
+    )
+    assert "there is no speed-up: the machines of one worker and of 2 were calibrated" in answer(group)[0]
+    (group,) = groups([*at_speed(1, 200e9), *at_speed(2, 209e9)])
+    two = group.curves[0].speedups[1]
+    assert two.total is not None and two.note is None
+
+
+def test_nothing_is_shown_between_machines_of_two_speeds() -> None:
+    """Neither a price-performance optimum nor a slower curve."""
+    (group,) = groups([*at_speed(2, 200e9), *at_speed(4, 100e9)])
+    best = optimum(group.curves[0].points)
+    assert best is not None and [point.workers for point in best.undecided] == [4]
+    (group,) = groups([*at_speed(2, 200e9), *at_speed(2, 150e9, "sync=zero1")])
+    assert "is not shown to be slower" in answer(group)[0]
+    (group,) = groups([*at_speed(2, 200e9), *at_speed(2, 199e9, "sync=zero1", repeats=5)])
+    assert "calibrated" not in " ".join(answer(group))
+
+
+def test_runs_of_two_prices_say_so() -> None:
+    priced = studies.run(1, 1, T4, time=100.0)
+    plain = studies.run(1, 2, T4, time=100.0)
+    experiment = plain.experiment.plain()
+    experiment["hardware"]["price"]["usd_per_hour"] *= 2
+    (point,) = points(
+        [priced, Record.model_validate(plain.model_dump(mode="json") | {"experiment": experiment})]
+    )
+    assert point.mixture == ("2 prices",) and point.exclusion_reason is None
