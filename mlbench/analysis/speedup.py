@@ -160,6 +160,9 @@ def _other_speed(base: Point, point: Point) -> str | None:
 
 def _note(base: Point, point: Point) -> str | None:
     notes = [f"the runs with {point.workers} mix {' and '.join(point.mixture)}"] if point.mixture else []
+    found = pooling.calibration(base.records, point.records)
+    if bool(found.a) != bool(found.b):
+        notes.append("the speed of the machine was measured on one side only")
     if base.threads != point.threads:
         notes.append(_threads(base, point))
     return "; ".join(notes) or None
