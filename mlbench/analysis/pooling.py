@@ -101,7 +101,7 @@ def mixture(runs: Sequence[Record]) -> tuple[str, ...]:
         "commits": len(commits),
         **{f"versions of {name}": len(versions) for name, versions in packages.items()},
         "kinds of machines": len({tuple(machine(run)) for run in runs if run.nodes}),
-        "prices": len({run.experiment.hardware.price for run in runs if run.cost}),
+        "prices": len({repr(run.experiment.hardware.price) for run in runs if run.cost}),
         "states of the page cache": len({_warm(run) for run in runs} - {None}),
     }
     imported = sum(run.imported for run in runs)
