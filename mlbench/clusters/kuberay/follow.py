@@ -49,14 +49,14 @@ class Follower:
         self._outage: tuple[float, object] | None = (
             None  # since when something does not answer, and its words
         )
-        self._vanished: Problem | None = None  # a pod, perhaps because the run has ended
+        self._absence: Problem | None = None  # a pod, perhaps because the run has ended
         self._hint: tuple[Problem, float] | None = None  # why the run may be lost, and when that was seen
         self._deleted: float | None = None  # when the RayJob was seen to be deleted
         self._ended: float | None = None  # when it was seen to have ended
-        self._asked = 0.0  # when the API server was last asked for all of it
+        self._query_time = 0.0  # when the API server was last asked for all of it
         self._events = 0
-        self._first: Any = None  # event
-        self._heard = 0.0  # when the last event came
+        self._first_event: Any = None
+        self._event_time = 0.0  # when the last event came
         self._failed = False  # whether the run says that it failed, or was told to end
         self._finished: float | None = None  # when its complete event log is its result
         self._last_lines: list[str] = []
@@ -92,7 +92,7 @@ class Follower:
         if self._finished is not None:
             return
         try:
-            self._ask()
+            self._refresh()
             if self._ended is not None and self._deleted is None:
                 raise SubmissionLost("it has ended, and its log was not read to the end", goes_on=True)
             yield from self._read_rest()
@@ -129,8 +129,8 @@ class Follower:
             if diagnosis.NODE_TYPE in pod["metadata"].get("labels", {})
         }
         mine = [*own.values(), *filter(self._prints, pods.values())]
-        if self._vanished is None and self._ended is None and not self._failed:
-            self._vanished = next(diagnosis.vanished(self._present, own), None)
+        if self._absence is None and self._ended is None and not self._failed:
+            self._absence = next(diagnosis.vanished(self._present, own), None)
         fatal = next((one for one in diagnosis.problems(mine) if one.fatal), None)
         if fatal and self._hint is None:
             self._hint = fatal, clock.monotonic()
@@ -153,8 +153,8 @@ class Follower:
                     goes_on=True,
                 )
             if message["number"] == 0:
-                self._first = self._first or message["event"]
-                if message["event"] != self._first:  # numbers of two runs do not go together
+                self._first_event = self._first_event or message["event"]
+                if message["event"] != self._first_event:  # numbers of two runs do not go together
                     raise SubmissionLost(
                         f"the cluster started the command anew after {self._events} events",
                         preempted=self._preempted,
@@ -164,7 +164,7 @@ class Follower:
                     self._failed = message["event"]["value"]["status"] in ("failed", "interrupted")
                 yield message
                 self._events += 1  # not before: whoever is interrupted with it takes it again
-                self._heard = clock.monotonic()
+                self._event_time = clock.monotonic()
         elif "end" in message:
             if message["end"] == self._events and self._finished is None:
                 self._finished = clock.monotonic() + (LOST_S if self._failed else 0.0)
@@ -179,14 +179,14 @@ class Follower:
         if self._outage is not None and now - self._outage[0] > OUTAGE_S:
             text = f"{self._outage[1]}, for {OUTAGE_S:g} s; the run is left alone"
             raise SubmissionLost(text, goes_on=True)
-        if not (self._vanished or self._is_due(now)) or (self._outage and now < self._asked + GRACE_S):
+        if not (self._absence or self._is_due(now)) or (self._outage and now < self._query_time + GRACE_S):
             return
-        self._asked = now
+        self._query_time = now
         try:
-            self._ask()
-            if self._vanished and self._ended is None:  # the pods of a run that has ended are deleted
-                self._hint = self._hint or (self._vanished, now)
-            self._vanished = None
+            self._refresh()
+            if self._absence and self._ended is None:  # the pods of a run that has ended are deleted
+                self._hint = self._hint or (self._absence, now)
+            self._absence = None
             if not self._is_due(now):
                 return
             yield from self._read_rest()
@@ -202,18 +202,18 @@ class Follower:
         if self._finished is not None and not self._failed:
             return False
         if self._deleted is not None:
-            return now - max(self._deleted, self._heard) > GRACE_S
+            return now - max(self._deleted, self._event_time) > GRACE_S
         if self._finished is not None:
             return self._preempted
         if self._ended is not None:
             refused = self._status("jobDeploymentStatus") == "ValidationFailed"
-            return refused or now - max(self._ended, self._heard) > LATE_S
+            return refused or now - max(self._ended, self._event_time) > LATE_S
         trains = self._events and not self._failed
-        return self._hint is not None and now - max(self._hint[1], self._heard) > (
+        return self._hint is not None and now - max(self._hint[1], self._event_time) > (
             LOST_S if trains else GRACE_S
         )
 
-    def _ask(self) -> None:
+    def _refresh(self) -> None:
         """Fetch the RayJob and its pods anew."""
         place = path("ray.io/v1", "RayJob", self._namespace, self._name)
         try:

@@ -117,7 +117,7 @@ def test_a_complete_run_is_collected_in_whatever_order_job_pods_and_log_come(
     cluster: FakeCluster, run: Any, attach: Any, log: Log, follower: Time, late: tuple[str, ...]
 ) -> None:
     """Its node was taken after its end, and what is late is held until the follower asks, or gives up."""
-    (name,) = ended(cluster, run, log)
+    (name,) = complete_run(cluster, run, log)
     cluster.pod(cluster.item("rayjobs", name), "worker", 1, **DISRUPTED)
     follower.step = follow.GRACE_S
     before = job_requests(cluster, "GET") + 1  # that of attach=
@@ -129,7 +129,7 @@ def test_a_complete_run_is_collected_in_whatever_order_job_pods_and_log_come(
     assert record.status == "goal_reached" and len(record.validations) == 3
 
 
-def ended(cluster: FakeCluster, run: Any, log: Log) -> list[str]:
+def complete_run(cluster: FakeCluster, run: Any, log: Log) -> list[str]:
     """Let a detached run end; return the names of the RayJobs."""
     over: list[str] = []
 
@@ -147,7 +147,7 @@ def ended(cluster: FakeCluster, run: Any, log: Log) -> list[str]:
 def test_a_complete_run_whose_log_cannot_be_read_is_kept(
     cluster: FakeCluster, run: Any, attach: Any, log: Log, follower: Time
 ) -> None:
-    (name,) = ended(cluster, run, log)
+    (name,) = complete_run(cluster, run, log)
     follower.step = follow.GRACE_S
     cluster.fail("GET", "/log", *[500] * 2000)
     with pytest.raises(UserError, match="a fault of the tests, for 900 s; the run is left alone") as refused:
@@ -161,7 +161,7 @@ def test_a_complete_run_whose_log_cannot_be_read_is_kept(
 def test_a_complete_run_whose_log_is_gone_or_cut_is_kept(
     cluster: FakeCluster, run: Any, attach: Any, log: Log
 ) -> None:
-    (name,) = ended(cluster, run, log)
+    (name,) = complete_run(cluster, run, log)
     pod = f"{name}-submitter-0"
     lines = cluster.printed(pod)
     for rest, sentence in ((lines[:6], "the end of its submitter's log"), (lines[6:], "events are missing")):
@@ -210,25 +210,34 @@ def test_two_runs_of_one_rayjob_are_never_one_log(
 
 
 @only_fake
+@pytest.mark.parametrize(
+    ("function", "failure"),
+    [
+        ((events, "copy"), UserError("cannot write events.jsonl: the disk is full")),
+        ((remote_run, "_show"), KeyboardInterrupt()),  # the first, and another while the rest is read
+    ],
+    ids=["full disk", "Ctrl-C twice"],
+)
 def test_what_fails_here_deletes_no_run(
     cluster: FakeCluster,
     run: Any,
     attach: Any,
     log: Log,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    function: tuple[Any, str],
+    failure: BaseException,
 ) -> None:
-    """A full disk, or a second Ctrl-C."""
+    def fail(*_: Any) -> None:
+        raise failure
 
-    def full(*_: Any) -> None:
-        raise UserError("cannot write events.jsonl: the disk is full")
-
-    cluster.script = finishes(log)
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="the disk is full"):
-        patch.setattr(events, "copy", full)
+    cluster.script = lambda cluster, job: cluster.say(starts(cluster, job), *messages(log))
+    with monkeypatch.context() as patch, pytest.raises(type(failure)):
+        patch.setattr(*function, fail)
         run()
     (name,) = cluster.names("rayjobs")
     assert f"not deleted; python -m mlbench.run cluster=kuberay attach={name}" in capsys.readouterr().err
+    cluster.say(f"{name}-submitter-0", {"end": len(log)})
     assert attach(name).status == "goal_reached"
 
 
