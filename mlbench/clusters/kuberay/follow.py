@@ -46,9 +46,7 @@ class Follower:
         self._present: dict[str, Object] = {}
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._over = threading.Event()
-        self._outage: tuple[float, object] | None = (
-            None  # since when something does not answer, and its words
-        )
+        self._outage: tuple[float, object] | None = None  # since when something does not answer, and why
         self._absence: Problem | None = None  # a pod, perhaps because the run has ended
         self._hint: tuple[Problem, float] | None = None  # why the run may be lost, and when that was seen
         self._deleted: float | None = None  # when the RayJob was seen to be deleted
@@ -131,9 +129,9 @@ class Follower:
         mine = [*own.values(), *filter(self._prints, pods.values())]
         if self._absence is None and self._ended is None and not self._failed:
             self._absence = next(diagnosis.vanished(self._present, own), None)
-        fatal = next((one for one in diagnosis.problems(mine) if one.fatal), None)
-        if fatal and self._hint is None:
-            self._hint = fatal, clock.monotonic()
+        for problem in diagnosis.problems(mine):
+            if problem.fatal and (self._hint is None or problem.preempted > self._preempted):
+                self._hint = problem, clock.monotonic()
         self._present = own
         self.pods |= pods
         if self._events == 0:
@@ -175,6 +173,8 @@ class Follower:
 
     def _require_hope(self) -> Iterator[dict[str, Any]]:
         """Raise SubmissionLost where nothing more can come; yield what the log still had."""
+        if self._finished is not None and not self._failed:
+            return
         now, before = clock.monotonic(), self._events
         if self._outage is not None and now - self._outage[0] > OUTAGE_S:
             text = f"{self._outage[1]}, for {OUTAGE_S:g} s; the run is left alone"
@@ -230,8 +230,7 @@ class Follower:
         for pod in self._submitters():
             try:
                 for line in self._lines(pod):
-                    if "heartbeat" not in line:
-                        yield from self._see_line(line)
+                    yield from (one for one in self._see_line(line) if "heartbeat" not in one)
             except ApiError as error:
                 if error.status not in (400, 404):  # its container has not begun, it is gone
                     raise

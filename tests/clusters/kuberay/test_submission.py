@@ -20,7 +20,7 @@ from mlbench.experiment import clock, events
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record, load
-from mlbench.launch import remote_run
+from mlbench.launch import execute, remote_run
 from mlbench.launch.remote_run import Settings
 from mlbench.run import main
 from mlbench.tracking import uploader
@@ -55,6 +55,7 @@ def follower(monkeypatch: pytest.MonkeyPatch) -> Time:
     monkeypatch.setattr(follow, "POLL_S", 0.05)
     monkeypatch.setattr(api, "PAUSE_S", (0.05, 0.2))
     monkeypatch.setattr(objects, "POLL_S", 0.05)
+    monkeypatch.setattr(execute, "STORE_WAIT_S", 300.0)  # on a busy machine, too
     return one
 
 
