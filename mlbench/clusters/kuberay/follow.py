@@ -230,7 +230,7 @@ class Follower:
         for pod in self._submitters():
             try:
                 for line in self._lines(pod):
-                    yield from (one for one in self._see_line(line) if "heartbeat" not in one)
+                    yield from (item for item in self._see_line(line) if "heartbeat" not in item)
             except ApiError as error:
                 if error.status not in (400, 404):  # its container has not begun, it is gone
                     raise

@@ -50,13 +50,13 @@ class Time:
 @pytest.fixture(autouse=True)
 def follower(monkeypatch: pytest.MonkeyPatch) -> Time:
     """Let time pass faster than in a real cluster."""
-    one = Time()
-    monkeypatch.setattr(follow, "clock", one)
+    fast = Time()
+    monkeypatch.setattr(follow, "clock", fast)
     monkeypatch.setattr(follow, "POLL_S", 0.05)
     monkeypatch.setattr(api, "PAUSE_S", (0.05, 0.2))
     monkeypatch.setattr(objects, "POLL_S", 0.05)
     monkeypatch.setattr(execute, "STORE_WAIT_S", 300.0)  # on a busy machine, too
-    return one
+    return fast
 
 
 @pytest.fixture(scope="module")
