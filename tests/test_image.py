@@ -1,11 +1,16 @@
 """The recipe of the pods' image, as far as it can be read without a container engine."""
 
+import os
 import re
 import shutil
 import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from packaging import requirements, utils
 
 DOCKERFILE = (ROOT / "image" / "Dockerfile").read_text()
 
@@ -28,16 +33,58 @@ def test_the_image_ends_as_another_user_and_copies_only_what_the_builder_gets() 
     assert [name for name in given if not (ROOT / name).exists()] == []
 
 
-def test_every_base_and_every_direct_dependency_is_pinned() -> None:
+def test_every_base_is_pinned_and_every_install_has_hashes_and_one_index() -> None:
     (base,) = re.findall(r"^ARG BASE=(\S+)", DOCKERFILE, re.M)
     assert re.fullmatch(r"[\w./-]+:\d+\.\d+\.\d+-slim-\w+", base)  # image/build adds the digest
     assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.M)) == {"${BASE}"}
-    installs = re.findall(r"pip install(?:[^\n\\]|\\\n)*", DOCKERFILE)
-    assert len(installs) == 2 and all("--constraint constraints.txt" in one for one in installs)
-    expression = re.search(r"sed -E '([^']+)' requirements.txt \| grep '=='", DOCKERFILE)
-    assert expression
-    done = subprocess.run(
-        ["sed", "-E", expression[1], "requirements.txt"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    pins = [line for line in done.stdout.splitlines() if "==" in line]
-    assert len(pins) > 20 and all(re.fullmatch(r"[\w.-]+==[\w.+]+", pin) for pin in pins)
+    installs = re.findall(r"pip install((?:[^\n\\;&]|\\\n)*)", DOCKERFILE)
+    assert len(installs) == 4 and "--extra-index-url" not in DOCKERFILE
+    for install in installs:
+        words = install.replace("\\\n", " ").split()
+        assert "--no-deps" in words and words.count("--index-url") + words.count("--no-index") == 1
+        assert "--require-hashes" in words or words[-1] == "."
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Return the versions in a lock file by package, without their markers; every package has hashes."""
+    entries = re.split(r"\n(?=[^\s#])", re.sub(r"^#.*\n", "", path.read_text(), flags=re.M))
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries), path
+    return dict(re.findall(r"^([\w.-]+)==([^\s;]+)", "\n".join(entries), re.M))
+
+
+def test_the_lock_has_every_pin_and_all_that_they_need_with_hashes() -> None:
+    lock = pins(ROOT / "requirements.lock")
+    text = (ROOT / "requirements.txt").read_text()
+    direct = re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==([\w.+]+)", text, re.M)
+    assert len(direct) > 40
+    assert {name: lock[utils.canonicalize_name(name)] for name, _ in direct} == dict(direct)
+    for name in lock:
+        try:
+            needs = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:  # of another platform
+            continue
+        for need in map(requirements.Requirement, needs):
+            if need.marker is None or need.marker.evaluate({"extra": ""}):
+                other = utils.canonicalize_name(need.name)
+                assert other in lock, f"{name} needs {need}: run image/lock"
+                assert need.specifier.contains(lock[other], prereleases=True), f"{name} needs {need}"
+
+
+@pytest.mark.parametrize("variant", ["cpu", "cuda"])
+def test_the_image_installs_what_runs_need_out_of_the_lock(variant: str, tmp_path: Path) -> None:
+    (script,) = re.findall(r"^RUN (awk (?:[^\n]|(?<=\\)\n)*)", DOCKERFILE, re.M)
+    for name in ("requirements.lock", "image/packages.txt", "image/torch-cpu.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=os.environ | {"VARIANT": variant}, check=True)
+    lock, installed = pins(ROOT / "requirements.lock"), pins(tmp_path / "index.lock")
+    torch = pins(tmp_path / "torch-cpu.lock")
+    assert torch == {"torch": f"{lock['torch']}+cpu"} and set(pins(tmp_path / "build.lock")) == {"setuptools"}
+    assert installed.items() <= lock.items() and "pytest" not in installed
+    if variant == "cpu":
+        assert not {name for name in installed if re.match("torch$|triton|nvidia|cuda", name)} - {
+            "nvidia-ml-py"
+        }
+        installed |= torch
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for need in map(requirements.Requirement, project["dependencies"]):
+        assert need.specifier.contains(installed[utils.canonicalize_name(need.name)]), need

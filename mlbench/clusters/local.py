@@ -31,7 +31,6 @@ class Config(Cluster):
 
 
 LOOPBACK = "127.0.0.1"  # workers are on this machine, and so are their heartbeats
-MIN_THREADS = 512  # Ray's servers, the driver and four workers have 353 (2.60, 2 CPUs, 2026-11-22)
 MIN_OPEN_FILES = 256  # descriptors; Ray's servers and a worker each need some 100 (2.60)
 
 
@@ -48,6 +47,8 @@ def connect(experiment: Experiment) -> Iterator[str]:
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     address = persistent.address()
+    if address is None:
+        ray_env.require_processes()
     context = _init(address, verbose=experiment.verbose)
     try:
         yield LOOPBACK
@@ -104,12 +105,13 @@ def _require_threads() -> None:
         for process in psutil.process_iter(["uids", "num_threads"])
         if process.info["uids"] and process.info["uids"].real == os.getuid()
     )
-    needed = present + MIN_THREADS
+    needed = present + ray_env.MIN_THREADS
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UserError(
-            f"this user may have {hard} processes and threads and has {present}, Ray needs {MIN_THREADS}",
+            f"this user may have {hard} processes and threads and has {present}, "
+            f"Ray needs {ray_env.MIN_THREADS}",
             hint="ulimit -u 4096",
         )
     resource.setrlimit(resource.RLIMIT_NPROC, (needed, hard))

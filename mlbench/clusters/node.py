@@ -183,31 +183,62 @@ def _cuda_versions() -> tuple[str | None, str | None]:
     return torch.version.cuda, ".".join(map(str, nccl.version()))
 
 
+def process_limit() -> tuple[int, int] | None:
+    """Return the limit of processes and threads of the tightest control group, and how many it has.
+
+    None where no group has a limit.
+    """
+    groups = [
+        (int(limit), int(_text(folder / "pids.current") or 0))
+        for folder in _groups("pids")
+        if (limit := _text(folder / "pids.max") or "max") != "max"
+    ]
+    return min(groups, key=lambda group: group[0] - group[1], default=None)
+
+
+def oom_kills() -> int | None:
+    """Return how many processes of this one's control group the kernel has killed as their memory ran out.
+
+    None where it does not say.
+    """
+    for folder in _groups("memory"):
+        text = _text(folder / "memory.events") or _text(folder / "memory.oom_control")  # version 2, 1
+        if text is not None:
+            return int(dict(line.split() for line in text.splitlines()).get("oom_kill", 0))
+    return None
+
+
+def memory_limit() -> int | None:
+    """Return how many bytes of memory this process's control group may have; None: no limit."""
+    return _cgroup_limits()[1]
+
+
 def _cgroup_limits() -> tuple[float | None, int | None]:
-    """Return the CPU quota in CPUs and the memory limit in bytes, the tightest on the way up.
+    """Return the CPU quota in CPUs and the memory limit in bytes, the tightest on the way up."""
+    quotas: list[float] = []
+    limits: list[int] = []
+    for folder in _groups("cpu"):
+        quota, _, period = (_text(folder / "cpu.max") or "max").partition(" ")  # version 2
+        if quota == "max":
+            quota, period = _text(folder / "cpu.cfs_quota_us") or -1, _text(folder / "cpu.cfs_period_us") or 1
+        quotas += [] if int(quota) < 0 else [int(quota) / int(period)]
+    for folder in _groups("memory"):
+        limit = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes") or "max"
+        limits += [] if limit == "max" or int(limit) >= UNLIMITED else [int(limit)]
+    return min(quotas, default=None), min(limits, default=None)
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Yield this process's control group of a controller and those above it.
 
     Both versions of control groups, Linux: Documentation/admin-guide/cgroup-{v1,v2}.
     """
-    quotas: list[float] = []
-    limits: list[int] = []
     for line in (_text(ROOT / "proc/self/cgroup") or "").splitlines():
         _, names, path = line.split(":", 2)
         if not names:  # version 2
-            for folder in _upwards(ROOT / "sys/fs/cgroup", path):
-                quota, _, period = (_text(folder / "cpu.max") or "max").partition(" ")
-                quotas += [] if quota == "max" else [int(quota) / int(period)]
-                limit = _text(folder / "memory.max") or "max"
-                limits += [] if limit == "max" else [int(limit)]
-        if "cpu" in names.split(","):
-            for folder in _upwards(ROOT / "sys/fs/cgroup/cpu", path):
-                quota = int(_text(folder / "cpu.cfs_quota_us") or -1)
-                period = int(_text(folder / "cpu.cfs_period_us") or 1)
-                quotas += [] if quota < 0 else [quota / period]
-        if "memory" in names.split(","):
-            for folder in _upwards(ROOT / "sys/fs/cgroup/memory", path):
-                limit = int(_text(folder / "memory.limit_in_bytes") or UNLIMITED)
-                limits += [] if limit >= UNLIMITED else [limit]
-    return min(quotas, default=None), min(limits, default=None)
+            yield from _upwards(ROOT / "sys/fs/cgroup", path)
+        elif controller in names.split(","):
+            yield from _upwards(ROOT / "sys/fs/cgroup" / controller, path)
 
 
 def _upwards(mount: Path, path: str) -> Iterator[Path]:

@@ -66,6 +66,7 @@ def start() -> str:
         ray_env.disable_background_work()
         ray_env.stay_on_loopback()
         ray_env.require_short_paths()
+        ray_env.require_processes()
         words = ("--head", "--port=0", "--include-dashboard=false")
         words += (f"--num-cpus={node.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
         words += (f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}",)

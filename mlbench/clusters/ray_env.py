@@ -6,8 +6,10 @@ functions before it imports ray. What the user has set stays.
 
 import os
 import secrets
+import stat
 from pathlib import Path
 
+from mlbench.clusters import node
 from mlbench.experiment.errors import UserError
 
 # bytes of a node's object store, which a run hardly uses; Ray asks for 75 MiB at least and would take 30 % of
@@ -15,7 +17,7 @@ from mlbench.experiment.errors import UserError
 # where it has more than 4 GiB (docs/performance.md).
 OBJECT_STORE_BYTES = 100_000_000
 TOKEN = Path(".ray") / "auth_token"  # below the home directory, where Ray itself looks
-OWN_TOKEN = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}  # variables by which a user brings a token
+MIN_THREADS = 512  # Ray's servers, the driver and four workers have 353 (2.60, 2 CPUs, 2026-11-22)
 AF_UNIX_BYTES = 107  # longest path of a Unix socket (Linux, unix(7): 108 with the closing zero)
 SOCKET = "ray/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.0"  # the longest that Ray makes
 
@@ -38,28 +40,41 @@ def disable_background_work() -> None:
 def require_token(*, shared: bool = False) -> None:
     """Make Ray's servers refuse whoever lacks this user's token.
 
-    Ray's own default would create a token that every user of the machine can read. Where the home directory
-    cannot be written, the token is in this process's environment; `shared` means that other commands have to
-    find it, which then is a UserError.
+    Ray's own default would create a token that every user of the machine can read; one that others can read
+    is a UserError. Where the home directory cannot be written, the token is in this process's environment;
+    `shared` means that other commands have to find it, which then is a UserError.
     """
     _default(RAY_AUTH_MODE="token")
-    if os.environ["RAY_AUTH_MODE"] != "token" or OWN_TOKEN & os.environ.keys():
+    if os.environ["RAY_AUTH_MODE"] != "token" or "RAY_AUTH_TOKEN" in os.environ:
         return
-    path = Path.home() / TOKEN
+    own = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(own or Path.home() / TOKEN)
     try:
-        if path.exists() and path.read_text().strip():
-            return
+        if own or (path.exists() and path.read_text().strip()):
+            return _require_private(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w") as file:
+            os.fchmod(descriptor, 0o600)  # of an empty file that was there
             file.write(secrets.token_hex(32))
     except OSError as error:
+        if own:
+            raise UserError(f"RAY_AUTH_TOKEN_PATH={own} cannot be read: {error.strerror}") from error
         if shared:
             raise UserError(
                 f"cannot write {path}, the token that Ray's servers ask for: {error.strerror}",
                 hint="name a file of your own with RAY_AUTH_TOKEN_PATH",
             ) from error
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _require_private(path: Path) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UserError(
+            f"others can read or write {path} (mode {mode:04o}), the token with which Ray runs any code",
+            hint=f"rm {path}; the next command makes another, mode 0600. `chmod 600` if nobody has read it",
+        )
 
 
 def stay_on_loopback() -> None:
@@ -83,6 +98,17 @@ def require_short_paths() -> None:
             f"the temporary directory {folder} is too long for Ray's sockets: their paths may have "
             f"{AF_UNIX_BYTES} bytes",
             hint="export RAY_TMPDIR=/tmp",
+        )
+
+
+def require_processes() -> None:
+    """Raise UserError where a control group has no room for the processes and threads of another Ray."""
+    limit = node.process_limit()
+    if limit is not None and limit[0] - limit[1] < MIN_THREADS:
+        raise UserError(
+            f"the control group may have {limit[0]} processes and threads (pids.max) and has {limit[1]}, "
+            f"Ray needs {MIN_THREADS}",
+            hint="give it more: docker run --pids-limit=4096, systemd-run -p TasksMax=4096",
         )
 
 

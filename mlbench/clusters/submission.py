@@ -39,7 +39,17 @@ class Submission(Protocol):
     words: list[str]  # of the command
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield the messages of its event stream, every event once, until it has ended; or SubmissionLost."""
+        """Yield the messages of its event stream, every event once, until it has ended; or SubmissionLost.
+
+        An event comes with its number in the log, from 0.
+        """
+        ...
+
+    def last_messages(self) -> Iterator[dict[str, Any]]:
+        """Yield what the stream still holds before the run is deleted, perhaps with the last event again.
+
+        Raises SubmissionLost where the deletion would lose a result.
+        """
         ...
 
     def description(self) -> dict[str, Any]:

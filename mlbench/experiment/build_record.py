@@ -233,14 +233,15 @@ def _status(
     """Return how the run ended and why; a goal is reached where the log's last validation reaches it.
 
     A worker that dies after that, while its node is described, takes nothing from what was measured, and
-    neither does the end of the driver.
+    neither does the end of the driver or of a node.
     """
     status, error = end.status or result.status, end.error or result.error
     value = validations[-1].metrics.get(goal.metric) if validations and goal else None
     reached = goal is not None and value is not None and goal.reached(value)
     if status == "goal_reached" and not reached:
         return "failed", "the event log has no validation that reached the goal"
-    return ("goal_reached" if status in ("failed", "interrupted") and reached else status), error
+    ended = status in ("failed", "interrupted", "preempted")
+    return ("goal_reached" if ended and reached else status), error
 
 
 def _startup(

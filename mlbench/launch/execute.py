@@ -248,6 +248,13 @@ def new_folder(experiment: Experiment, seed: int, begun: float) -> Path:
     return folder
 
 
+def _memory_ran_out() -> str:
+    """Return the sentence for a run of which the kernel killed a process, with how much memory there was."""
+    limit = node.memory_limit()
+    what = f"the control group's, {limit / 2**30:.1f} GiB," if limit else "the machine's"
+    return f"the kernel killed a process here as {what} memory ran out: use fewer workers or a smaller batch"
+
+
 def _measure(
     experiment: Experiment, *, seed: int, display: Any, folder: Path, lock: MachineLock | None
 ) -> tuple[RunEnd, BaseException | None]:
@@ -265,6 +272,7 @@ def _measure(
     log = folder / events.NAME
     watch = Watch(log, display)
     before = CpuUse(own=lambda: own_processes(persistent.servers()))
+    kills = node.oom_kills()
     try:
         with watch:
             watch.show("say", f"starting Ray ({experiment.cluster.name})")
@@ -297,6 +305,8 @@ def _measure(
     result = worker_result(events.read(log))
     if result is not None:  # whatever ended afterwards, the run had finished
         status, error, exception = None, None, None
+    if status == "failed" and kills is not None and (node.oom_kills() or 0) > kills:
+        error = f"{error}; {_memory_ran_out()}"
     end = RunEnd(
         status=status,
         error=error,

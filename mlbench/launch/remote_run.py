@@ -8,8 +8,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,8 +69,7 @@ def execute(
         submission = module.submit(experiment, overrides, seed=seed)
         if settings.detach:
             print(submission.name)
-            where = f"cluster={experiment.cluster.name} attach={submission.name}"
-            print(f"mlbench: it runs on; python -m mlbench.run {where} follows it", file=sys.stderr)
+            print(f"mlbench: it runs on; {_attach(submission, experiment)} follows it", file=sys.stderr)
             return None
         record = _followed(submission, experiment, begun=begun, overrides=overrides)
         if record.status != "preempted" or attempt == settings.retries:
@@ -87,6 +85,7 @@ class Copy:
     def __init__(self, experiment: Experiment) -> None:
         self.folder: Path | None = None
         self.stop: dict[str, Any] | None = None  # the last event; it waits for the record
+        self.count = 0  # of events
         self._experiment = experiment
         self._mlflow: uploader.MlflowUploader | None = None
 
@@ -107,6 +106,7 @@ class Copy:
             self.stop = event
         else:
             events.copy(self.log, event)
+        self.count += 1
 
     def begin(self, folder: Path, start: dict[str, Any]) -> None:
         """Take the folder of a run that began nowhere else."""
@@ -140,7 +140,10 @@ class Copy:
 def _followed(
     submission: Submission, experiment: Experiment, *, begun: float, overrides: Sequence[str]
 ) -> Record:
-    """Show a run and copy its log until it has ended; delete it; return its record."""
+    """Show a run and copy its log until it has ended; delete it; return its record.
+
+    A run whose log was not read to its end is not deleted: the cluster has the only whole copy.
+    """
     copy = Copy(experiment)
     view = live_view.RunView(experiment, submission.seed, command_started=begun)
     end: tuple[str, str] | None = None  # status and why, where the log has none
@@ -148,21 +151,18 @@ def _followed(
     try:
         with signals.interruptible(), view:
             view.say(f"submitted as {submission.name}")
-            for message in submission.messages():
-                _show(message, view)
-                if "event" in message:
-                    copy.add(message["event"])
-    except KeyboardInterrupt:
-        end = "interrupted", local.STOPPED
+            try:
+                _take(submission.messages(), copy, view)
+            except KeyboardInterrupt:
+                end = "interrupted", local.STOPPED
+                _take(submission.last_messages(), copy, view)
     except SubmissionLost as lost:
         end = "preempted" if lost.preempted else "failed", str(lost)
         preempted = str(lost) if lost.preempted else None
         if lost.goes_on:
-            hint = f"python -m mlbench.run cluster={experiment.cluster.name} attach={submission.name}"
-            raise UserError(str(lost), hint=hint) from lost
-    except BaseException:
-        with suppress(SubmissionLost):
-            submission.delete()
+            raise UserError(str(lost), hint=_attach(submission, experiment)) from lost
+    except BaseException:  # another Ctrl-C, a full disk
+        print(f"mlbench: not deleted; {_attach(submission, experiment)} follows it", file=sys.stderr)
         raise
     described = submission.description()
     _delete(submission)
@@ -172,6 +172,18 @@ def _followed(
         copy.begin(folder, start.model_dump(mode="json"))
     value = described | {"command": local.command(overrides), "preempted": preempted}
     return _concluded(copy, value, end, experiment)
+
+
+def _attach(submission: Submission, experiment: Experiment) -> str:
+    return f"python -m mlbench.run cluster={experiment.cluster.name} attach={submission.name}"
+
+
+def _take(messages: Iterator[dict[str, Any]], copy: Copy, view: live_view.RunView) -> None:
+    """Show the messages of a run and copy its events."""
+    for message in messages:
+        _show(message, view)
+        if message.get("number") == copy.count:
+            copy.add(message["event"])
 
 
 def _show(message: dict[str, Any], view: live_view.RunView) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mlbench.clusters import local, ray_env
+from mlbench.clusters import local, node, ray_env
+from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 
 
@@ -52,7 +53,7 @@ def test_few_processes_are_raised_as_far_as_allowed_and_refused_beyond() -> None
         "local.require_machine(); print(resource.getrlimit(resource.RLIMIT_NPROC)[0])"
     )
     enough = subprocess.run([sys.executable, "-c", code, "9999"], capture_output=True, text=True)
-    assert local.MIN_THREADS < int(enough.stdout) < 9999, enough.stderr
+    assert ray_env.MIN_THREADS < int(enough.stdout) < 9999, enough.stderr
     few = subprocess.run([sys.executable, "-c", code, "64"], capture_output=True, text=True)
     assert few.returncode and "this user may have 64 processes" in few.stderr.splitlines()[-1]
 
@@ -65,6 +66,64 @@ def test_a_token_is_made_once_for_the_user_alone(tmp_path: Path, monkeypatch: py
     assert len(token) == 64 and stat.S_IMODE(path.stat().st_mode) == 0o600
     ray_env.require_token()
     assert path.read_text() == token and "RAY_AUTH_TOKEN" not in os.environ
+
+
+def test_a_token_that_others_can_read_is_refused_and_an_empty_file_becomes_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / ray_env.TOKEN
+    path.parent.mkdir()
+    path.touch(0o644)
+    ray_env.require_token()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and len(path.read_text()) == 64
+    for mode in (0o640, 0o604, 0o622):
+        path.chmod(mode)
+        with pytest.raises(UserError, match=rf"others can read or write {path} \(mode {mode:04o}\)"):
+            ray_env.require_token()
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+        with pytest.raises(UserError, match="others can read or write"):
+            ray_env.require_token()
+        monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
+    path.chmod(0o600)
+    ray_env.require_token()
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="none cannot be read: No such file"):
+        ray_env.require_token()
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        {
+            "proc/self/cgroup": "0::/a/b",
+            "sys/fs/cgroup/a/pids.max": "120",
+            "sys/fs/cgroup/a/pids.current": "9",
+        },
+        {
+            "proc/self/cgroup": "8:pids:/x\n0::/",
+            "sys/fs/cgroup/pids/x/pids.max": "max",
+            "sys/fs/cgroup/pids/pids.max": "120",
+            "sys/fs/cgroup/pids/pids.current": "9",
+        },
+    ],
+    ids=["v2", "v1"],
+)
+def test_a_control_group_with_few_processes_is_refused_before_ray_starts(
+    groups: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in groups.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setattr(node, "ROOT", tmp_path)
+    monkeypatch.setattr(local.persistent, "address", lambda: None)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
+    monkeypatch.setattr("ray.init", None)  # not reached
+    with pytest.raises(UserError, match=r"may have 120 processes and threads \(pids.max\) and has 9"):
+        local.connect(compose([])).__enter__()
+    for file in tmp_path.rglob("pids.max"):
+        file.write_text("4096\n")
+    ray_env.require_processes()
 
 
 def test_where_home_cannot_be_written_the_token_is_this_process_s(

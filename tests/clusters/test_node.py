@@ -104,6 +104,19 @@ def test_control_groups_bound_cpus_and_memory(root, monkeypatch, files, quota, l
     assert found.usable_cpus == {None: 8, 2.5: 2, 0.5: 1, 3.0: 3}[quota]
 
 
+@pytest.mark.parametrize(
+    ("group", "path"),
+    [
+        ("0::/a", "sys/fs/cgroup/a/memory.events"),
+        ("4:memory:/a", "sys/fs/cgroup/memory/a/memory.oom_control"),
+    ],
+)
+def test_processes_that_the_kernel_killed_for_memory_are_counted(root, group, path):
+    assert node.oom_kills() is None
+    root([("proc/self/cgroup", group), (path, "under_oom 0\noom_kill 3")])
+    assert node.oom_kills() == 3
+
+
 def test_the_processors_name_is_the_kernels(root):
     assert node.describe().cpu_model is None
     root([("proc/cpuinfo", "processor\t: 0\nmodel\t\t: 79\nmodel name\t: Xeon: E5 @ 2.20GHz")])

@@ -1,11 +1,15 @@
 """What Ray and torch raise becomes one sentence that names the rank; their own classes where possible."""
 
+from pathlib import Path
+
 import pytest
 from ray.exceptions import ActorDiedError, OutOfMemoryError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
+from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
+from mlbench.launch import execute
 from mlbench.launch.failures import WorkersFailed, missing_ranks, root_cause
 
 # torch 2.13: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp, monitoredBarrier.
@@ -80,3 +84,24 @@ def test_an_error_outside_the_workers_is_one_sentence(error: Exception, sentence
 )
 def test_the_ranks_are_those_that_torch_names(answer: str, ranks: str | None) -> None:
     assert missing_ranks(answer) == ranks
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [(2**30, "as the control group's, 1.0 GiB, memory ran out"), (None, "as the machine's memory ran out")],
+)
+def test_a_process_that_the_kernel_killed_for_memory_is_told_with_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, sentence: str
+) -> None:
+    def fail(_: object) -> None:
+        raise WorkersFailed("a process has died")
+
+    kills = iter((3, 4, 4, 4))
+    monkeypatch.setattr(execute.node, "oom_kills", lambda: next(kills))
+    monkeypatch.setattr(execute.node, "memory_limit", lambda: limit)
+    monkeypatch.setattr(execute.clusters, "connect", fail)
+    (tmp_path / "events.jsonl").touch()
+    for error in (f"a process has died; the kernel killed a process here {sentence}", None):
+        end, _ = execute._measure(compose([]), seed=1, display=None, folder=tmp_path, lock=None)
+        assert end.status == "failed" and end.error
+        assert end.error.startswith(error) if error else end.error == "a process has died"

@@ -40,6 +40,7 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
     network = experiment.network
     ray_env.require_token()
     ray_env.require_short_paths()
+    ray_env.require_processes()
     ray_env.allow_addresses()
     import ray  # reads its environment
 

@@ -4,6 +4,9 @@ Three threads put what they see into one queue; the caller's thread decides. The
 log's way home: it needs no storage and no right beyond `get pods/log`, it streams while the run goes on, and
 Kubernetes keeps it for as long as the RayJob, so that a command which lost its connection, or its machine,
 reads it again from the beginning.
+
+The three come in any order and any of them may be late, so none is a verdict: before a run is given up, its
+RayJob, its pods and its log to the end are asked for anew. A log that cannot be read leaves the RayJob alone.
 """
 
 import queue
@@ -20,11 +23,14 @@ from mlbench.experiment import clock, stream
 
 POLL_S = 0.5  # s between two looks at the deadlines below
 LATE_S = 20.0  # s that the end of the log may come after the end of the RayJob
-GRACE_S = 5.0  # s that a run whose pods are lost has to turn out to have ended
-LOST_S = 120.0  # s in which Kubernetes says that a node is gone: 50 s to miss it, 60 s until its pods go
+GRACE_S = 5.0  # s from a pod that is lost, or a RayJob that was deleted, to the questions above
+# s in which Kubernetes says that a node is gone (50 s to miss it, 60 s until its pods go), and in which a run
+# whose pod is lost writes something more, or it is (Ray misses a worker within 70 s)
+LOST_S = 120.0
 OUTAGE_S = 900.0  # s for which the API server may not answer before the run is left alone
 SILENCE_S = 120.0  # s without a line after which the log is asked for again
-ENDED = ("Complete", "Failed", "ValidationFailed")  # KubeRay v1.7.0, JobDeploymentStatus
+# KubeRay v1.7.0, JobDeploymentStatus and JobStatus
+ENDED = {"Complete", "Failed", "ValidationFailed", "SUCCEEDED", "FAILED", "STOPPED"}
 SUBMITTER = "ray-job-submitter"  # KubeRay v1.7.0, SubmitterContainerName
 LAST_LINES = 5  # of what the run printed, where it left no event
 
@@ -40,11 +46,16 @@ class Follower:
         self._present: dict[str, Object] = {}
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._over = threading.Event()
-        self._outage: float | None = None  # since when the API server does not answer
-        self._problem: tuple[Problem, float] | None = None  # with the time at which it counts
-        self._ended: float | None = None  # when the RayJob was seen to have ended
+        self._outage: tuple[float, object] | None = None  # since when something does not answer, and why
+        self._absence: Problem | None = None  # a pod, perhaps because the run has ended
+        self._hint: tuple[Problem, float] | None = None  # why the run may be lost, and when that was seen
+        self._deleted: float | None = None  # when the RayJob was seen to be deleted
+        self._ended: float | None = None  # when it was seen to have ended
+        self._query_time = 0.0  # when the API server was last asked for all of it
         self._events = 0
-        self._failed = False  # whether the run says that it failed
+        self._first_event: Any = None
+        self._event_time = 0.0  # when the last event came
+        self._failed = False  # whether the run says that it failed, or was told to end
         self._finished: float | None = None  # when its complete event log is its result
         self._last_lines: list[str] = []
         self._activity = ""
@@ -67,30 +78,46 @@ class Follower:
                 except queue.Empty:
                     kind, value = "", None
                 yield from self._take(kind, value)
-                self._require_hope()
+                yield from self._require_hope()
         finally:
             self._over.set()
 
+    def last_messages(self) -> Iterator[dict[str, Any]]:
+        """Yield what the log of a run that is to be deleted still holds.
+
+        Raises SubmissionLost for a run that has ended, whose log is its result, and where it cannot be read.
+        """
+        if self._finished is not None:
+            return
+        try:
+            self._refresh()
+            if self._ended is not None and self._deleted is None:
+                raise SubmissionLost("it has ended, and its log was not read to the end", goes_on=True)
+            yield from self._read_rest()
+        except ApiError as error:
+            raise SubmissionLost(f"its log cannot be read to the end: {error}", goes_on=True) from error
+
     def _take(self, kind: str, value: Any) -> Iterator[dict[str, Any]]:
         if kind == "outage":
-            self._outage = self._outage or clock.monotonic()
-            yield from self._say(f"the API server does not answer, the run goes on: {value}")
+            self._outage = (self._outage[0] if self._outage else clock.monotonic()), value
+            yield from self._say(f"the run is left alone while the cluster does not answer: {value}")
         elif kind == "refused":
             raise SubmissionLost(f"the run cannot be followed: {value}", goes_on=True)
         elif kind == "job":
             self._outage = None
-            self._see_job(value.get(self._name))
+            self.see_job(value.get(self._name))
         elif kind == "pods":
             self._outage = None
             yield from self._see_pods(value)
         elif kind == "log":
             yield from self._see_line(value)
 
-    def _see_job(self, job: Object | None) -> None:
+    def see_job(self, job: Object | None) -> None:
+        """Take the RayJob as it is; None: it is gone."""
+        self.job = job or self.job
         if job is None or job["metadata"].get("deletionTimestamp"):
-            raise SubmissionLost("somebody deleted the RayJob")
-        self.job = job
-        if self._ended is None and job.get("status", {}).get("jobDeploymentStatus") in ENDED:
+            self._deleted = self._deleted or clock.monotonic()
+        elif self._ended is None and ENDED & {self._status("jobDeploymentStatus"), self._status("jobStatus")}:
             self._ended = clock.monotonic()
 
     def _see_pods(self, pods: Mapping[str, Object]) -> Iterator[dict[str, Any]]:
@@ -100,14 +127,13 @@ class Follower:
             if diagnosis.NODE_TYPE in pod["metadata"].get("labels", {})
         }
         mine = [*own.values(), *filter(self._prints, pods.values())]
-        problems = [*diagnosis.vanished(self._present, own), *diagnosis.problems(mine)]
-        if self._failed:  # why, a node that is gone tells; pods that are deleted after the run do not
-            problems = [one for one in diagnosis.problems(mine) if one.preempted]
+        if self._absence is None and self._ended is None and not self._failed:
+            self._absence = next(diagnosis.vanished(self._present, own), None)
+        for problem in diagnosis.problems(mine):
+            if problem.fatal and (self._hint is None or problem.preempted > self._preempted):
+                self._hint = problem, clock.monotonic()
         self._present = own
         self.pods |= pods
-        fatal = next((one for one in problems if one.fatal), None)
-        if fatal and self._problem is None and (self._ended is None or self._failed):
-            self._problem = fatal, clock.monotonic() + GRACE_S
         if self._events == 0:
             waiting = diagnosis.unschedulable(own.values())
             yield from self._say(waiting or diagnosis.summary(own.values(), total=self._total))
@@ -121,13 +147,22 @@ class Follower:
             if message["number"] > self._events:
                 lost = message["number"] - self._events
                 raise SubmissionLost(
-                    f"{lost} events are missing in the submitter's log, which Kubernetes has cut"
+                    f"{lost} events are missing in the submitter's log, which Kubernetes has cut",
+                    goes_on=True,
                 )
+            if message["number"] == 0:
+                self._first_event = self._first_event or message["event"]
+                if message["event"] != self._first_event:  # numbers of two runs do not go together
+                    raise SubmissionLost(
+                        f"the cluster started the command anew after {self._events} events",
+                        preempted=self._preempted,
+                    )
             if message["number"] == self._events:
-                self._events += 1
                 if message["event"]["key"] == "run_result":
-                    self._failed = message["event"]["value"]["status"] == "failed"
+                    self._failed = message["event"]["value"]["status"] in ("failed", "interrupted")
                 yield message
+                self._events += 1  # not before: whoever is interrupted with it takes it again
+                self._event_time = clock.monotonic()
         elif "end" in message:
             if message["end"] == self._events and self._finished is None:
                 self._finished = clock.monotonic() + (LOST_S if self._failed else 0.0)
@@ -136,22 +171,87 @@ class Follower:
         else:
             yield message
 
-    def _require_hope(self) -> None:
-        """Raise SubmissionLost where nothing more can come."""
-        now = clock.monotonic()
-        if self._finished is not None and now >= self._finished:
+    def _require_hope(self) -> Iterator[dict[str, Any]]:
+        """Raise SubmissionLost where nothing more can come; yield what the log still had."""
+        if self._finished is not None and not self._failed:
             return
-        if self._problem is not None and now > self._problem[1]:
-            problem = self._problem[0]
-            raise SubmissionLost(problem.sentence, preempted=problem.preempted)
-        if self._finished is not None:
-            return
-        if self._outage is not None and now - self._outage > OUTAGE_S:
-            text = f"the API server did not answer for {OUTAGE_S:g} s; the run goes on"
+        now, before = clock.monotonic(), self._events
+        if self._outage is not None and now - self._outage[0] > OUTAGE_S:
+            text = f"{self._outage[1]}, for {OUTAGE_S:g} s; the run is left alone"
             raise SubmissionLost(text, goes_on=True)
-        late = self._ended is not None and now - self._ended > LATE_S
-        if late or (self._ended is not None and self._status("jobDeploymentStatus") == "ValidationFailed"):
-            raise SubmissionLost(self._failure())
+        if not (self._absence or self._is_due(now)) or (self._outage and now < self._query_time + GRACE_S):
+            return
+        self._query_time = now
+        try:
+            self._refresh()
+            if self._absence and self._ended is None:  # the pods of a run that has ended are deleted
+                self._hint = self._hint or (self._absence, now)
+            self._absence = None
+            if not self._is_due(now):
+                return
+            yield from self._read_rest()
+        except ApiError as error:
+            yield from self._take("outage", error)
+            return
+        self._outage = None
+        if self._events == before and self._is_due(now):
+            raise self._verdict()
+
+    def _is_due(self, now: float) -> bool:
+        """Return whether the log of a run that was given a reason to end should have come to its end."""
+        if self._finished is not None and not self._failed:
+            return False
+        if self._deleted is not None:
+            return now - max(self._deleted, self._event_time) > GRACE_S
+        if self._finished is not None:
+            return self._preempted
+        if self._ended is not None:
+            refused = self._status("jobDeploymentStatus") == "ValidationFailed"
+            return refused or now - max(self._ended, self._event_time) > LATE_S
+        trains = self._events and not self._failed
+        return self._hint is not None and now - max(self._hint[1], self._event_time) > (
+            LOST_S if trains else GRACE_S
+        )
+
+    def _refresh(self) -> None:
+        """Fetch the RayJob and its pods anew."""
+        place = path("ray.io/v1", "RayJob", self._namespace, self._name)
+        try:
+            self.see_job(self._api.get(place))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self.see_job(None)
+        answer = self._api.get(path("v1", "Pod", self._namespace), labelSelector=f"{RUN}={self._group}")
+        self.pods |= {pod["metadata"]["name"]: pod for pod in answer["items"]}
+
+    def _read_rest(self) -> Iterator[dict[str, Any]]:
+        """Yield what the log holds up to its present end; ApiError where it cannot be read."""
+        for pod in self._submitters():
+            try:
+                for line in self._lines(pod):
+                    yield from (item for item in self._see_line(line) if "heartbeat" not in item)
+            except ApiError as error:
+                if error.status not in (400, 404):  # its container has not begun, it is gone
+                    raise
+        while not self._queue.empty():
+            yield from self._take(*self._queue.get())
+
+    @property
+    def _preempted(self) -> bool:
+        return self._hint is not None and self._hint[0].preempted
+
+    def _verdict(self) -> SubmissionLost:
+        """Return what became of a run whose log was read and does not say it."""
+        if self._status("jobStatus") == "SUCCEEDED":
+            return SubmissionLost(
+                "it succeeded, but the end of its submitter's log is not there", goes_on=True
+            )
+        if self._deleted is not None:
+            return SubmissionLost("somebody deleted the RayJob")
+        if self._hint is not None:
+            return SubmissionLost(self._hint[0].sentence, preempted=self._preempted)
+        return SubmissionLost(self._failure())
 
     def _failure(self) -> str:
         """Return why a RayJob that has ended left no complete event log."""
@@ -196,20 +296,28 @@ class Follower:
     def _follow_log(self) -> None:
         read = 0  # lines of the log that were handed on
         while not self._over.is_set():
-            pod = next((pod for pod in list(self.pods.values()) if self._prints(pod)), None)
+            pod = next(iter(self._submitters()), None)
             if pod is not None and pod.get("status", {}).get("phase", "Pending") != "Pending":
-                read = max(read, self._read_log(pod, already=read))
+                read = max(read, self._follow(pod, already=read))
             self._over.wait(POLL_S)
 
-    def _read_log(self, pod: Object, *, already: int) -> int:
+    def _follow(self, pod: Object, *, already: int) -> int:
         """Put the lines of a pod's log into the queue until it ends; return how many there were."""
-        place = f"{path('v1', 'Pod', self._namespace, pod['metadata']['name'])}/log"
         count = 0
         try:
-            for line in self._api.lines(place, patience=SILENCE_S, follow="true", container=SUBMITTER):
+            for line in self._lines(pod, follow="true"):
                 count += 1
                 if count > already or "heartbeat" not in line:  # events carry their numbers
                     self._queue.put(("log", line))
         except ApiError:
             pass  # it is read again; whether the API server answers at all, the watches tell
         return count
+
+    def _submitters(self) -> list[Object]:
+        """Return the pods that follow the output of this run, the newest first."""
+        mine = filter(self._prints, list(self.pods.values()))
+        return sorted(mine, key=lambda pod: pod["metadata"].get("creationTimestamp", ""), reverse=True)
+
+    def _lines(self, pod: Object, **query: str) -> Iterator[str]:
+        place = f"{path('v1', 'Pod', self._namespace, pod['metadata']['name'])}/log"
+        return self._api.lines(place, patience=SILENCE_S, container=SUBMITTER, **query)

@@ -75,11 +75,15 @@ class RayJobSubmission:
         group = job["metadata"]["labels"][RUN]
         pods = rayjob.worker_pods(experiment) + 1  # with the head; the submitter comes when they run
         self._follower = Follower(api, self._config.namespace, self.name, group=group, pods=pods)
-        self._follower.job = job
+        self._follower.see_job(job)
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield the messages of the run's event stream until it has ended; or raise SubmissionLost."""
         return self._follower.messages()
+
+    def last_messages(self) -> Iterator[dict[str, Any]]:
+        """Yield what the event stream of a run that is to be deleted still holds; or raise SubmissionLost."""
+        return self._follower.last_messages()
 
     def description(self) -> dict[str, Any]:
         """Return the fields of record.Submission that the cluster knows."""

@@ -53,6 +53,8 @@ class FakeCluster(PodLogs):
         self._version = 100
         self._forgotten = 0
         self._faults: list[tuple[str, str, int]] = []  # method, regex, status; 0 cuts the connection
+        self._held: list[tuple[str, Callable[[], bool]]] = []  # regex and what releases it
+        self._sent: set[str] = set()  # names of the objects that a list or a watch has had
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self._threads = [threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)]
@@ -93,6 +95,20 @@ class FakeCluster(PodLogs):
                 if verb == method and re.search(pattern, path):
                     return self._faults.pop(number)[2]
         return None
+
+    def hold(self, pattern: str, until: Callable[[], bool]) -> None:
+        """Let what is asked for by GET and matches stand still until the condition holds, streams as well."""
+        self._held.append((pattern, until))
+
+    def pass_on(self, path: str) -> None:
+        """Wait until nothing holds an answer."""
+        while any(re.search(pattern, path) and not until() for pattern, until in self._held):
+            time.sleep(0.01)
+
+    def await_sent(self, name: str) -> None:
+        """Wait until somebody was told of an object."""
+        while name not in self._sent:
+            time.sleep(0.01)
 
     def forget(self) -> None:
         """Forget all versions: every watch that goes on or begins anew gets a 410."""
@@ -209,6 +225,7 @@ class FakeCluster(PodLogs):
             items = [
                 item for (kind, _), item in self.objects.items() if kind == plural and _selects(query, item)
             ]
+            self._sent |= {item["metadata"]["name"] for item in items}
             return {"kind": "List", "metadata": {"resourceVersion": str(self._version)}, "items": items}
 
     def watched(self, plural: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -226,6 +243,7 @@ class FakeCluster(PodLogs):
                 since = version
                 if changed == plural and _selects(query, item):
                     yield {"type": kind, "object": item}
+                    self._sent.add(item["metadata"]["name"])
 
     def gone(self, pod: str) -> bool:
         return ("pods", pod) not in self.objects
@@ -240,8 +258,12 @@ def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             if self._refused():
                 return
-            if self.place["sub"] == "log":
-                self._stream(cluster.follow(self.place["name"]))
+            cluster.pass_on(self.path)
+            if self.place["sub"] == "log" and cluster.gone(self.place["name"]):
+                self._answer(404, _failure(404, "not found"))
+            elif self.place["sub"] == "log":
+                pod, follow = self.place["name"], self.query.get("follow") == "true"
+                self._stream(cluster.follow(pod) if follow else iter(cluster.printed(pod)))
             elif self.place["plural"] is None:
                 found = cluster.installed or self.place["group"] != "ray.io"
                 self._answer(200 if found else 404, {} if found else _failure(404, "not found"))
@@ -315,6 +337,7 @@ def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:
         def _cut(self, lines: Iterator[str]) -> Iterator[bytes]:
             """Yield the lines until the next fault of a stream, which cuts the connection."""
             for line in lines:
+                cluster.pass_on(self.path)
                 yield line.encode()
                 if cluster.fault("STREAM", self.path) is not None:
                     self.close_connection = True

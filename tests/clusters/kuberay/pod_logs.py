@@ -41,6 +41,11 @@ class PodLogs:
         """Return whether nothing more can come of a pod, closed or not."""
         raise NotImplementedError
 
+    def printed(self, pod: str) -> list[str]:
+        """Return the lines of a pod's log so far."""
+        with self._added:
+            return list(self._lines.get(pod, ()))
+
     def follow(self, pod: str) -> Iterator[str]:
         """Yield the lines of a pod's log until it is closed, or the pod gone."""
         sent = 0
@@ -56,10 +61,10 @@ class PodLogs:
                 return
 
 
-def kubelet(output: Callable[[str, str], Iterable[bytes]], *, certificate: Path) -> ThreadingHTTPServer:
+def kubelet(output: Callable[[str, str, bool], Iterable[bytes]], *, certificate: Path) -> ThreadingHTTPServer:
     """Return the part of a kubelet that an API server asks for logs, on a free port of loopback.
 
-    - output: takes pod and container.
+    - output: takes pod, container and whether to follow.
     - certificate: the folder with server.crt and server.key.
     """
 
@@ -69,8 +74,9 @@ def kubelet(output: Callable[[str, str], Iterable[bytes]], *, certificate: Path)
         def log_message(self, *_: object) -> None: ...
 
         def do_GET(self) -> None:
-            pod, container = self.path.partition("?")[0].split("/")[3:5]  # /containerLogs/NAMESPACE/...
-            send_chunks(self, output(pod, container))
+            place, _, query = self.path.partition("?")
+            pod, container = place.split("/")[3:5]  # /containerLogs/NAMESPACE/...
+            send_chunks(self, output(pod, container, "follow=true" in query))
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -276,15 +276,15 @@ class Kubelets:
             variables[one["name"]] = value
         return variables
 
-    def output(self, pod: str, container: str) -> Iterator[bytes]:
-        """Yield what a container prints until it ends."""
+    def output(self, pod: str, container: str, follow: bool) -> Iterator[bytes]:
+        """Yield what a container has printed, and to follow what it prints until it ends."""
         process, file = self._outputs[pod, container]
         with open(file, "rb") as log:
             while not self._over.is_set():
                 over = process.poll() is not None
                 if data := log.read():
                     yield data
-                elif over:
+                elif over or not follow:
                     return
                 else:
                     time.sleep(0.1)

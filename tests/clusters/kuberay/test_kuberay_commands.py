@@ -62,7 +62,7 @@ def test_a_detached_run_survives_the_laptop_and_is_collected_by_another_command(
     with FakeCluster(script) as cluster:
         here = laptop(cluster, tmp_path)
         detached = here.start(*WORDS, "seed=7", "cluster=kuberay", IMAGE, "detach=true")
-        output, _ = detached.communicate(timeout=120)
+        output, _ = detached.communicate(timeout=300)
         (name,) = cluster.names("rayjobs")
         assert detached.returncode == 0 and name in output.splitlines()[0] and f"attach={name}" in output
         killed = here.start("cluster=kuberay", f"attach={name}")
@@ -72,7 +72,7 @@ def test_a_detached_run_survives_the_laptop_and_is_collected_by_another_command(
         assert cluster.names("rayjobs") == [name]
         cluster.say(submitters[0], *messages(log)[2:], {"end": len(log)})
         other = here.start("cluster=kuberay", f"attach={name}")
-        output, _ = other.communicate(timeout=120)
+        output, _ = other.communicate(timeout=300)
         assert other.returncode == 0 and "GOAL REACHED" in output, output
         (path,) = tmp_path.glob("*/record.json")
         assert len(load(path).validations) == 3 and load(path).status == "goal_reached"
@@ -89,7 +89,7 @@ def test_ctrl_c_deletes_the_run_and_keeps_what_it_measured(tmp_path: Path, log: 
         run = here.start(*WORDS, "seed=7", "cluster=kuberay", IMAGE)
         until(lambda: here.validations() == 2 or run.poll() is not None)
         run.send_signal(signal.SIGINT)
-        output, _ = run.communicate(timeout=120)
+        output, _ = run.communicate(timeout=300)
         assert run.returncode == 130, output
         (path,) = tmp_path.glob("*/record.json")
         assert load(path).status == "interrupted" and len(load(path).validations) == 2
