@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -56,6 +57,23 @@ def test_bytes_on_the_network_show_as_a_rate() -> None:
     for direction in ("receive", "transmit"):
         # At least what was sent here; others may use the network too.
         assert second[f"network_{direction}_bytes_per_s"] * seconds > 0.95 * SENT
+
+
+def test_a_rate_is_that_since_the_sample_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the mean since the start, and each direction its own."""
+    seconds = iter([100.0, 104.0, 106.0, 107.0])
+    counts = iter([(1_000, 50), (1_400, 70), (1_400, 170), (2_400, 170)])  # bytes received, sent
+
+    def count() -> SimpleNamespace:
+        received, sent = next(counts)
+        return SimpleNamespace(bytes_recv=received, bytes_sent=sent)
+
+    monkeypatch.setattr(monitor.clock, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(monitor.psutil, "net_io_counters", count)
+    sampler = NodeMonitor()
+    samples = [sampler.read() for _ in range(3)]
+    assert [one["network_receive_bytes_per_s"] for one in samples] == [100.0, 0.0, 1_000.0]
+    assert [one["network_transmit_bytes_per_s"] for one in samples] == [5.0, 50.0, 0.0]
 
 
 def test_work_shows_as_cpu_utilization() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ import torch
 from ranks import mini_worker
 from torch import nn
 
+from mlbench.contract.test_task import _tensors
 from mlbench.experiment.config import compose
 from mlbench.tasks import registry
 from mlbench.tasks.awdlstm import bptt
@@ -99,6 +101,62 @@ def test_resnet20_mirrors_half_of_the_photographs_and_no_digit(
         mirrored.append(left < right)
     share = torch.cat(mirrored).double().mean().item()
     assert share == (pytest.approx(0.5, abs=0.05) if flip else 0.0)
+
+
+def identical(folder: Path) -> cifar.Dataset:
+    """Return the data set with one and the same image in every place: a white dot on black."""
+    files = OPEN_CIFAR(folder)
+    images = torch.zeros_like(files.train.images)
+    images[..., images.shape[-2] // 2, images.shape[-1] // 2] = 255
+    return replace(files, train=files.train._replace(images=images), flip=True)
+
+
+OPEN_CIFAR = cifar.open_dataset
+
+
+def test_resnet20_cuts_and_mirrors_anew_in_every_epoch_and_with_every_seed(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All images are one, so batches differ by their crops alone."""
+    monkeypatch.setattr(cifar, "open_dataset", identical)
+    task = compose(["task=resnet20"]).task
+
+    def images(seed: int, epoch: int) -> torch.Tensor:
+        setup = registry.build(task, mini_worker(Worker(), data_root, seed=seed))
+        return torch.cat([step[0][0] for step in setup.steps(setup.load(), epoch)])
+
+    first = images(1, 0)
+    assert torch.equal(first, images(1, 0))
+    for other in (images(1, 1), images(2, 0)):
+        same = (first == other).flatten(1).all(1).double().mean().item()
+        assert same < 0.05, "of 9 x 9 places and two sides one in 162 is the same by chance"
+
+
+def start(name: str, root: Path, *, seed: int = 1, epoch: int = 0, rank: int = 0) -> tuple[bytes, bytes]:
+    """Return the weights that a rank of two begins with and the first three steps of an epoch."""
+    worker = mini_worker(Worker(rank=rank, world_size=2), root, seed=seed)
+    setup = registry.build(compose([f"task={name}"]).task, worker)
+    weights = b"".join(p.detach().contiguous().numpy().tobytes() for p in setup.model.parameters())
+    steps = islice(setup.steps(setup.load(), epoch), 3)
+    seen = [
+        tensor.contiguous().numpy().tobytes() for batches in steps for b in batches for tensor in _tensors(b)
+    ]
+    setup.close()
+    return weights, b"".join(seen)
+
+
+@pytest.mark.parametrize("name", ["logreg", "resnet20", "resnet50", "awdlstm", "gnmt"])
+def test_a_seed_fixes_the_start_and_the_order_and_another_seed_epoch_or_rank_changes_them(
+    name: str, data_root: Path
+) -> None:
+    weights, seen = start(name, data_root)
+    assert start(name, data_root) == (weights, seen)
+    other_weights, other_seen = start(name, data_root, seed=2)
+    assert other_seen != seen and (other_weights != weights or name == "logreg")  # which begins with zeros
+    same, of_rank_1 = start(name, data_root, rank=1)
+    assert same == weights and of_rank_1 != seen
+    same, later = start(name, data_root, epoch=1)
+    assert same == weights and later != seen
 
 
 def test_awdlstm_validates_the_average_once_it_averages(data_root: Path) -> None:

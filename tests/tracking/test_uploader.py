@@ -124,6 +124,40 @@ def test_validations_have_the_time_at_which_they_were_made(mirrored: tuple[Run, 
     ]
 
 
+def test_a_series_has_the_samples_since_the_start_and_each_interval_its_own_numbers(
+    mirrored: tuple[Run, Any],
+) -> None:
+    run, seen = mirrored
+
+    def series(name: str) -> list[tuple[int, float]]:
+        history = client(run.experiment.store).get_metric_history(seen.info.run_id, name)
+        return [(metric.step, metric.value) for metric in history]
+
+    both = 2 * 100 * UPDATES  # samples of two ranks between two validations
+    assert series("training/samples") == [(UPDATES, both), (2 * UPDATES, 2 * both)]
+    forward = 1.5 * driven.BATCH_S["forward"]
+    assert series("interval/forward") == [(UPDATES, forward), (2 * UPDATES, forward)]
+    assert series("training/elapsed") == [(UPDATES, EPOCH_S), (2 * UPDATES, 2 * EPOCH_S)]
+    assert series("training/loss") == [(UPDATES, 1.0), (2 * UPDATES, 0.5)]
+
+
+def test_samples_go_on_in_what_is_written_later_and_are_not_counted_twice_after_a_refusal(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(root)
+    upload = uploader.RunUpload(run.folder, run.experiment.store)
+    run.validate(50.0)
+    upload.advance()
+    run.validate(60.0)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(TrackingClient, "log", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            upload.advance()
+    upload.advance()
+    history = client(run.experiment.store).get_metric_history(upload.run, "training/samples")
+    assert [metric.value for metric in history] == [200.0 * UPDATES, 400.0 * UPDATES]
+
+
 def test_numbers_of_two_ranks_are_joined(mirrored: tuple[Run, Any]) -> None:
     _, seen = mirrored
     numbers = seen.data.metrics

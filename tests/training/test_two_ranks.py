@@ -2,14 +2,18 @@
 
 import time
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from ranks import run_ranks
+from test_timer import Clock
 from torch import nn
 
+from mlbench.training import loop
 from mlbench.training.loop import train
 from mlbench.training.setup import TrainingSetup
+from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
 STEPS, BATCH, FEATURES = 6, 8, 3
@@ -109,3 +113,39 @@ def gathered(worker: Worker) -> list[Any]:
 def test_what_ranks_tell_each_other_comes_back_in_their_order() -> None:
     expected = [{"rank": rank, "text": "ä" * rank * 5, "none": None} for rank in range(3)]
     assert run_ranks(gathered, 3) == [expected] * 3
+
+
+def stamped(worker: Worker) -> tuple[list[int], int]:
+    """Return which of 1,200 short steps this rank stamped, and one of how many; rank 1's are slower."""
+    clock = Clock()
+    worker.timer = PhaseTimer(now=clock, wall_now=clock, clock_id="here")
+    places: list[int] = []
+    steps_ended: list[int] = []
+    end_step = worker.timer.end_step
+
+    def remember(samples: int) -> None:
+        steps_ended.append(samples)
+        if worker.timer.stamping:
+            places.append(len(steps_ended))
+        end_step(samples)
+
+    worker.timer.end_step = remember
+
+    def forward(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        clock.run(2e-4 * (1 + 2 * worker.rank))
+        return net(x)
+
+    steps: Any = [[torch.ones(1, FEATURES).double()]] * 600
+    setup = setup_of(
+        nn.Linear(FEATURES, 1).double(), worker.rank, steps=lambda *_: steps, forward=forward, epochs=2
+    )
+    with mock.patch.object(loop.arrivals, "split"):  # compares step by step, and so waits for ever otherwise
+        train(setup, worker)
+    return places, worker.timer.stamp_every
+
+
+def test_ranks_stamp_the_same_steps_however_fast_each_is() -> None:
+    """Or arrivals of different steps would be compared: of 0.2 and 0.6 ms a step, 0.4 ms decide."""
+    (places, every), (others, same) = run_ranks(stamped, 2)
+    assert every == same == 10
+    assert places == others and 50 + 0.07 * 1150 < len(places) < 50 + 0.14 * 1150
