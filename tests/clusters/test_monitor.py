@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -101,13 +102,25 @@ def test_samples_are_handed_over_once_and_the_thread_ends() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "system"]
 
 
-def test_a_long_wait_between_validations_gives_a_coarser_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "MOST_SAMPLES", 8)
-    with NodeMonitor(0.002) as sampler:
-        time.sleep(0.5)
+def test_days_between_validations_give_a_coarser_picture_and_the_meter_is_read_every_minute() -> None:
+    """A counter of energy that wraps twice unseen has lost a quarter of a megajoule."""
+    pauses: list[float] = []
+    reads: list[int] = []
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        return sum(pauses) > 2 * 86_400
+
+    meter: Any = SimpleNamespace(read=lambda: reads.append(1))
+    sampler = NodeMonitor(meter=meter)
+    sampler._ending = SimpleNamespace(wait=wait, set=lambda: None)  # type: ignore[assignment]
+    sampler.read = lambda: {"wall": sum(pauses)}
+    sampler._run()
     samples = sampler.drain()
-    assert 1 <= len(samples) < 8
+    assert 1 <= len(samples) < monitor.MOST_SAMPLES
     assert samples == sorted(samples, key=lambda sample: sample["wall"])
+    assert pauses[:4] == [1.0, 2.0, 4.0, 5.0] and len(reads) == len(pauses) - 1
+    assert 5.0 < max(pauses) <= 60.0
 
 
 @pytest.mark.gpu

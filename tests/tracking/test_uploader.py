@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +17,7 @@ from typing import Any
 import driven
 import pytest
 import yaml
+from commands import PATIENCE_S
 from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
 from tracking_server import Server, wait_for
 
@@ -66,6 +68,14 @@ def root(tmp_path: Path, empty_store: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _not_yielding() -> Iterator[None]:
+    """Let the uploader's thread compute like any other: one that yields to all waits on a busy machine."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(uploader, "LOWEST_PRIORITY", 0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Any]:
     """One run that reached its goal, mirrored into SQLite, and MLflow's view of it."""
@@ -76,8 +86,25 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Any]:
     run.validate(70.0, system=[driven.sample(STARTED + 1), driven.sample(STARTED + 3)])
     run.validate(86.5)
     run.end("goal_reached")
-    assert mirror.finish(wait=60) == only(uri).info.run_id
+    assert mirror.finish(wait=PATIENCE_S) == only(uri).info.run_id
     return run, only(uri)
+
+
+def test_while_workers_train_the_thread_yields_to_them(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploader, "LOWEST_PRIORITY", 19)
+    run, looked, own = Run(root), threading.Event(), os.getpriority(os.PRIO_PROCESS, 0)
+
+    def look(_: Any) -> None:
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        looked.set()
+
+    niceness: list[int] = []
+    monkeypatch.setattr(uploader.RunUpload, "advance", look)
+    mirror = uploader.MlflowUploader(run.folder, run.experiment.store)
+    mirror.start()
+    assert looked.wait(PATIENCE_S)
+    mirror.finish(wait=PATIENCE_S)
+    assert set(niceness) == {19} and os.getpriority(os.PRIO_PROCESS, 0) == own, "and nothing else does"
 
 
 def test_a_run_has_its_times_and_status(mirrored: tuple[Run, Any]) -> None:
