@@ -114,6 +114,28 @@ def test_a_node_counts_once_and_what_one_could_not_read_is_absent() -> None:
     assert energy(hardware(), [], on_gpu=False, reached=True, samples=1) is None
 
 
+def test_a_point_has_an_energy_where_every_run_that_reached_its_goal_was_read(tmp_path: Path) -> None:
+    def run(seed: int, value: float, joules: float | None) -> Any:
+        driven_run = driven.Run(tmp_path, "goal=85", "division=open", seed=seed)
+        driven_run.validate(value)
+        read = {} if joules is None else {"energy_j": {"cpu_packages": joules}}
+        node = {"hostname": "a", "usable_cpus": 2, **read}
+        return driven_run.end("goal_reached" if value >= 85 else "goal_not_reached", nodes=[node])
+
+    quick, slow, missed, unread = (
+        run(1, 99.0, 10.0),
+        run(2, 99.0, 30.0),
+        run(3, 1.0, 90.0),
+        run(4, 99.0, None),
+    )
+    (point,) = points([quick, slow])
+    assert point.joules is not None and point.joules.value == 20.0
+    (point,) = points([quick, slow, missed])
+    assert point.joules is not None and point.joules.value == 30.0, "a missed goal takes infinitely much"
+    (point,) = points([quick, slow, unread])
+    assert point.joules is None, "one run without a number: not nothing, unknown"
+
+
 GRID = "hardware.grid={g_per_kwh: 360, date: '2026-01-31', source: a grid operator}"
 
 

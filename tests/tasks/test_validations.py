@@ -159,6 +159,14 @@ def test_a_seed_fixes_the_start_and_the_order_and_another_seed_epoch_or_rank_cha
     assert same == weights and later != seen
 
 
+def test_the_ranks_of_a_translation_drop_units_of_their_own(data_root: Path) -> None:
+    drawn = []
+    for rank, seed in ((0, 1), (1, 1), (0, 1), (0, 2)):
+        start("gnmt", data_root, seed=seed, rank=rank)
+        drawn.append(torch.rand(5).tolist())
+    assert drawn[0] == drawn[2] and len({str(numbers) for numbers in drawn}) == 3
+
+
 def test_awdlstm_validates_the_average_once_it_averages(data_root: Path) -> None:
     """A model whose weights are all 0 finds every word alike likely: its perplexity is their number."""
     setup, text = built("awdlstm", data_root)

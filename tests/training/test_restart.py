@@ -140,6 +140,18 @@ def test_random_numbers_go_on_after_a_restart_on_each_rank_with_its_own(pool: Ra
     assert second == second_again and set(first).isdisjoint(second)
 
 
+def errors(worker: Worker) -> list[float]:
+    """Return the clocks' errors of all validations of one report; the ranks are on two hosts."""
+    own = replace(worker, timer=clock_of("gone" if worker.rank == 0 else "old"))
+    result = train(Problem(own, batch=8).parts(), own, report_s=NEAR_S)
+    return [times.clock_error_s for times in result.phase_times]
+
+
+def test_every_validation_of_a_report_has_the_clocks_error(pool: RankPool) -> None:
+    zero, other = pool.run(errors)
+    assert zero == [0.0, 0.0] and 0 < other[0] == other[1] < NEAR_S
+
+
 class Counter:
     """A part of a task that counts what it was loaded with."""
 
