@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from commands import until
 
 from mlbench.clusters import monitor
 from mlbench.clusters.monitor import CpuUse, NodeMonitor
@@ -144,25 +145,34 @@ def other_process() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", BUSY])
 
 
-def test_what_others_compute_is_told_from_what_the_run_computes() -> None:
-    """One busy process, counted once as a stranger and once as the run's own; the rest of the machine is
-    in both.
+def test_what_others_compute_is_told_from_what_the_run_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One busy process, counted once as a stranger and once as the run's own.
+
+    Both look at the machine at the same two moments, so the process is all that they differ in.
     """
-    process = other_process()
+    process, look = other_process(), monitor._cpu_seconds
+    machine = [look()]
+    monkeypatch.setattr(monitor, "_cpu_seconds", lambda: machine[-1])
     try:
-        before = process_time(process)
-        stranger = CpuUse(own=set)
-        own = CpuUse(own=lambda: below([process.pid]))
-        time.sleep(1.5)
+        earliest = process_time(process)
+        stranger, own = CpuUse(own=set), CpuUse(own=lambda: below([process.pid]))
+        latest = process_time(process)
+        until(lambda: process_time(process) > latest + 0.5)
+        machine.append(look())
+        least = process_time(process) - latest
         with_it, without_it = stranger.interference(), own.interference()
-        used = (process_time(process) - before) / with_it.seconds
+        most = process_time(process) - earliest
     finally:
         process.kill()
         process.wait()
-    assert with_it.cpus == len(os.sched_getaffinity(0)) and with_it.seconds >= 1.5
-    assert with_it.others - without_it.others == pytest.approx(used, abs=0.15)
-    assert used > 0.1 and with_it.others <= with_it.cpus * 1.1
+    assert with_it.cpus == len(os.sched_getaffinity(0))
+    used = with_it.others * with_it.seconds - without_it.others * without_it.seconds
+    busy = machine[1][0] - machine[0][0]
+    assert min(least, busy) - TICK_S <= used <= most + TICK_S
     assert 0 <= without_it.steal <= with_it.cpus
+
+
+TICK_S = 0.02  # s; Linux counts CPU time in steps of 10 ms, and two are compared
 
 
 def process_time(process: subprocess.Popen[bytes]) -> float:

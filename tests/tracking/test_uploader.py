@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -445,9 +444,8 @@ def test_a_server_that_never_answers_delays_nothing(root: Path) -> None:
         mirror.start()
         run.validate(50.0)
         run.end("goal_not_reached")
-        begun = time.monotonic()
         assert mirror.finish(wait=0.5) is None
-        assert time.monotonic() - begun < 5.0  # MLflow itself would wait for minutes
+        assert mirror.is_alive(), "it was not waited for: MLflow itself would wait for minutes"
     mirror.join()
     assert outcomes(root, config.default_store(root)) == {"run-7": "uploaded"}
 
@@ -508,9 +506,8 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, ro
     run.validate(60.0)
     wait_for(lambda: mirror.error)
     run.end("goal_not_reached")
-    begun = time.monotonic()
-    assert mirror.finish(wait=60.0) is None
-    assert time.monotonic() - begun < 30.0  # a store that refuses is not waited for
+    assert mirror.finish(wait=PATIENCE_S) is None
+    assert not mirror.is_alive(), "a store that refuses is not waited for"
     keys = [event["key"] for event in events.read(run.log)]
     assert keys == ["run_configuration", "validation", "validation", "run_result", "run_stop"]
 
