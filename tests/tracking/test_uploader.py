@@ -16,7 +16,7 @@ from typing import Any
 import driven
 import pytest
 import yaml
-from commands import PATIENCE_S
+from commands import PATIENCE_S, until
 from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
 from tracking_server import Server, wait_for
 
@@ -89,7 +89,15 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Any]:
     return run, only(uri)
 
 
-def test_while_workers_train_the_thread_yields_to_them(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def writing() -> list[threading.Thread]:
+    """Return the threads that write to MLflow."""
+    return [thread for thread in threading.enumerate() if thread.name == "mlflow"]
+
+
+def test_while_workers_train_the_thread_yields_to_them_and_not_once_they_have_ended(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a thread that yields to all does not write in a minute what takes two seconds."""
     monkeypatch.setattr(uploader, "LOWEST_PRIORITY", 19)
     run, looked, own = Run(root), threading.Event(), os.getpriority(os.PRIO_PROCESS, 0)
 
@@ -103,7 +111,7 @@ def test_while_workers_train_the_thread_yields_to_them(root: Path, monkeypatch: 
     mirror.start()
     assert looked.wait(PATIENCE_S)
     mirror.finish(wait=PATIENCE_S)
-    assert set(niceness) == {19} and os.getpriority(os.PRIO_PROCESS, 0) == own, "and nothing else does"
+    assert niceness == [19, own] and os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_run_has_its_times_and_status(mirrored: tuple[Run, Any]) -> None:
@@ -445,8 +453,8 @@ def test_a_server_that_never_answers_delays_nothing(root: Path) -> None:
         run.validate(50.0)
         run.end("goal_not_reached")
         assert mirror.finish(wait=0.5) is None
-        assert mirror.is_alive(), "it was not waited for: MLflow itself would wait for minutes"
-    mirror.join()
+        assert writing(), "it was not waited for: MLflow itself would wait for minutes"
+    until(lambda: not writing())
     assert outcomes(root, config.default_store(root)) == {"run-7": "uploaded"}
 
 
@@ -507,7 +515,7 @@ def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, ro
     wait_for(lambda: mirror.error)
     run.end("goal_not_reached")
     assert mirror.finish(wait=PATIENCE_S) is None
-    assert not mirror.is_alive(), "a store that refuses is not waited for"
+    assert not writing(), "a store that refuses is not waited for"
     keys = [event["key"] for event in events.read(run.log)]
     assert keys == ["run_configuration", "validation", "validation", "run_result", "run_stop"]
 
