@@ -17,6 +17,7 @@ from mlbench.experiment.config import compose
 from mlbench.tasks import registry
 from mlbench.tasks.awdlstm import bptt
 from mlbench.tasks.awdlstm.nt_asgd import Averaging
+from mlbench.tasks.logreg import data as logreg_data
 from mlbench.tasks.resnet20 import data as cifar
 from mlbench.training import precision
 from mlbench.training.setup import TrainingSetup
@@ -31,11 +32,12 @@ def built(name: str, root: Path) -> tuple[TrainingSetup, Any]:
 def test_logreg_s_loss_has_the_penalty_that_is_trained(data_root: Path) -> None:
     """mean log(1 + exp(-y w x)) + l2/2 w^2, y = +-1; accuracy is the share of rows with y w x > 0."""
     setup, rows = built("logreg", data_root)
+    test = logreg_data.open_dataset(data_root / compose(["task=logreg"]).task.dataset)[1]
     with torch.no_grad():
         weight = setup.model.get_parameter("weight")
         weight.mul_(1000.0)  # a penalty that is a good part of the loss
         metrics = setup.validate(setup.model, rows)
-        margin = (rows.test.features.double() @ weight.double().flatten()) * (2 * rows.test.labels - 1)
+        margin = (test.features.double() @ weight.double().flatten()) * (2 * test.labels - 1)
     l2 = 2.5e-6
     expected = torch.log1p((-margin).exp()).mean().item() + l2 / 2 * weight.double().square().sum().item()
     assert l2 / 2 * weight.double().square().sum().item() > 0.001 * expected
@@ -55,7 +57,8 @@ def test_a_network_that_always_says_one_class_is_right_as_often_as_it_comes(
     name: str, data_root: Path
 ) -> None:
     setup, found = built(name, data_root)
-    labels = found.test.labels if name == "resnet20" else found[1]
+    folder = data_root / compose([f"task={name}"]).task.dataset
+    labels = cifar.open_dataset(folder).test.labels if name == "resnet20" else found[1]
     labels = torch.as_tensor(labels).long()
     metrics = setup.validate(Answers(), found)
     setup.close()
