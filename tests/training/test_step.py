@@ -105,6 +105,8 @@ def test_a_report_sends_each_validation_once_with_what_was_measured_up_to_it() -
     assert [each["samples"] for each in times] == [4, 5, 4, 5] and [each["steps"] for each in times] == [
         1
     ] * 4
+    assert [each["stamped_steps"] for each in times] == [1] * 4
+    assert [sum(each["step_s"].values()) for each in times] == [1] * 4
     assert times == [each.plain() for each in result.phase_times]
     # Steps and what is outside of them are all the time up to each validation.
     spent = [each["seconds"] + sum(each["outside"].values()) for each in times]
