@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-WAIT_S = 30.0  # s until a page that does not answer is given up
+WAIT_S = 240.0  # s until a page that does not answer is given up; a slow machine is no failure
 
 
 class Page:

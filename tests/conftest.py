@@ -95,11 +95,12 @@ def _one_thread() -> None:
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """Fail the test that leaves a process, a control group, an interface or shared memory behind."""
+    from commands import PATIENCE_S
     from leftovers import leftovers
 
     before = leftovers()
     yield
-    end = time.monotonic() + 10  # s; what was killed needs a moment
+    end = time.monotonic() + PATIENCE_S  # what was killed needs a moment
     while leftovers() - before and time.monotonic() < end:
         time.sleep(0.1)
     assert leftovers() - before == set()

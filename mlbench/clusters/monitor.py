@@ -16,7 +16,8 @@ from mlbench.experiment.noise import Interference
 
 FIRST_S = 1.0  # s to the first sample; each pause is twice the one before until the interval is reached
 INTERVAL_S = 5.0  # s between samples
-MOST_SAMPLES = 120  # kept between two validations, then half of them and half as many from there on
+COARSEST_S = 60.0  # s between them at most: 262 kJ, a package's whole counter, last 11 minutes at 400 W
+MOST_SAMPLES = 120  # kept between two validations, then every second one, and fewer from there on
 MEGA = 1e6  # bytes; MLflow's megabytes are decimal
 
 
@@ -69,7 +70,7 @@ class NodeMonitor:
                 self._samples.append(sample)
                 if len(self._samples) >= MOST_SAMPLES:  # hours between validations: a coarser picture does
                     self._samples = self._samples[1::2]
-                    self._interval_s *= 2
+                    self._interval_s = min(2 * self._interval_s, COARSEST_S)
 
     def read(self) -> dict[str, Any]:
         """Return the node's state now; rates and CPU since the sample before."""

@@ -44,26 +44,16 @@ class MlflowUploader(threading.Thread):
         self._given_up = threading.Event()
 
     def run(self) -> None:
-        """Follow the log until the run has ended and all is written."""
+        """Follow the log until the run has ended, and yield to its workers."""
         _yield_to_others()
-        pause, last_attempts = RETRY_S[0], LAST_ATTEMPTS
-        while not self._given_up.is_set() and last_attempts:
-            ending = self._ending.is_set()
-            try:
-                self._transfer.advance()
-                self.error, pause = None, RETRY_S[0]
-                if ending or self._transfer.complete:
-                    break
+        pause = RETRY_S[0]
+        while not self._ending.is_set():
+            if self._advanced():
+                pause = RETRY_S[0]
                 self._ending.wait(POLL_S)
-            except Exception as error:  # whatever MLflow and what lies below it raise
-                self.error = without_credentials(str(error))
-                if ending:
-                    last_attempts -= 1
-                    self._given_up.wait(RETRY_S[0])
-                else:
-                    self._ending.wait(pause)
-                    pause = min(2 * pause, RETRY_S[1])
-        os.close(self._lock)
+            else:
+                self._ending.wait(pause)
+                pause = min(2 * pause, RETRY_S[1])
 
     def finish(self, *, wait: float) -> str | None:
         """Return MLflow's id of the run once all is written; None if the store refuses or `wait` s are over.
@@ -71,9 +61,31 @@ class MlflowUploader(threading.Thread):
         Call it after the log's last event.
         """
         self._ending.set()
-        self.join(wait)
+        # Nobody trains any more, and a thread of the lowest priority would write nothing on a machine that
+        # others use as well. It cannot go back to another (setpriority(2)), but a new thread has one.
+        last = threading.Thread(target=self._write_the_rest, name="mlflow", daemon=True)
+        last.start()
+        last.join(wait)
         self._given_up.set()
         return self._transfer.run if self._transfer.complete else None
+
+    def _write_the_rest(self) -> None:
+        self.join()
+        for _ in range(LAST_ATTEMPTS):
+            if self._given_up.is_set() or self._advanced():
+                break
+            self._given_up.wait(RETRY_S[0])
+        os.close(self._lock)
+
+    def _advanced(self) -> bool:
+        """Write what is new; return whether the store took it."""
+        try:
+            self._transfer.advance()
+        except Exception as error:  # whatever MLflow and what lies below it raise
+            self.error = without_credentials(str(error))
+            return False
+        self.error = None
+        return True
 
 
 class RunUpload:
@@ -180,6 +192,6 @@ def lock(folder: Path) -> int:
 
 
 def _yield_to_others() -> None:
-    """Give this thread the lowest priority where the system has priorities of threads (Linux)."""
+    """Give this thread, for good, the lowest priority where the system has priorities of threads (Linux)."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)

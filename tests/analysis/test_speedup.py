@@ -471,6 +471,27 @@ def test_two_runs_a_point_show_no_difference() -> None:
     assert "2 runs per point cannot show one" in best.words
 
 
+@pytest.mark.parametrize(("of_best", "of_other"), [(5, 2), (2, 5)])
+def test_two_runs_of_one_point_show_no_difference_however_many_the_other_has(
+    of_best: int, of_other: int
+) -> None:
+    records = [studies.run(2, seed, T4, time=20.0 + seed / 10) for seed in range(of_best)]
+    records += [studies.run(1, seed, T4, time=100.0 + seed / 10) for seed in range(of_other)]
+    best = optimum(points(records))
+    assert best and best.point.workers == 2 and not best.dominated
+    assert "2 runs per point cannot show one" in best.words
+
+
+def test_a_run_without_phases_says_nothing_of_the_others_phases() -> None:
+    timed = [studies.run(1, seed, T4, time=100.0) for seed in range(2)]
+    (point,), (both,) = (
+        points(timed),
+        points([*timed, studies.run(1, 2, T4, time=100.0, phases={}, outside={})]),
+    )
+    assert both.n == 3 and both.phases == pytest.approx(point.phases)
+    assert both.outside == pytest.approx(point.outside)
+
+
 def test_published_caveats_describe_and_do_not_forbid() -> None:
     published = {"source": "mlbench-published", "caveats": ["one run"]}
     records = [studies.run(k, 0, T4, time=100 / k, **published) for k in (1, 2)]

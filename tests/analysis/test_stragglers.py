@@ -52,6 +52,18 @@ def test_the_more_ranks_the_more_stretches_it_takes() -> None:
     assert straggler([late, *[early] * 7]) is None
 
 
+def test_the_interval_is_the_sign_test_s() -> None:
+    """Of 20 stretches the median lies between the fourth lowest and the fourth highest in 99 % of cases.
+
+    Fewer than four of 20 fair coins show heads once in 776; fewer than five once in 169 (binomial tables),
+    and 0.0025 is what each end may miss by with two ranks.
+    """
+    late = [LatenessBlock(10, 10, float(n)) for n in range(1, 21)]
+    early = [LatenessBlock(10, 0, -float(n)) for n in range(1, 21)]
+    found = straggler([early, late])
+    assert found is not None and (found.low_s, found.high_s) == (4.0, 17.0)
+
+
 def test_the_sentence_says_who_how_often_and_how_late() -> None:
     said = sentence(Straggler(3, 0.91, 0.125, 0.012, 0.011, 0.0132))
     assert said == (

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from commands import PATIENCE_S
 
 from mlbench.clusters import machine_lock
 from mlbench.clusters.machine_lock import MachineLock
@@ -44,11 +45,11 @@ def test_a_second_run_waits_until_the_first_is_killed_and_neither_is_marked() ->
     second = MachineLock()
     waiting = threading.Thread(target=second.acquire, kwargs={"wait": True, "on_wait": told.set})
     waiting.start()
-    assert told.wait(30)
+    assert told.wait(PATIENCE_S)
     assert waiting.is_alive()
     first.kill()  # the kernel frees the lock
     first.communicate()
-    waiting.join(30)
+    waiting.join(PATIENCE_S)
     assert not waiting.is_alive() and second.waited_s > 0 and not second.shared
     second.release()
 
@@ -59,7 +60,7 @@ def test_a_run_that_does_not_wait_marks_itself_and_the_one_that_is_there() -> No
     guest = MachineLock().acquire(wait=False)
     assert guest.shared
     guest.release()  # it may be gone before the first one looks
-    assert first.communicate("\n", timeout=30)[0].strip() == "ends True"
+    assert first.communicate("\n", timeout=PATIENCE_S)[0].strip() == "ends True"
 
 
 def test_two_that_do_not_wait_mark_each_other_and_a_third_that_waits_comes_after_both() -> None:
@@ -69,7 +70,7 @@ def test_two_that_do_not_wait_mark_each_other_and_a_third_that_waits_comes_after
     assert second.shared
     third = other("wait")
     assert line(third) == "waits"
-    assert first.communicate("\n", timeout=30)[0].strip() == "ends True"
+    assert first.communicate("\n", timeout=PATIENCE_S)[0].strip() == "ends True"
     second.release()
     assert line(third) == "holds False"
     third.communicate("\n")

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
+from commands import until
 
 from mlbench.clusters import monitor
 from mlbench.clusters.monitor import CpuUse, NodeMonitor
@@ -58,6 +61,23 @@ def test_bytes_on_the_network_show_as_a_rate() -> None:
         assert second[f"network_{direction}_bytes_per_s"] * seconds > 0.95 * SENT
 
 
+def test_a_rate_is_that_since_the_sample_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the mean since the start, and each direction its own."""
+    seconds = iter([100.0, 104.0, 106.0, 107.0])
+    counts = iter([(1_000, 50), (1_400, 70), (1_400, 170), (2_400, 170)])  # bytes received, sent
+
+    def count() -> SimpleNamespace:
+        received, sent = next(counts)
+        return SimpleNamespace(bytes_recv=received, bytes_sent=sent)
+
+    monkeypatch.setattr(monitor.clock, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(monitor.psutil, "net_io_counters", count)
+    sampler = NodeMonitor()
+    samples = [sampler.read() for _ in range(3)]
+    assert [one["network_receive_bytes_per_s"] for one in samples] == [100.0, 0.0, 1_000.0]
+    assert [one["network_transmit_bytes_per_s"] for one in samples] == [5.0, 50.0, 0.0]
+
+
 def test_work_shows_as_cpu_utilization() -> None:
     sampler = NodeMonitor()
     end = time.process_time() + 0.3
@@ -83,13 +103,25 @@ def test_samples_are_handed_over_once_and_the_thread_ends() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "system"]
 
 
-def test_a_long_wait_between_validations_gives_a_coarser_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "MOST_SAMPLES", 8)
-    with NodeMonitor(0.002) as sampler:
-        time.sleep(0.5)
+def test_days_between_validations_give_a_coarser_picture_and_the_meter_is_read_every_minute() -> None:
+    """A counter of energy that wraps twice unseen has lost a quarter of a megajoule."""
+    pauses: list[float] = []
+    reads: list[int] = []
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        return sum(pauses) > 2 * 86_400
+
+    meter: Any = SimpleNamespace(read=lambda: reads.append(1))
+    sampler = NodeMonitor(meter=meter)
+    sampler._ending = SimpleNamespace(wait=wait, set=lambda: None)  # type: ignore[assignment]
+    sampler.read = lambda: {"wall": sum(pauses)}
+    sampler._run()
     samples = sampler.drain()
-    assert 1 <= len(samples) < 8
+    assert 1 <= len(samples) < monitor.MOST_SAMPLES
     assert samples == sorted(samples, key=lambda sample: sample["wall"])
+    assert pauses[:4] == [1.0, 2.0, 4.0, 5.0] and len(reads) == len(pauses) - 1
+    assert 5.0 < max(pauses) <= 60.0
 
 
 @pytest.mark.gpu
@@ -113,25 +145,34 @@ def other_process() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", BUSY])
 
 
-def test_what_others_compute_is_told_from_what_the_run_computes() -> None:
-    """One busy process, counted once as a stranger and once as the run's own; the rest of the machine is
-    in both.
+def test_what_others_compute_is_told_from_what_the_run_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One busy process, counted once as a stranger and once as the run's own.
+
+    Both look at the machine at the same two moments, so the process is all that they differ in.
     """
-    process = other_process()
+    process, look = other_process(), monitor._cpu_seconds
+    machine = [look()]
+    monkeypatch.setattr(monitor, "_cpu_seconds", lambda: machine[-1])
     try:
-        before = process_time(process)
-        stranger = CpuUse(own=set)
-        own = CpuUse(own=lambda: below([process.pid]))
-        time.sleep(1.5)
+        earliest = process_time(process)
+        stranger, own = CpuUse(own=set), CpuUse(own=lambda: below([process.pid]))
+        latest = process_time(process)
+        until(lambda: process_time(process) > latest + 0.5)
+        machine.append(look())
+        least = process_time(process) - latest
         with_it, without_it = stranger.interference(), own.interference()
-        used = (process_time(process) - before) / with_it.seconds
+        most = process_time(process) - earliest
     finally:
         process.kill()
         process.wait()
-    assert with_it.cpus == len(os.sched_getaffinity(0)) and with_it.seconds >= 1.5
-    assert with_it.others - without_it.others == pytest.approx(used, abs=0.15)
-    assert used > 0.1 and with_it.others <= with_it.cpus * 1.1
+    assert with_it.cpus == len(os.sched_getaffinity(0))
+    used = with_it.others * with_it.seconds - without_it.others * without_it.seconds
+    busy = machine[1][0] - machine[0][0]
+    assert min(least, busy) - TICK_S <= used <= most + TICK_S
     assert 0 <= without_it.steal <= with_it.cpus
+
+
+TICK_S = 0.02  # s; Linux counts CPU time in steps of 10 ms, and two are compared
 
 
 def process_time(process: subprocess.Popen[bytes]) -> float:

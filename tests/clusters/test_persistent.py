@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import PATIENCE_S, until
 
 from mlbench.clusters import persistent, processes
 from mlbench.experiment.errors import UserError
@@ -36,11 +37,12 @@ def sleeper() -> subprocess.Popen[bytes]:
 def test_a_process_that_does_not_end_by_itself_is_killed() -> None:
     quick = subprocess.Popen([sys.executable, "-c", "pass"])
     stuck = sleeper()
+    until(lambda: psutil.Process(quick.pid).status() == psutil.STATUS_ZOMBIE)
     both = processes.children(psutil.Process())
     assert {quick.pid, stuck.pid} <= {process.pid for process in both}
     processes.end([process for process in both if process.pid in (quick.pid, stuck.pid)])
-    assert quick.wait(timeout=30) == 0
-    assert stuck.wait(timeout=30) == -9
+    assert quick.wait(timeout=PATIENCE_S) == 0
+    assert stuck.wait(timeout=PATIENCE_S) == -9
 
 
 def test_a_ray_counts_while_both_servers_live_and_one_alone_is_told(note) -> None:

@@ -162,6 +162,29 @@ def test_a_restart_s_stamps_are_not_the_run_s() -> None:
     assert list(record.startup.parts()) == ["command", "cluster", "scheduling", "imports", "process_group"]
 
 
+def test_energy_is_all_nodes_unless_the_meters_began_anew_or_count_one_machine_several_times() -> None:
+    nodes = [
+        NODE | {"energy_j": {"cpu_packages": 30.0, "gpus": 50.0}},
+        NODE | {"energy_j": {"cpu_packages": 12.0}},
+    ]
+    result = RESULT | {"nodes": nodes}
+    whole = built(result=result).energy
+    assert whole is not None and whole.parts == {"cpu_packages": 42.0}
+    assert whole.joules == whole.goal_joules == 42.0 and whole.joules_per_sample == 42.0 / 256
+    missed = built(result=result | {"status": "goal_not_reached"}, events=MEASURED[:1]).energy
+    assert missed is not None and (missed.joules, missed.goal_joules) == (42.0, None)
+    died = event("worker_failure", {"0": "died"}, count=1)
+    assert built(events=[MEASURED[0], died, MEASURED[1]], result=result).energy is None
+    assert built("network=1gbit_1ms", result=result).energy is None
+    # On a GPU the energy of its processors alone is not what the run took.
+    assert built("backend=nccl", "hardware=gcp_n1_t4", result=result).energy is None
+
+
+def test_an_emulated_network_is_a_reason() -> None:
+    record = built("scale=official", "network=1gbit_1ms")
+    assert record.official_reasons == ["the network is emulated: 1 Gbit/s and 1 ms"]
+
+
 BUSY = {"seconds": 10.0, "cpus": 2.0, "others": 1.5, "steal": 0.0}
 
 

@@ -114,6 +114,28 @@ def test_a_node_counts_once_and_what_one_could_not_read_is_absent() -> None:
     assert energy(hardware(), [], on_gpu=False, reached=True, samples=1) is None
 
 
+def test_a_point_has_an_energy_where_every_run_that_reached_its_goal_was_read(tmp_path: Path) -> None:
+    def run(seed: int, value: float, joules: float | None) -> Any:
+        driven_run = driven.Run(tmp_path, "goal=85", "division=open", seed=seed)
+        driven_run.validate(value)
+        read = {} if joules is None else {"energy_j": {"cpu_packages": joules}}
+        node = {"hostname": "a", "usable_cpus": 2, **read}
+        return driven_run.end("goal_reached" if value >= 85 else "goal_not_reached", nodes=[node])
+
+    quick, slow, missed, unread = (
+        run(1, 99.0, 10.0),
+        run(2, 99.0, 30.0),
+        run(3, 1.0, 90.0),
+        run(4, 99.0, None),
+    )
+    (point,) = points([quick, slow])
+    assert point.joules is not None and point.joules.value == 20.0
+    (point,) = points([quick, slow, missed])
+    assert point.joules is not None and point.joules.value == 30.0, "a missed goal takes infinitely much"
+    (point,) = points([quick, slow, unread])
+    assert point.joules is None, "one run without a number: not nothing, unknown"
+
+
 GRID = "hardware.grid={g_per_kwh: 360, date: '2026-01-31', source: a grid operator}"
 
 
@@ -125,24 +147,36 @@ def test_carbon_needs_a_grid_with_date_and_source_and_changes_no_key() -> None:
 
 
 def test_the_loop_counts_from_the_first_touch_of_data_to_the_last_validation() -> None:
+    """What was used before the clock began, and what the task computes after its end, is not the run's."""
     import torch
 
-    joules = iter([100.0, 130.0, 170.0])  # at the clock's start, and at two validations
-    worker = Worker(read_energy=lambda: {"cpu_packages": next(joules)})
+    from mlbench.training.loop import train
+
+    used = [1_000.0]  # J; nothing was measured up to here
+
+    def uses(joules: float, result: Any = None) -> Any:
+        def run(*_: Any) -> Any:
+            used[0] += joules
+            return result
+
+        return run
+
+    worker = Worker(read_energy=lambda: {"cpu_packages": used[0]})
     model = torch.nn.Linear(2, 1)
     setup = TrainingSetup(
         model=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         epochs=2,
-        steps=lambda *_: [[torch.ones(1, 2)]],  # pyright: ignore[reportArgumentType]
+        load=uses(7.0),
+        steps=uses(20.0, [[torch.ones(1, 2)]]),
         forward=lambda net, x: net(x),
         loss=lambda output, _: output.sum(),
-        validate=lambda *_: {"loss": 0.0},
+        validate=uses(300.0, {"loss": 0.0}),
+        flops_per_sample=uses(5_000.0),
+        table=uses(5_000.0, []),
         samples=len,
     )
-    from mlbench.training.loop import train
-
-    assert train(setup, worker).energy_j == {"cpu_packages": 70.0}
+    assert train(setup, worker).energy_j == {"cpu_packages": 7.0 + 2 * 20.0 + 2 * 300.0}
 
 
 def test_it_stands_beside_time_and_cost_in_record_card_mlflow_and_report(tmp_path: Path) -> None:

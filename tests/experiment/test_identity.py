@@ -35,6 +35,10 @@ def test_every_field_is_in_one_list() -> None:
         ["cluster=attached"],
         ["phase_timing=false"],
         ["profile=3"],
+        ["backend.interface=eth1"],
+        ["backend.sockets=4"],
+        ["network=1gbit_1ms"],
+        ["network=1gbit_1ms", "network.loss_percent=1"],
         ["hardware.threads_per_worker=3"],
         ["hardware.cpus=3"],
         ["hardware.gpus=1"],
@@ -44,6 +48,20 @@ def test_every_field_is_in_one_list() -> None:
 )
 def test_what_decides_a_measurement_is_in_the_key(words: list[str]) -> None:
     assert key(compose(words)) != key(compose())
+
+
+@pytest.mark.parametrize(
+    ("backend", "word"),
+    [
+        ("mpi", "backend.algorithm=tsp_ring"),
+        ("mpi", "backend.provider=verbs"),
+        ("nccl", "backend.algorithm=ring"),
+        ("nccl", "backend.threads=4"),
+    ],
+)
+def test_a_way_to_communicate_is_in_the_key(backend: str, word: str) -> None:
+    """A ring and a tree were one point, and a run of the one was shown for the other."""
+    assert key(compose([f"backend={backend}", word])) != key(compose([f"backend={backend}"]))
 
 
 def test_versions_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import zips
+from commands import PATIENCE_S
 from driven import Run, phase_times
 
 from mlbench import results
@@ -63,7 +64,7 @@ def left(root: Path) -> tuple[Record, list[str]]:
     """Return the only run's record and the keys of its log, once nothing writes to MLflow any more."""
     for thread in threading.enumerate():
         if thread.name == "mlflow":
-            thread.join(30)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
     (path,) = root.glob("*/record.json")
     return record.load(path), [event["key"] for event in events.read(path.parent / events.NAME)]

@@ -51,7 +51,7 @@ def stuck(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterator
     """
     folder = tmp_path_factory.mktemp("stuck")
     own = {**os.environ, CACHE: str(folder), "MLBENCH_MACHINE_LOCK": str(folder / "lock")}
-    run = Run(own, folder / "runs", data_root, *LONG, "backend.timeout_s=5")
+    run = Run(own, folder / "runs", data_root, *LONG, "backend.timeout_s=30")
     run.await_validation(1)
     frozen = run.workers()[-1]
     frozen.suspend()

@@ -50,7 +50,7 @@ spec = WorkerSpec(compose(["backend=nccl", "workers=2"]), 1, 1, ("127.0.0.1", 9)
 LeanTrainer(
     loop,
     train_loop_config=spec,
-    backend_config=ProcessGroupConfig("gloo", timeout_s=60),
+    backend_config=ProcessGroupConfig("gloo", timeout_s=600),
     scaling_config=ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"CPU": 1, "GPU": 1}),
     run_config=RunConfig(name="gpus", storage_path=str(folder / "ray")),
 ).fit()

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from commands import PATIENCE_S
 
 from mlbench.experiment.errors import UserError
 from mlbench.launch import process_group
@@ -24,9 +25,9 @@ def _rank(rank: int, port: Any, ready: Any, seen: Any) -> None:
     if rank == 0:
         port.value = process_group.listen(address)
         ready.set()
-    ready.wait(60)
-    meeting = Rendezvous(address, port.value, start_timeout_s=60)
-    process_group.join(meeting, rank, backend="gloo", world_size=2, timeout_s=60)
+    ready.wait(PATIENCE_S)
+    meeting = Rendezvous(address, port.value, start_timeout_s=PATIENCE_S)
+    process_group.join(meeting, rank, backend="gloo", world_size=2, timeout_s=PATIENCE_S)
     total = torch.tensor([float(rank + 1)])
     dist.all_reduce(total)
     listening = {
@@ -45,9 +46,9 @@ def test_two_ranks_meet_on_loopback_listen_nowhere_else_and_part() -> None:
     ranks = [spawn.Process(target=_rank, args=(rank, port, ready, seen)) for rank in (0, 1)]
     for rank in ranks:
         rank.start()
-    results = sorted(seen.get(timeout=120) for _ in ranks)
+    results = sorted(seen.get(timeout=PATIENCE_S) for _ in ranks)
     for rank in ranks:
-        rank.join(60)
+        rank.join(PATIENCE_S)
     assert [total for _, total, _, _ in results] == [3.0, 3.0]
     for _, _, listening, member in results:
         assert not member and listening and {ip.removeprefix("::ffff:") for ip in listening} == {LOOPBACK}

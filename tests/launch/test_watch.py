@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from commands import PATIENCE_S, until
 
 from mlbench.clusters.connection import Connection
 from mlbench.experiment import events
@@ -41,18 +42,11 @@ def connection(*servers: tuple[str, psutil.Process]) -> Connection:
     return Connection({}, "PACK", 1, False, host="127.0.0.1", job_id="1", node_ids=[], servers=servers)
 
 
-def wait_for(condition: Any) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 def test_a_display_that_breaks_leaves_an_event_and_the_run_goes_on(tmp_path: Path) -> None:
     log, display = tmp_path / events.NAME, Display(breaks=True)
     with Watch(log, display) as watching, watching.connected(connection()) as heartbeats:
         HeartbeatClient(heartbeats.address, token=heartbeats.token, rank=0)({"epoch": 1})
-        wait_for(lambda: log.exists())
+        until(lambda: log.exists())
     (event,) = events.read(log)
     assert (event["key"], event["value"]) == ("display_failure", "KeyError: 'loss'")
     assert watching.lost is None and display.shown == []
@@ -62,7 +56,7 @@ def test_heartbeats_and_events_are_shown_to_the_last(tmp_path: Path) -> None:
     log, display = tmp_path / events.NAME, Display()
     with Watch(log, display) as watching, watching.connected(connection()) as heartbeats:
         HeartbeatClient(heartbeats.address, token=heartbeats.token, rank=1)({"epoch": 1})
-        wait_for(lambda: display.shown)
+        until(lambda: display.shown)
         events.append(log, "validation", {})
     assert display.shown == ["rank 1", "validation"]
 
@@ -73,7 +67,7 @@ def test_a_dead_server_of_ray_ends_the_wait_in_the_main_thread(tmp_path: Path) -
     servers = connection(("gcs_server", psutil.Process(server.pid)))
     with pytest.raises(KeyboardInterrupt), watching, watching.connected(servers):
         server.kill()
-        time.sleep(30)
+        time.sleep(PATIENCE_S)
     server.wait()
     assert watching.lost is not None and "(GCS) has died" in watching.lost
 
@@ -104,5 +98,5 @@ def test_workers_that_do_not_start_have_a_deadline(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(watch, "SERVERS_POLL_S", 0.05)
     watching = Watch(tmp_path / "log", Display())
     with pytest.raises(KeyboardInterrupt), watching, watching.connected(connection()):
-        time.sleep(30)
+        time.sleep(PATIENCE_S)
     assert watching.lost is not None and "did not start within 0.1 s" in watching.lost

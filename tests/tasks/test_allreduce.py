@@ -7,19 +7,23 @@ from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import run_ranks
 from rich.console import Console
+from scripted import Clock
 
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
 from mlbench.tasks.allreduce import bandwidth, collectives, report
+from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
@@ -89,6 +93,54 @@ def faulty(worker: Worker, words: list[str]) -> Any:
 
     collectives.CollectiveCase.of = spoiled  # type: ignore[assignment]
     return measure(worker, words)
+
+
+SET_UP_S = 1000.0  # s that each of the first calls of a collective takes, as connections are made
+CALLS_S = ((2.0, 4.0, 9.0), (3.0, 1.0, 1.0))  # s of each later call on each rank; the slower one counts
+LONG_S = 0.5  # s of a barrier, and of filling
+
+
+def clocked(worker: Worker, words: list[str]) -> list[dict[str, Any]]:
+    """Return the table where calls, barriers and preparations last as long as is said here."""
+    clock = Clock()
+    worker.timer = PhaseTimer(now=clock, wall_now=clock, clock_id="here")
+    warmups = compose(words).task.warmups  # type: ignore[attr-defined]
+    of, fill, barrier = collectives.CollectiveCase.of, collectives.CollectiveCase.fill, dist.barrier
+
+    def slow_at_first(*args: Any, **kwargs: Any) -> collectives.CollectiveCase:
+        exchange, calls = of(*args, **kwargs), []
+
+        def operation() -> None:
+            calls.append(exchange.operation())
+            clock.wait(([SET_UP_S] * warmups + [*CALLS_S[worker.rank]])[len(calls) - 1])
+
+        return replace(exchange, operation=operation)
+
+    def slow(what: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> None:
+            clock.wait(LONG_S)
+            what(*args, **kwargs)
+
+        return run
+
+    with (
+        mock.patch.object(collectives, "CACHED_BYTES", 0),  # as for long messages: no call before each
+        mock.patch.object(collectives.CollectiveCase, "of", slow_at_first),
+        mock.patch.object(collectives.CollectiveCase, "fill", slow(fill)),
+        mock.patch.object(collectives.dist, "barrier", slow(barrier)),
+    ):
+        return registry.run(compose(words).task, worker).table
+
+
+def test_a_time_is_that_of_a_call_without_set_up_preparation_or_barrier_on_the_slowest_rank() -> None:
+    table, other = run_ranks(clocked, 2, [*TINY, "task.collectives=[all_reduce]", "task.dtypes=[float32]"])
+    assert table == other
+    rows = [row for row in table if row["kind"] == "times"]
+    assert len(rows) > 5
+    for row in rows:
+        times = [row[name] for name in ("min_s", "mean_s", "p50_s", "max_s")]
+        assert times == pytest.approx([3.0, 16 / 3, 4.0, 9.0]) and row["repeats"] == 3
+        assert row["algbw_bytes_per_s"] == pytest.approx(row["bytes"] / 4.0)
 
 
 @pytest.fixture(scope="module")

@@ -101,6 +101,8 @@ def test_ranks_read_pieces_of_the_same_lengths_with_masks_of_their_own():
     assert lengths[0] == lengths[1]
     drawn = [torch.rand(5, generator=way.dropout_rng).tolist() for way in ways]
     assert drawn[0] == drawn[2] != drawn[1]
+    next(iter(ways[2].steps(4)))
+    assert drawn[0] != torch.rand(5, generator=ways[2].dropout_rng).tolist(), "another epoch, other masks"
 
 
 def test_the_state_goes_on_from_piece_to_piece_without_its_history():

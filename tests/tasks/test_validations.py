@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,10 +12,12 @@ import torch
 from ranks import mini_worker
 from torch import nn
 
+from mlbench.contract.test_task import _tensors
 from mlbench.experiment.config import compose
 from mlbench.tasks import registry
 from mlbench.tasks.awdlstm import bptt
 from mlbench.tasks.awdlstm.nt_asgd import Averaging
+from mlbench.tasks.logreg import data as logreg_data
 from mlbench.tasks.resnet20 import data as cifar
 from mlbench.training import precision
 from mlbench.training.setup import TrainingSetup
@@ -29,11 +32,12 @@ def built(name: str, root: Path) -> tuple[TrainingSetup, Any]:
 def test_logreg_s_loss_has_the_penalty_that_is_trained(data_root: Path) -> None:
     """mean log(1 + exp(-y w x)) + l2/2 w^2, y = +-1; accuracy is the share of rows with y w x > 0."""
     setup, rows = built("logreg", data_root)
+    test = logreg_data.open_dataset(data_root / compose(["task=logreg"]).task.dataset)[1]
     with torch.no_grad():
         weight = setup.model.get_parameter("weight")
         weight.mul_(1000.0)  # a penalty that is a good part of the loss
         metrics = setup.validate(setup.model, rows)
-        margin = (rows.test.features.double() @ weight.double().flatten()) * (2 * rows.test.labels - 1)
+        margin = (test.features.double() @ weight.double().flatten()) * (2 * test.labels - 1)
     l2 = 2.5e-6
     expected = torch.log1p((-margin).exp()).mean().item() + l2 / 2 * weight.double().square().sum().item()
     assert l2 / 2 * weight.double().square().sum().item() > 0.001 * expected
@@ -53,7 +57,8 @@ def test_a_network_that_always_says_one_class_is_right_as_often_as_it_comes(
     name: str, data_root: Path
 ) -> None:
     setup, found = built(name, data_root)
-    labels = found.test.labels if name == "resnet20" else found[1]
+    folder = data_root / compose([f"task={name}"]).task.dataset
+    labels = cifar.open_dataset(folder).test.labels if name == "resnet20" else found[1]
     labels = torch.as_tensor(labels).long()
     metrics = setup.validate(Answers(), found)
     setup.close()
@@ -99,6 +104,70 @@ def test_resnet20_mirrors_half_of_the_photographs_and_no_digit(
         mirrored.append(left < right)
     share = torch.cat(mirrored).double().mean().item()
     assert share == (pytest.approx(0.5, abs=0.05) if flip else 0.0)
+
+
+def identical(folder: Path) -> cifar.Dataset:
+    """Return the data set with one and the same image in every place: a white dot on black."""
+    files = OPEN_CIFAR(folder)
+    images = torch.zeros_like(files.train.images)
+    images[..., images.shape[-2] // 2, images.shape[-1] // 2] = 255
+    return replace(files, train=files.train._replace(images=images), flip=True)
+
+
+OPEN_CIFAR = cifar.open_dataset
+
+
+def test_resnet20_cuts_and_mirrors_anew_in_every_epoch_and_with_every_seed(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All images are one, so batches differ by their crops alone."""
+    monkeypatch.setattr(cifar, "open_dataset", identical)
+    task = compose(["task=resnet20"]).task
+
+    def images(seed: int, epoch: int) -> torch.Tensor:
+        setup = registry.build(task, mini_worker(Worker(), data_root, seed=seed))
+        return torch.cat([step[0][0] for step in setup.steps(setup.load(), epoch)])
+
+    first = images(1, 0)
+    assert torch.equal(first, images(1, 0))
+    for other in (images(1, 1), images(2, 0)):
+        same = (first == other).flatten(1).all(1).double().mean().item()
+        assert same < 0.05, "of 9 x 9 places and two sides one in 162 is the same by chance"
+
+
+def start(name: str, root: Path, *, seed: int = 1, epoch: int = 0, rank: int = 0) -> tuple[bytes, bytes]:
+    """Return the weights that a rank of two begins with and the first three steps of an epoch."""
+    worker = mini_worker(Worker(rank=rank, world_size=2), root, seed=seed)
+    setup = registry.build(compose([f"task={name}"]).task, worker)
+    weights = b"".join(p.detach().contiguous().numpy().tobytes() for p in setup.model.parameters())
+    steps = islice(setup.steps(setup.load(), epoch), 3)
+    seen = [
+        tensor.contiguous().numpy().tobytes() for batches in steps for b in batches for tensor in _tensors(b)
+    ]
+    setup.close()
+    return weights, b"".join(seen)
+
+
+@pytest.mark.parametrize("name", ["logreg", "resnet20", "resnet50", "awdlstm", "gnmt"])
+def test_a_seed_fixes_the_start_and_the_order_and_another_seed_epoch_or_rank_changes_them(
+    name: str, data_root: Path
+) -> None:
+    weights, seen = start(name, data_root)
+    assert start(name, data_root) == (weights, seen)
+    other_weights, other_seen = start(name, data_root, seed=2)
+    assert other_seen != seen and (other_weights != weights or name == "logreg")  # which begins with zeros
+    same, of_rank_1 = start(name, data_root, rank=1)
+    assert same == weights and of_rank_1 != seen
+    same, later = start(name, data_root, epoch=1)
+    assert same == weights and later != seen
+
+
+def test_the_ranks_of_a_translation_drop_units_of_their_own(data_root: Path) -> None:
+    drawn = []
+    for rank, seed in ((0, 1), (1, 1), (0, 1), (0, 2)):
+        start("gnmt", data_root, seed=seed, rank=rank)
+        drawn.append(torch.rand(5).tolist())
+    assert drawn[0] == drawn[2] and len({str(numbers) for numbers in drawn}) == 3
 
 
 def test_awdlstm_validates_the_average_once_it_averages(data_root: Path) -> None:

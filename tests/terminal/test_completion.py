@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import PATIENCE_S
 from conftest import ROOT
 from driven import Run
 
@@ -25,7 +26,11 @@ def test_bash_completes_names_and_values(tmp_path: Path) -> None:
     lines = ("mlbench sw", "mlbench run task=resnet2", "mlbench run worke", "mlbench results sho")
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        ["bash", "-c", ask, "bash", *lines], capture_output=True, text=True, env=environment, timeout=120
+        ["bash", "-c", ask, "bash", *lines],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert [line.rstrip() for line in done.stdout.splitlines()] == ["sweep", "resnet20", "workers=", "show"]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from commands import PATIENCE_S
 from conftest import ROOT
 
 from mlbench import cluster, data, predict, results, run, sweep
@@ -151,5 +152,7 @@ def test_run_answers_without_torch_and_ray(word):
         "heavy = {'torch', 'ray', 'mlflow', 'hydra', 'pyarrow', 'scipy'} & sys.modules.keys(); "
         "sys.exit(f'imported {heavy}' if heavy else code)"
     )
-    ended = subprocess.run([sys.executable, "-c", program, word], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, word], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert ended.returncode == 0, ended.stderr

@@ -4,6 +4,7 @@ import re
 import threading
 
 import pytest
+from commands import PATIENCE_S
 from records import record
 from rich.console import Console
 from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
@@ -181,7 +182,7 @@ def test_time_goes_on_while_nothing_is_heard(monkeypatch):
     monkeypatch.setattr(view, "quiet", drawn.set)
     with view:
         view.say("waiting for workers")
-        assert drawn.wait(30)
+        assert drawn.wait(PATIENCE_S)
 
 
 def test_progress_goes_to_stderr(capsys):

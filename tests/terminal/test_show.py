@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import PATIENCE_S
 from records import nothing_measured, record
 from scripted import experiment
 
@@ -158,7 +159,7 @@ def test_a_real_terminal_gets_colours_and_unbroken_commands():
         input=record().model_dump_json().encode(),
         stdout=theirs,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "80", "PYTHONUTF8": "1"},
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 0
     os.close(theirs)
@@ -180,7 +181,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback():
         input=record().model_dump_json().encode(),
         stdout=writing,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (0, b"")

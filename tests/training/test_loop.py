@@ -404,24 +404,29 @@ def test_a_restart_gives_each_rank_its_own_segments_back() -> None:
         assert [forward["min"], forward["max"]] == both and forward["mean"] == pytest.approx(sum(both) / 2)
 
 
-def phases(worker: Worker) -> tuple[dict[str, float], float, float, float]:
-    """Return the phases of 240 steps, the steps' seconds, those outside them, and the elapsed time."""
+def phases(worker: Worker) -> tuple[dict[str, float], float, float, float, float]:
+    """Return the phases of 240 steps, the steps' seconds, those outside them, and the elapsed time.
+
+    That is by another clock: from loading to the last validation, and for all of it.
+    """
     worker.timer = PhaseTimer()
     problem = Problem(worker, batch=8, epochs=20)
     problem.model = nn.Sequential(
         nn.Linear(5, 512), nn.Tanh(), nn.Linear(512, 512), nn.Linear(512, 1)
     ).double()
     calm = torch.optim.SGD(problem.model.parameters(), lr=1e-4)  # wide layers diverge at more
-    times = train(problem.parts(optimizer=calm), worker).phase_times
+    setup, begun = problem.parts(optimizer=calm), time.perf_counter()
+    times = train(setup, worker).phase_times
+    whole = time.perf_counter() - begun
     totals = {phase: sum(each.phases[phase] for each in times) for phase in times[0].phases}
     outside = sum(seconds for each in times for seconds in each.outside.values())
-    return totals, sum(each.seconds for each in times), outside, problem.elapsed[-1]
+    return totals, sum(each.seconds for each in times), outside, problem.elapsed[-1], whole
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_phases_fill_the_steps_and_steps_and_what_is_outside_fill_the_clock(workers: int) -> None:
-    """An independent clock in the last validation saw no more than all, and little less."""
-    for totals, steps, outside, elapsed in run_ranks(phases, workers):
+    """An independent clock in the last validation saw no more than all, and one around it all no less."""
+    for totals, steps, outside, elapsed, whole in run_ranks(phases, workers):
         assert sum(totals.values()) == pytest.approx(steps, rel=1e-9)
-        assert elapsed <= steps + outside <= elapsed + 0.5
+        assert elapsed <= steps + outside <= whole
         assert (totals["wait"] + totals["transfer"] > 0) == (workers > 1)

@@ -1,9 +1,11 @@
 """Sums of stamped steps, worked out by hand."""
 
 from array import array
+from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
-from ranks import run_ranks
+from ranks import RankPool
 from test_timer import Clock, batch, gpu_timer
 
 from mlbench.experiment.phases import PhaseTimes
@@ -74,18 +76,31 @@ EXPOSED = ([0.7, 0.2, 0.4], [0.4, 0.2, 0.25])
 WEIGHT = 2.0  # steps that a stamped one stands for
 
 
-def split_up(worker: Worker) -> tuple[dict[str, float], list[tuple[int, int, float]]]:
-    launched, exposed = array("d", LAUNCHED[worker.rank]), array("d", EXPOSED[worker.rank])
-    times = PhaseTimes()
-    times.phases["transfer"] = WEIGHT * sum(exposed)
-    own = Arrivals(launched, exposed, array("d", [WEIGHT] * 3))
-    arrivals.split([(times, own)], ranks=2, to_common=lambda at: at, group=worker.control)
-    return times.phases, [(block.steps, block.last, block.median_s) for block in times.lateness]
+def split_up(worker: Worker, cuts: list[int]) -> list[tuple[dict[str, float], list[tuple[int, int, float]]]]:
+    """Return phases and lateness of each interval of one report; `cuts` are the steps at which they begin."""
+    measured = []
+    for begin, end in pairwise([*cuts, 3]):
+        launched = array("d", LAUNCHED[worker.rank][begin:end])
+        exposed = array("d", EXPOSED[worker.rank][begin:end])
+        times = PhaseTimes()
+        times.phases["transfer"] = WEIGHT * sum(exposed)
+        measured.append((times, Arrivals(launched, exposed, array("d", [WEIGHT] * (end - begin)))))
+    arrivals.split(measured, ranks=2, to_common=lambda at: at, group=worker.control)
+    return [
+        (times.phases, [(block.steps, block.last, block.median_s) for block in times.lateness])
+        for times, _ in measured
+    ]
 
 
-def test_exposed_communication_is_split_by_hand() -> None:
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with RankPool(2) as ranks:
+        yield ranks
+
+
+def test_exposed_communication_is_split_by_hand(pool: RankPool) -> None:
     """Rank 0 waits 0.3 s in the first step, rank 1 0.5 s in the last, of which 0.25 s is exposed."""
-    (first, late_0), (second, late_1) = run_ranks(split_up, 2)
+    ((first, late_0),), ((second, late_1),) = pool.run(split_up, [0])
     assert first["wait"] == pytest.approx(WEIGHT * 0.3)
     assert first["transfer"] == pytest.approx(WEIGHT * (0.4 + 0.2 + 0.4))
     assert second["wait"] == pytest.approx(WEIGHT * 0.25)
@@ -94,3 +109,15 @@ def test_exposed_communication_is_split_by_hand() -> None:
         assert [steps for steps, _, _ in found] == [1, 1, 1]
         assert [median for _, _, median in found] == pytest.approx(expected)
     assert [last for _, last, _ in late_0] == [0, 1, 1] and [last for _, last, _ in late_1] == [1, 1, 0]
+
+
+def test_each_validation_of_a_report_has_the_waits_of_its_own_steps(pool: RankPool) -> None:
+    """Short epochs share a report: here one of the first step, one without a step, one of the other two."""
+    first, second = pool.run(split_up, [0, 1, 1])
+    assert [phases["wait"] for phases, _ in first] == pytest.approx([WEIGHT * 0.3, 0.0, 0.0])
+    assert [phases["wait"] for phases, _ in second] == pytest.approx([0.0, 0.0, WEIGHT * 0.25])
+    transfers = [phases["transfer"] for phases, _ in first]
+    assert transfers == pytest.approx([WEIGHT * 0.4, 0.0, WEIGHT * 0.6])
+    late = [[round(median, 9) for _, _, median in blocks] for _, blocks in first]
+    assert late == [[-0.3], [], [0.0, 0.5]]
+    assert [[last for _, last, _ in blocks] for _, blocks in second] == [[1], [], [1, 0]]

@@ -1,5 +1,7 @@
 """What one step and one validation of the loop count, worked out by hand."""
 
+import copy
+import itertools
 import math
 from typing import Any
 
@@ -32,7 +34,7 @@ class Scale(nn.Module):
         return self.weight * numbers.sum()
 
 
-def run(worker: Worker, **changes: Any) -> tuple[Scale, TaskResult]:
+def run(worker: Worker, *, report_s: float = 0.0, **changes: Any) -> tuple[Scale, TaskResult]:
     model = Scale()
 
     def validate(net: nn.Module, _: Any) -> dict[str, float]:
@@ -50,7 +52,7 @@ def run(worker: Worker, **changes: Any) -> tuple[Scale, TaskResult]:
         "flops_per_sample": lambda _: 7.0,
         "validate_at": (0.5, 1.0),
     }
-    return model, train(TrainingSetup(**values | changes), worker, report_s=0.0)
+    return model, train(TrainingSetup(**values | changes), worker, report_s=report_s)
 
 
 def test_every_micro_batch_is_counted_and_the_mode_comes_back_after_a_validation() -> None:
@@ -74,17 +76,48 @@ def test_a_validation_says_whether_it_reached_the_goal() -> None:
     assert result.time_to_accuracy == result.validations[-1]["elapsed"] > result.validations[0]["elapsed"]
 
 
-def launches(worker: Worker) -> int:
+def launches(worker: Worker) -> tuple[int, list[int | None]]:
     counted = []
     launched = worker.timer.bucket_launched
     worker.timer.bucket_launched = lambda: counted.append(1) or launched()
-    run(worker)
-    return len(counted)
+    _, result = run(worker)
+    return len(counted), [times.bytes_sent for times in result.phase_times]
 
 
-def test_gradients_are_communicated_once_a_step() -> None:
-    """The model has one bucket, so four steps of three micro-batches launch four."""
-    assert run_ranks(launches, 2) == [4, 4]
+def test_gradients_are_communicated_once_a_step_and_each_validation_has_its_own_bytes() -> None:
+    """The model has one bucket, so four steps of three micro-batches launch four.
+
+    In each a rank sends 2 (k - 1) / k of one float32 (Patarasuk and Yuan 2009): 4 bytes a validation.
+    """
+    assert run_ranks(launches, 2) == [(4, [4, 4, 4, 4])] * 2
+
+
+def test_a_report_sends_each_validation_once_with_what_was_measured_up_to_it() -> None:
+    """Validations closer together than two reports may be share one; the last report has what is left."""
+    sent: list[Any] = []
+    clock = itertools.count(1_000_000)  # s; each look at it takes one
+    timer = PhaseTimer(now=lambda: float(next(clock)), wall_now=lambda: 0.0, clock_id="here")
+    worker = Worker(timer=timer, report_validation=lambda message, _: sent.append(copy.deepcopy(message)))
+    _, result = run(worker, report_s=math.inf)
+    (only,) = [message for message in sent if message["parts"]]
+    assert [part["validation"] for part in only["parts"]] == result.validations
+    times = [part["phase_times"] for part in only["parts"]]
+    assert [each["samples"] for each in times] == [4, 5, 4, 5] and [each["steps"] for each in times] == [
+        1
+    ] * 4
+    assert [each["stamped_steps"] for each in times] == [1] * 4
+    assert [sum(each["step_s"].values()) for each in times] == [1] * 4
+    assert times == [each.plain() for each in result.phase_times]
+    # Steps and what is outside of them are all the time up to each validation.
+    spent = [each["seconds"] + sum(each["outside"].values()) for each in times]
+    elapsed = [part["validation"]["elapsed"] for part in only["parts"]]
+    for until, begun, seconds in zip(elapsed, [0.0, *elapsed], spent, strict=False):
+        assert seconds == pytest.approx(until - begun, abs=8), "looks at the clock between the two"
+    sent.clear()
+    run(Worker(report_validation=lambda message, _: sent.append(copy.deepcopy(message))), report_s=0.0)
+    assert [[part["validation"]["step"] for part in message["parts"]] for message in sent] == [
+        [1], [2], [3], [4], [],
+    ]  # fmt: skip
 
 
 def infinite_at_the_end(worker: Worker) -> str:

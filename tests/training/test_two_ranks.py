@@ -1,19 +1,22 @@
 """What the loop promises of several ranks, each beside an independent computation, with gloo processes."""
 
-import time
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from ranks import run_ranks
+from test_timer import Clock
 from torch import nn
 
+from mlbench.training import loop
 from mlbench.training.loop import train
 from mlbench.training.setup import TrainingSetup
+from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
 STEPS, BATCH, FEATURES = 6, 8, 3
-LATE_S = 1.0  # s
+LATE_S = 1000.0  # s that rank 0 waits for rank 1 before the clock starts
 
 
 def inputs(rank: int) -> torch.Tensor:
@@ -67,30 +70,34 @@ def test_batch_norm_is_validated_with_the_mean_of_what_each_rank_saw_for_itself(
 
 
 def clocked(worker: Worker) -> tuple[float, float]:
-    """Return the last validation's time and the same by another clock, where rank 1 comes late."""
-    if worker.rank == 1:
-        time.sleep(LATE_S)
-    stamps: list[float] = []
+    """Return the last validation's time and all that passed on this rank's clock."""
+    clock, barrier = Clock(), worker.barrier
+    worker.timer = PhaseTimer(now=clock, wall_now=clock, clock_id="here")
+    begun = clock.now
 
-    def load() -> None:
-        stamps.append(time.perf_counter())
-        time.sleep(LATE_S)
+    def wait() -> None:
+        clock.run(LATE_S * (worker.rank == 0))
+        barrier()
 
     def validate(*_: Any) -> dict[str, float]:
-        stamps.append(time.perf_counter())
+        clock.run(20.0 + worker.rank)
         return {"loss": 0.0}
 
-    setup = setup_of(nn.Linear(FEATURES, 1).double(), worker.rank, load=load, validate=validate)
-    result = train(setup, worker)
+    setup = setup_of(
+        nn.Linear(FEATURES, 1).double(),
+        worker.rank,
+        load=lambda: clock.run(3.0 + 300.0 * worker.rank),
+        validate=validate,
+    )
+    with mock.patch.object(worker, "barrier", wait):
+        result = train(setup, worker)
     assert result.elapsed == result.validations[-1]["elapsed"]
-    return result.elapsed, stamps[-1] - stamps[0]
+    return result.elapsed, clock.now - begun
 
 
 def test_the_clock_starts_when_all_ranks_are_there_and_is_rank_0s() -> None:
     """Not a sum over ranks, and without the wait for the last rank to begin."""
-    (elapsed, own), (other, _) = run_ranks(clocked, 2)
-    assert elapsed == other
-    assert LATE_S <= own <= elapsed < own + 0.8 * LATE_S
+    assert run_ranks(clocked, 2) == [(23.0, LATE_S + 23.0), (23.0, 324.0)]
 
 
 def sums(worker: Worker) -> list[float]:
@@ -109,3 +116,39 @@ def gathered(worker: Worker) -> list[Any]:
 def test_what_ranks_tell_each_other_comes_back_in_their_order() -> None:
     expected = [{"rank": rank, "text": "ä" * rank * 5, "none": None} for rank in range(3)]
     assert run_ranks(gathered, 3) == [expected] * 3
+
+
+def stamped(worker: Worker) -> tuple[list[int], int]:
+    """Return which of 1,200 short steps this rank stamped, and one of how many; rank 1's are slower."""
+    clock = Clock()
+    worker.timer = PhaseTimer(now=clock, wall_now=clock, clock_id="here")
+    places: list[int] = []
+    steps_ended: list[int] = []
+    end_step = worker.timer.end_step
+
+    def remember(samples: int) -> None:
+        steps_ended.append(samples)
+        if worker.timer.stamping:
+            places.append(len(steps_ended))
+        end_step(samples)
+
+    worker.timer.end_step = remember
+
+    def forward(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        clock.run(2e-4 * (1 + 2 * worker.rank))
+        return net(x)
+
+    steps: Any = [[torch.ones(1, FEATURES).double()]] * 600
+    setup = setup_of(
+        nn.Linear(FEATURES, 1).double(), worker.rank, steps=lambda *_: steps, forward=forward, epochs=2
+    )
+    with mock.patch.object(loop.arrivals, "split"):  # compares step by step, and so waits for ever otherwise
+        train(setup, worker)
+    return places, worker.timer.stamp_every
+
+
+def test_ranks_stamp_the_same_steps_however_fast_each_is() -> None:
+    """Or arrivals of different steps would be compared: of 0.2 and 0.6 ms a step, 0.4 ms decide."""
+    (places, every), (others, same) = run_ranks(stamped, 2)
+    assert every == same == 10
+    assert places == others and 50 + 0.07 * 1150 < len(places) < 50 + 0.14 * 1150
