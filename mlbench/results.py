@@ -3,13 +3,14 @@
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from mlbench.analysis import select
-from mlbench.experiment import format, record, run_folders
+from mlbench.experiment import consistency, format, record, run_folders
 from mlbench.experiment.config import default_store
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.record import Record
@@ -27,10 +28,12 @@ from mlbench.terminal.args import (
     entry,
     percentage,
     run_command,
+    say,
 )
 from mlbench.tracking import run_index, ui
 
 MLFLOW_ID = "[0-9a-f]{32}"
+FILE_SUFFIX = r"(?i)\.(html?|zip|gz|tgz|tar|bz2|xz|zst|7z|csv|json|parquet|pdf|png|svg|md|txt|tex)"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,18 +53,25 @@ def _list(args: Args) -> int:
         print(json.dumps([run_table.summary(row) for row in rows], indent=2))
     elif rows:
         print(run_table.text(rows, wide=args.options.wide))
-    else:
+        origins = Counter(run_table.summary(row)["source"] for row in rows)
+        if elsewhere := [f"{origins[name]} {name}" for name in ("imported", "copied") if origins[name]]:
+            print(f"{', '.join(elsewhere)} of {format.counted(len(rows), 'run')}", file=sys.stderr)
+    if not rows and args.arguments:
+        raise UserError(_none(args))
+    if not rows and not args.json:
         print(_none(args), file=sys.stderr)
     return OK
 
 
 def _show(args: Args) -> int:
-    """Print one run's result card, or its whole record as JSON."""
+    """Print one run's result card, or its whole record as JSON; of a study its answer."""
     from mlbench.terminal import show
 
     if len(args.arguments) != 1:
         raise UserError(f"show takes one RUN, got: {' '.join(args.arguments) or 'nothing'}", hint="show last")
     word = args.arguments[0]
+    if word.startswith("study:"):
+        return _show_study(args, word.removeprefix("study:"))
     if re.fullmatch(MLFLOW_ID, word):
         from mlbench.tracking import sync
 
@@ -72,6 +82,22 @@ def _show(args: Args) -> int:
         print(one.model_dump_json(indent=2))
     else:
         show.stored(one, folder=folder, tracking_uri=_uri(args, one), full=args.options.full)
+    return OK
+
+
+def _show_study(args: Args, name: str) -> int:
+    """Print the answer of a study as its sweep printed it."""
+    from mlbench.report import grouping
+    from mlbench.terminal import sweep_view
+
+    records = run_folders.study(args.output_root, name)
+    if args.json:
+        print(json.dumps([one.model_dump(mode="json") for one in records], indent=2))
+        return OK
+    groups = grouping.groups(records)
+    if not groups:
+        raise UserError(f"study {name} has no finished run", hint=f"python -m mlbench.sweep study={name}")
+    print(sweep_view.answer(groups))
     return OK
 
 
@@ -104,7 +130,7 @@ def _export(args: Args) -> int:
     from mlbench.tracking.archive import export
 
     records = _some(args)
-    to = Path(args.settings["to"] or args.output_root / "exports")
+    to = _folder(args, args.output_root / "exports", files=(".zip",))
     single = to.suffix == ".zip"
     if single and len(records) > 1:
         raise UserError(f"to={to} is one file for {len(records)} runs", hint="to=FOLDER takes them all")
@@ -127,7 +153,7 @@ def _import(args: Args) -> int:
     for path, run, log in archive.load(archive.paths(args.arguments)):
         if isinstance(run, UserError):
             outcomes.append({"file": str(path), "outcome": "refused", "why": str(run)})
-            print(f"mlbench: {run}", file=sys.stderr)
+            say(f"mlbench: {run}", file=sys.stderr)
             continue
         outcome = importer.import_run(run, log, output_root=args.output_root, uri=uri, complete=complete)
         outcomes.append({"file": str(path), "outcome": outcome, "run": run.run_id})
@@ -150,7 +176,7 @@ def _plot(args: Args) -> int:
         question=args.settings["question"] or f"What do the runs {filters or 'here'} show?",
         commands=(f"{COMMAND.program} plot {filters}".strip(),),
     )
-    folder = Path(args.settings["to"] or args.output_root / "reports")
+    folder = _folder(args, args.output_root / "reports")
     grouped = grouping.groups(records, with_disturbed=args.options.with_disturbed)
     for path in writer.write(records, folder, study=text, grouped=grouped):
         print(path)
@@ -164,18 +190,19 @@ def _site(args: Args) -> int:
 
     if not args.arguments:
         raise UserError("site takes exports: zip files or folders of them", hint="results export writes them")
+    to = _folder(args, args.output_root / "site")
     refused = False
     records = []
     for _, run, _ in archive.load(archive.paths(args.arguments)):
         if isinstance(run, UserError):
             refused = True
-            print(f"mlbench: {run}", file=sys.stderr)
+            say(f"mlbench: {run}", file=sys.stderr)
         else:
             records.append(run)
     if not records:
         raise UserError("there is no run in these exports", hint="results export writes them")
     records = list({one.run_id: one for one in records}.values())
-    for path in site.write(records, Path(args.settings["to"] or args.output_root / "site")):
+    for path in site.write(records, to):
         print(path)
     return USER_ERROR if refused else OK
 
@@ -192,11 +219,11 @@ def _appendix(args: Args) -> int:
     if not records:
         raise UserError(f"study {name} has no finished run", hint=f"python -m mlbench.sweep study={name}")
     folder = study.folder(args.output_root, name)
-    plan = study.load(folder)
-    assert plan is not None
+    plan = study.load(folder)  # imported runs come without one
+    about = (plan.question, study.commands(plan)) if plan else ("", ())
     path = Path(args.settings["to"] or folder / "appendix.md")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(appendix.text(writer.StudyText(name, plan.question, study.commands(plan)), records))
+    path.write_text(appendix.text(writer.StudyText(name, *about), records))
     print(path)
     return OK
 
@@ -214,7 +241,7 @@ def _rcp(args: Args) -> int:
             f"study {args.arguments[0]} has no point of which {FEWEST} runs reached the goal",
             hint="measure more repeats",
         )
-    folder = Path(args.settings["to"] or args.output_root / "studies" / args.arguments[0])
+    folder = _folder(args, args.output_root / "studies" / args.arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
     for name, points in files.items():
         path = folder / f"rcps_{name}.json"
@@ -236,7 +263,7 @@ def _delete(args: Args) -> int:
     if not args.options.yes:
         count = format.counted(len(runs), "run")
         for name, _ in runs:
-            print(name, file=sys.stderr)
+            say(name, file=sys.stderr)
         if not sys.stdin.isatty():
             raise UserError(f"delete asks before it deletes {count}", hint="--yes answers yes")
         print(f"delete {count} from {args.output_root} and MLflow? [y/N] ", end="", flush=True)
@@ -248,7 +275,7 @@ def _delete(args: Args) -> int:
         known = importer.delete(args.output_root / name, uri)
         outcomes.append({"run": name, "outcome": "deleted", "mlflow": known})
         if not args.json:
-            print(f"{name}: deleted" + ("" if known else "; it was not in MLflow"), flush=True)
+            say(f"{name}: deleted" + ("" if known else "; it was not in MLflow"))
     _total(args, outcomes, ("deleted",))
     return OK
 
@@ -262,16 +289,36 @@ def _sync(args: Args) -> int:
     for one in sync.sync_runs(_existing(args), uri):
         outcomes.append(vars(one))
         if not args.json and one.outcome != "present":
-            print(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""), flush=True)
-    studies = list(sync.sync_studies(args.output_root, uri))
-    for name in studies:
-        if not args.json:
-            print(f"study {name}: written", flush=True)
+            say(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""))
+    studies = dict(sync.sync_studies(args.output_root, uri))
+    for name, why in studies.items():
+        if why or not args.json:
+            outcome = f"failed: {why}" if why else "written"
+            say(f"study {name}: {outcome}", file=sys.stderr if why else None)
     if outcomes or args.json:
         _total(args, outcomes, sync.OUTCOMES)
     elif not studies:
         print(_none(args), file=sys.stderr)
-    return FAILED if any(one["outcome"] == "failed" for one in outcomes) else OK
+    return FAILED if any(studies.values()) or any(one["outcome"] == "failed" for one in outcomes) else OK
+
+
+def _verify(args: Args) -> int:
+    """Derive records from their event logs anew; the exit code is 1 where one does not follow from it."""
+    runs, complaints = run_index.entries(_existing(args))
+    names = _selection(args, runs, args.arguments)
+    if not names and (args.arguments or not complaints):
+        raise UserError(_none(args))
+    outcomes = []
+    for name in names:
+        outcome, why = consistency.verdict(args.output_root / name)
+        outcomes.append({"run": name, "outcome": outcome, "why": why})
+        if not args.json:
+            say(f"{name}: {outcome}" + (f": {why}" if why else ""))
+    for complaint in complaints:  # whatever was selected, nobody knows what these are
+        say(complaint, file=sys.stderr)
+    _total(args, outcomes, consistency.VERDICTS)
+    good = not complaints and all(one["outcome"] == consistency.VERDICTS[0] for one in outcomes)
+    return OK if good else FAILED
 
 
 def _mlflow(args: Args) -> int:
@@ -303,19 +350,21 @@ def _selection(args: Args, runs: Mapping[str, run_index.Entry], words: Sequence[
     if twice := next((name for name in names if names.count(name) > 1), None):
         values = ",".join(word.partition("=")[2] for word in words if word.startswith(f"{twice}="))
         raise UserError(f"{twice} is given twice", hint=f"a comma means or: {twice}={values}")
-    return select.select(
-        list(runs),
-        words,
-        fields=lambda name: runs[name].fields,
-        studies=lambda name: [one.run_id for one in run_folders.study(args.output_root, name)],
-    )
+
+    def study(name: str) -> list[str]:
+        members = [run for run in runs if runs[run].fields.get("study") == name]
+        planned = run_folders.study(args.output_root, name, members=members)
+        return [*members, *(one.run_id for one in planned)]
+
+    fields = {name: one.fields for name, one in runs.items()}
+    return select.select(list(runs), words, fields=fields.__getitem__, studies=study)
 
 
 def _runs(args: Args) -> dict[str, run_index.Entry]:
     """Return all runs by name, oldest first; name those that cannot be read."""
     runs, complaints = run_index.entries(_existing(args))
     for complaint in complaints:
-        print(complaint, file=sys.stderr)
+        say(complaint, file=sys.stderr)
     return runs
 
 
@@ -354,6 +403,18 @@ def _none(args: Args) -> str:
     return f"{where} matches {' '.join(args.arguments)}"
 
 
+def _folder(args: Args, default: Path, *, files: tuple[str, ...] = ()) -> Path:
+    """Return the folder that to= names; UserError for the name of a file that is none of `files`."""
+    to = Path(args.settings["to"] or default)
+    if args.settings["to"] and re.fullmatch(FILE_SUFFIX, to.suffix) and to.suffix not in files:
+        raise UserError(
+            f"to={to} is the name of a {to.suffix} file, {args.verb} writes a folder"
+            + (f" or one {' or '.join(files)} file" if files else ""),
+            hint=f"to={to.with_suffix('')}",
+        )
+    return to
+
+
 def _count(args: Args, name: str) -> int:
     text = args.settings[name]
     if not text.isdecimal() or int(text) == 0:
@@ -380,6 +441,7 @@ TRACKING_URI = {"tracking_uri": ("", "any MLflow tracking URI; default: the SQLi
 FILTERS = (
     ("task=resnet20 workers=1,2", "values as on the command line; a comma means or"),
     ("status=goal_reached", "also source=, key=, recipe=, seed=, official="),
+    ("source=mlbench", "measured here; source=imported, source=copied: elsewhere"),
     ("key:01ab", "the beginning of a configuration's key"),
     ("study:scaling", "the runs of a study"),
     ("w4-1c9", "any part of a run's name"),
@@ -392,8 +454,9 @@ def _sections() -> Iterator[tuple[str, str]]:
         "filters (all must match)",
         "\n".join(entry(f"  {term}", about, column=31) for term, about in FILTERS),
     )
-    codes = (("0", "done"), ("1", "a run could not be uploaded, or --fail-if-slower"),
-             ("2", "a mistake in the command, or an archive was refused"),
+    codes = (("0", "done"),
+             ("1", "a run could not be uploaded or does not follow from its log, or --fail-if-slower"),
+             ("2", "a mistake in the command, no run is selected, or an archive was refused"),
              ("3", "--fail-if-slower where a pair has no verdict"))  # fmt: skip
     yield "exit codes", "\n".join(entry(f"  {code}", about, column=5) for code, about in codes)
 
@@ -432,7 +495,7 @@ COMMAND = Command(
             _show,
             "one run's result card",
             "Print one run's result card. RUN is any part of its name that no other run has, its id in "
-            "MLflow, or last.",
+            "MLflow, or last; study:NAME prints a study's answer.",
             arguments="RUN",
             settings=OUTPUT_ROOT,
             options=JSON | {"--full": {"action": "store_true", "help": "print everything that was measured"}},
@@ -440,6 +503,7 @@ COMMAND = Command(
                 (f"{PROGRAM} show last", ""),
                 (f"{PROGRAM} show resnet20-w4 --full", ""),
                 (f"{PROGRAM} show resnet20-w4 --json", "The whole record."),
+                (f"{PROGRAM} show study:scaling", ""),
             ),
         ),
         "compare": Verb(
@@ -564,6 +628,17 @@ COMMAND = Command(
             settings=OUTPUT_ROOT | TRACKING_URI,
             options=JSON,
             examples=((f"{PROGRAM} sync", ""), (f"{PROGRAM} sync tracking_uri=http://mlflow:5000", "")),
+        ),
+        "verify": Verb(
+            _verify,
+            "whether records follow from their event logs",
+            "Derive each record from its run's event log anew, and say which agree, which differ and in "
+            "what, and which have no log.",
+            arguments="[FILTER ...]",
+            settings=OUTPUT_ROOT,
+            overrides=True,
+            options=JSON,
+            examples=((f"{PROGRAM} verify", ""), (f"{PROGRAM} verify study:scaling", "")),
         ),
         "mlflow": Verb(
             _mlflow,

@@ -1,9 +1,14 @@
 """A record as a run on two workers leaves it, for the tests of what people read."""
 
+import math
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from scripted import experiment as composed
 
+from mlbench.experiment.build_record import accuracy_after
+from mlbench.experiment.cost import cost
 from mlbench.experiment.record import RankStats, Record
 
 
@@ -104,6 +109,55 @@ def nothing_measured(*words: str, **changes: Any) -> Record:
         "nodes": [],
     }
     return record(*words, **empty | changes)
+
+
+def save(one: Record, folder: Path) -> Record:
+    """Write the record into the folder as `consistent` makes it: no other can be read. Return it."""
+    made = consistent(one)
+    made.save(folder)
+    return made
+
+
+def consistent(one: Record) -> Record:
+    """Return the record with validations, rates and a bill that agree with its status, time and epochs."""
+    task, goal = one.experiment.task, one.goal
+    last = one.validations[-1] if one.validations else None
+    elapsed = 0.0 if last is None else one.time_to_accuracy or last.elapsed
+    validations = []
+    for validation in one.validations:
+        metrics = dict(validation.metrics)
+        if goal is not None:
+            worse = -5.0 if goal.direction == "max" else 5.0
+            reached = validation is last and one.status == "goal_reached"
+            metrics[goal.metric] = goal.target + (0.0 if reached else worse)
+        change: dict[str, Any] = {"elapsed": validation.elapsed * elapsed / one.validations[-1].elapsed}
+        if validation is last:
+            change = {"elapsed": elapsed, "epoch": one.epochs, "step": one.steps}
+        validations.append(validation.model_copy(update={"metrics": metrics, **change}))
+    values = [value for v in validations if (value := v.metrics.get(task.metric)) is not None]
+    outside = math.fsum(spread.max for spread in one.outside.values())
+    rate = one.samples / (elapsed - outside) if elapsed > outside else None
+    begun = datetime.fromisoformat(one.started_at)
+    update: dict[str, Any] = {
+        "validations": validations,
+        "time_to_accuracy": elapsed if one.status == "goal_reached" else None,
+        "best": (max if task.direction == "max" else min)(values, default=None),
+        "accuracy_after_time": accuracy_after(
+            validations,
+            metric=task.metric,
+            budget=task.time_budget_s,
+            direction=task.direction,
+            ended=one.status in ("goal_not_reached", "completed"),
+        ),
+        "samples_per_s": rate,
+        "samples_per_s_per_worker": rate and rate / one.workers,
+        "ended_at": (begun + timedelta(seconds=one.wall)).isoformat(),
+    }
+    made = one.model_copy(update=update)
+    bill = cost(
+        one.experiment.hardware, one.workers, wall_s=one.wall, time_to_accuracy_s=made.time_to_accuracy
+    )
+    return made.model_copy(update={"cost": bill})
 
 
 def _validation(epoch: int, value: float, *, elapsed: float, goal_reached: bool) -> dict[str, Any]:

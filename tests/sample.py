@@ -14,10 +14,11 @@ STUDY = "two-cores"
 
 
 def copy(to: Path) -> Path:
-    """Copy the sample to `to`, and write for each run the event log that MLflow is filled from."""
+    """Copy the sample to `to`, and write the event log that MLflow is filled from where a run has none."""
     shutil.copytree(SAMPLE, to)
     for path in to.glob("*/record.json"):
-        _log(record.load(path), path.parent / events.NAME)
+        if not (path.parent / events.NAME).exists():
+            _log(record.load(path), path.parent / events.NAME)
     return to
 
 

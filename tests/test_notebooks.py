@@ -5,9 +5,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import sample
+from driven import Run
 from nbclient import NotebookClient
-from records import record
+from records import record, save
 from tools import notebooks
+from tools import sample as sample_tool
+
+from mlbench.experiment import consistency, study
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 
@@ -46,7 +51,7 @@ def test_a_notebook_runs_on_the_users_own_records(tmp_path: Path, monkeypatch: p
             seconds = 90 / workers + seed
             made = record(f"workers={workers}", run_id=run, key=f"{workers}" * 16, seed=seed)
             made = made.model_copy(update={"time_to_accuracy": seconds})
-            made.save(tmp_path / run)
+            save(made, tmp_path / run)
     path = next(path for path in NOTEBOOKS if path.stem == "compare_runs")
     assert "B is faster" in executed(path, tmp_path, monkeypatch)
 
@@ -58,3 +63,29 @@ def test_stored_outputs_name_no_path_of_a_machine_and_are_small(path: Path) -> N
     assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
     texts = "\n".join(notebooks.texts(book))
     assert str(path.parent.parent) not in texts and "Traceback" not in texts and "/home/" not in texts
+
+
+def test_the_sample_s_records_are_as_logged_or_said_to_have_no_log() -> None:
+    verdicts = {consistency.verdict(path.parent)[0] for path in sample.SAMPLE.glob("*/record.json")}
+    assert len(verdicts) == 1 and verdicts < {"as logged", "without a log"}
+
+
+def test_a_sample_ships_logs_from_which_its_records_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, to = tmp_path / "runs", tmp_path / "sample"
+    run = Run(root, "study=two-cores", f"data_root={tmp_path}/data")
+    run.validate(90.0)
+    made = run.end("goal_reached")
+    point = study.Point(key=made.key, words=(), seeds=(made.seed,))
+    plan = study.new("two-cores", question="?").model_copy(update={"points": (point,)})
+    study.save(plan, study.folder(root, "two-cores"))
+    (study.folder(root, "two-cores") / study.LOG).write_text("")
+    monkeypatch.setattr(sample_tool, "SAMPLE", to)
+    sample_tool.main(str(root))
+    assert consistency.verdict(to / "run-7") == ("as logged", "")
+    assert not [path for path in to.rglob("*.*") if str(tmp_path) in path.read_text()]
+    busy = made.model_copy(update={"disturbances": ["other processes used 1 of the 2 CPUs"]})
+    busy.save(run.folder)
+    with pytest.raises(AssertionError, match="measured on a machine that did something else"):
+        sample_tool.main(str(root))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from commands import PATIENCE_S, until
 from conftest import ROOT
-from records import record
+from records import record, save
 
 from mlbench.datasets.arrow import manifest_hash
 from mlbench.experiment import config, events, identity, study
@@ -111,7 +111,7 @@ def measured(output: Path, *words: str, seed: int, **changes: Any) -> None:
     folder.mkdir()
     key = identity.key(config.compose(words))
     assert key in {point.key for point in made.points}
-    record(*words, key=key, seed=seed, run_id=folder.name, **changes).save(folder)
+    save(record(*words, key=key, seed=seed, run_id=folder.name, **changes), folder)
 
 
 def test_the_fastest_setting_is_chosen_for_each_number_of_workers(stages: ModuleType, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def earlier(output: Path, *words: str, seed: int, **changes: Any) -> None:
     folder = output / f"b-{seed:x}"
     folder.mkdir(parents=True)
     key = identity.key(config.compose(words))
-    record(*words, key=key, seed=seed, run_id=folder.name, **changes).save(folder)
+    save(record(*words, key=key, seed=seed, run_id=folder.name, **changes), folder)
 
 
 @pytest.mark.parametrize(("factor", "slower"), [(1.0, False), (1.5, True)])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from records import save
 from worlds import World, as_record
 
 from mlbench import predict
@@ -23,7 +24,7 @@ def lay(root: Path, world: World, *words: str, counts: tuple[int, ...] = (1, 2, 
         one = as_record(run, *words, seed=seed, key=f"{'-'.join(words)}-{run.workers}")
         folder = root / one.run_id
         folder.mkdir()
-        one.save(folder)
+        save(one, folder)
 
 
 def planned(root: Path, *choices: tuple[str, ...], counts: tuple[int, ...] = (1, 2, 4)) -> None:
@@ -100,7 +101,7 @@ def test_other_hardware_and_an_allreduce_run_as_network(root: Path, capsys: Any)
     line |= {"alpha_s": 2e-5, "beta_s_per_byte": 1e-10}
     folder = root / "2026-allreduce-w2-ff"
     folder.mkdir()
-    as_record(WORLD.run(2), run_id=folder.name, table=[line]).save(folder)
+    save(as_record(WORLD.run(2), run_id=folder.name, table=[line]), folder)
     asked = [
         "scaling",
         "backend=gloo",
@@ -124,7 +125,7 @@ def test_a_run_of_another_task_is_no_network(root: Path, capsys: Any) -> None:
     """ResNet-50 leaves a table, too: of decoding."""
     folder = root / "2026-resnet50-w2-ff"
     folder.mkdir()
-    as_record(WORLD.run(2), run_id=folder.name, table=[{"kind": "decoding", "images": 256}]).save(folder)
+    save(as_record(WORLD.run(2), run_id=folder.name, table=[{"kind": "decoding", "images": 256}]), folder)
     assert ask(root, "scaling", "backend=gloo", "network=2026-resnet50") == 2
     assert "measured no bandwidth of all_reduce" in capsys.readouterr().err
 
@@ -136,7 +137,7 @@ def test_a_missed_goal_is_no_error_and_its_json_is_json(tmp_path: Path, capsys: 
         if "-w4-" in name:
             found = record.load(tmp_path / name / "record.json")
             missed = {"status": "goal_not_reached", "time_to_accuracy": None}
-            found.model_copy(update=missed).save(tmp_path / name)
+            save(found.model_copy(update=missed), tmp_path / name)
 
     def no_json(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")

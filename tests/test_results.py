@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driven import Run
+from driven import EPOCH_S, Run
 
-from mlbench import results
+import mlbench
+from mlbench import predict, results
 from mlbench.experiment import config, events, record, run_folders, study
+from mlbench.experiment.errors import UserError
 from mlbench.terminal import run_table
 from mlbench.tracking.client import open_client
 
@@ -121,10 +123,10 @@ def test_mistakes_are_sentences_with_exit_code_2(
 def timed(root: Path, words: list[str], times: Sequence[float | None], *, first_seed: int = 10) -> None:
     """Leave one finished run a time; None is a run that missed its goal."""
     for number, seconds in enumerate(times, start=first_seed):
-        run = Run(root, *words, seed=number, name="-".join(["run", *words]).replace("=", ""))
+        name = "-".join(["run", *words]).replace("=", "")
+        run = Run(root, *words, seed=number, name=name, epoch_s=seconds or EPOCH_S)
         run.validate(95.0 if seconds else 50.0)
-        found = run.end("goal_reached" if seconds else "goal_not_reached")
-        found.model_copy(update={"time_to_accuracy": seconds}).save(run.folder)
+        run.end("goal_reached" if seconds else "goal_not_reached")
 
 
 FAST, SLOW = [10.0, 10.2, 9.9, 10.1], [12.0, 12.3, 11.9, 12.1]  # s
@@ -142,7 +144,10 @@ def test_list_selects(root: Path, capsys: Any) -> None:
     assert names("workers=3,4") == ["run-workers3-a", "run-workers4-taskresnet20-a"]
     assert names("workers=3,4", "task=logreg") == ["run-workers3-a"]
     assert names("status=goal_not_reached") == names("b-2") == ["2026-b-2"]
-    assert names("source=mlbench-published") == []
+    assert results.main(["list", "source=mlbench-published", f"output_root={root}"]) == 2
+    assert names("official=false") == names("official=False") == names()
+    assert results.main(["list", "official=true", f"output_root={root}"]) == 2
+    capsys.readouterr()
     assert names("task.batch_size=32") == names("task=resnet20") == ["run-workers4-taskresnet20-a"]
     key = record.load(root / "run-workers3-a" / "record.json").key
     assert names(f"key:{key[:10]}") == ["run-workers3-a"]
@@ -454,3 +459,59 @@ def test_two_points_that_look_alike_are_told_apart_by_the_field_in_which_they_di
     assert results.main([*words, f"output_root={root}"]) == 0
     a, b = capsys.readouterr().out.splitlines()[1:3]
     assert "threads_per_worker=1, 4 runs" in a and "threads_per_worker=2, 4 runs" in b
+
+
+def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys: Any) -> None:
+    """Imported ones come without a plan; they were listed, and compare and predict knew no such study."""
+    timed(root, ["workers=1", "study=tutorial"], FAST)
+    timed(root, ["workers=2", "study=tutorial"], SLOW, first_seed=30)
+    where = f"output_root={root}"
+    assert results.main(["list", "study:tutorial", where, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 8
+    assert results.main(["compare", "study:tutorial workers=1", "study:tutorial workers=2", where]) == 0
+    assert "verdict" in capsys.readouterr().out
+    assert len(run_folders.study(root, "tutorial")) == 8
+    for word in ("tutorial", "study:tutorial"):
+        assert predict.main([word, where]) == 0
+        assert "predicted" in capsys.readouterr().out
+    assert results.main(["show", "study:tutorial", where]) == 0
+    assert "time to accuracy" in capsys.readouterr().out
+    assert results.main(["show", "study:none", where]) == 2
+    assert results.main(["appendix", "tutorial", f"to={root / 'a.md'}", where]) == 0
+    point = study.Point(key="k", words=(), seeds=(1,))
+    plan = study.new("planned", question="?").model_copy(update={"points": (point,)})
+    study.save(plan, study.folder(root, "planned"))
+    capsys.readouterr()
+    assert results.main(["show", "planned", where]) == 2
+    assert "show study:planned" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["plot", "2026", "to=report.html"], "to=report.html is the name of a .html file"),
+        (["export", "2026", "to=runs.tar.gz"], "export writes a folder or one .zip file"),
+        (["list", "workers=9"], "matches workers=9; choose one of 2"),
+        (["list", "status=GOAL_REACHED", "--json"], "matches status=GOAL_REACHED"),
+    ],
+)
+def test_what_is_no_folder_and_what_matches_nothing_is_a_mistake(
+    root: Path, capsys: Any, words: list[str], told: str
+) -> None:
+    assert results.main([*words, f"output_root={root}"]) == 2
+    assert told in capsys.readouterr().err
+    assert not Path(words[-1].removeprefix("to=")).exists()
+
+
+def test_a_folder_of_runs_that_is_not_there_is_told_in_a_notebook(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no folder"):
+        mlbench.load_runs(tmp_path / "none")
+
+
+def test_names_of_folders_give_no_orders_to_a_terminal(root: Path, capsys: Any) -> None:
+    (root / "\x1b[2J-1").mkdir()
+    (root / "\x1b[2J-1" / "record.json").write_text("{")
+    assert results.main(["list", f"output_root={root}"]) == 0
+    assert results.main(["delete", "\x1b[2J-1", f"output_root={root}", "--yes"]) == 0
+    shown = capsys.readouterr()
+    assert "-1/record.json is damaged" in shown.err and "\x1b" not in shown.err + shown.out

@@ -104,8 +104,8 @@ def mixture(runs: Sequence[Record]) -> tuple[str, ...]:
         "prices": len({repr(run.experiment.hardware.price) for run in runs if run.cost}),
         "states of the page cache": len({_warm(run) for run in runs} - {None}),
     }
-    imported = sum(run.imported for run in runs)
-    both = ["runs measured here and imported ones"] if 0 < imported < len(runs) else []
+    elsewhere = sum(run.origin != run.source for run in runs)
+    both = ["runs measured here and imported ones"] if 0 < elsewhere < len(runs) else []
     return tuple([f"{count} {what}" for what, count in counts.items() if count > 1] + both)
 
 

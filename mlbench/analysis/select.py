@@ -54,9 +54,8 @@ def fields(record: Record) -> dict[str, Any]:
     named = {name: value for name, value in flatten(experiment).items() if role(name) != "location"}
     groups = {name: value for name, value in experiment.items() if isinstance(value, dict)}
     named |= {name: value["name"] for name, value in groups.items() if "name" in value}
-    of_record = ("status", "source", "key", "seed", "official")
-    named |= {name: getattr(record, name) for name in of_record}
-    return named | {"run": record.run_id, "recipe": record.experiment.task.recipe}
+    named |= {name: getattr(record, name) for name in ("status", "key", "seed", "official")}
+    return named | {"source": record.origin, "run": record.run_id, "recipe": record.experiment.task.recipe}
 
 
 def _matches(fields: Mapping[str, Any], name: str, accepted: Sequence[str]) -> bool:
@@ -67,6 +66,6 @@ def _equal(value: Any, text: str) -> bool:
     if isinstance(value, str):
         return value == text
     try:
-        return value == json.loads(text)
+        return value == json.loads(text.lower() if isinstance(value, bool) else text)
     except ValueError:
         return False

@@ -219,7 +219,8 @@ def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
         if event["key"] == "validation":
             validation = Validation.model_validate(event["value"])
             if failed:
-                entries = [entry for entry in entries if entry[0].step < validation.step]
+                while entries and entries[-1][0].step >= validation.step:
+                    entries.pop()
                 failed = False
             entries.append(
                 (validation, [PhaseTimes.from_plain(rank) for rank in event["metadata"]["phase_times"]])

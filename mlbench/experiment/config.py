@@ -5,8 +5,10 @@ defaults: every value stands in conf/, so a missing key is an error and there is
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -231,6 +233,10 @@ PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "sync": Sync, "clus
 # MLflow's kinds of tracking URIs (mlflow.store.tracking, 3.17); a plain path is a folder.
 STORES = {"file", "http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks"}
 STORES |= {"databricks-uc", "uc"}
+# SQLAlchemy's default driver of a database, the module of a driver of another name, and pip's name of it.
+DRIVERS = {"postgresql": "psycopg", "mysql": "mysqldb", "mssql": "pyodbc"}
+MODULES = {"mysqldb": "MySQLdb"}
+PACKAGES = {"mysqldb": "mysqlclient", "psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
 UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
 METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf)}
 
@@ -278,7 +284,7 @@ class Experiment(Model):
     @field_validator("tracking_uri")
     @classmethod
     def _store_has_a_scheme_of_mlflow(cls, uri: str | None) -> str | None:
-        scheme = urlsplit(uri or "").scheme.partition("+")[0]
+        scheme = urlsplit(uri).scheme.partition("+")[0] if uri and "://" in uri else ""
         if scheme and scheme not in STORES and not entry_points(group="mlflow.tracking_store", name=scheme):
             raise ValueError(f"MLflow has no store of the kind {scheme}: {', '.join(sorted(STORES))}")
         return uri
@@ -328,6 +334,22 @@ class Experiment(Model):
         return values
 
 
+def check_store(uri: str) -> None:
+    """Raise UserError for a tracking URI that MLflow can never open, whatever is started or mounted."""
+    stated = f"tracking_uri={without_credentials(uri)}"
+    scheme, _, driver = urlsplit(uri).scheme.partition("+")
+    if re.fullmatch(r"(localhost|[\w-]+(\.[\w-]+)*):\d+(/.*)?", uri):
+        raise UserError(f"{stated} is no address", hint=f"write tracking_uri=http://{uri}")
+    if scheme == "file" or not scheme and uri not in STORES:
+        database = uri.removeprefix("file://").rstrip("/") + "/mlflow.db"
+        hint = f"MLflow 3 writes no folders of files; write tracking_uri=sqlite:///{database}"
+        raise UserError(f"{stated} is a folder", hint=hint)
+    module = driver or DRIVERS.get(scheme)
+    if module and scheme in DRIVERS and find_spec(MODULES.get(module, module)) is None:
+        package = PACKAGES.get(module, module)
+        raise UserError(f"{stated}: Python lacks its driver {module}", hint=f"pip install {package}")
+
+
 def default_store(output_root: Path) -> str:
     """Return the tracking URI of runs that name none."""
     return f"sqlite:///{(output_root / 'mlflow.db').absolute()}"
@@ -371,6 +393,8 @@ def compose(words: Sequence[str] = ()) -> Experiment:
     experiment = _validated(composed, parsed.errors)
     if parsed.errors or experiment is None:
         raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
+    if experiment.tracking_uri is not None:
+        check_store(experiment.tracking_uri)
     differences = (*_foreign(parsed), *_deviations(experiment, reference))
     return experiment.model_copy(update={"deviations": differences})
 

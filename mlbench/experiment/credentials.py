@@ -5,14 +5,15 @@ from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
+# Lengths are bounded: a text of megabytes that was made for it would else take hours.
 # All up to the last @ before the first slash; or, where a password has a slash in it, up to the @
 # after that. A port, which is digits to the next slash, is no password.
-_USERINFO = re.compile(r"(?<=://)(?:[^\s/]*@|[^\s/@:]*:(?!\d+(?:/|$))[^\s@]*@)")
+_USERINFO = re.compile(r"(?<=://)(?:[^\s/]*@|[^\s/@:]{0,256}:(?!\d+(?:/|$))[^\s@]{0,512}@)")
 _SECRET = re.compile(
-    r"(?i)([?&;#][\w.-]*(?:token|secret|passw|pwd|signature|credential|key|sig)[\w.-]*=)[^&\s#]+"
+    r"(?i)([?&;#][\w.-]{0,64}(?:token|secret|passw|pwd|signature|credential|key|sig)[\w.-]{0,64}=)[^&\s#]+"
 )
 # Addresses without a scheme (user:password@host), settings of a connection (password=...), and headers.
-_BARE_USERINFO = re.compile(r"(?<![\w:/@.-])[\w.+-]+:[^\s:@/]+@(?=[\w.-]+)")
+_BARE_USERINFO = re.compile(r"(?<![\w:/@.-])[\w.+-]{1,128}:[^\s:@/]{1,512}@(?=[\w.-]+)")
 _PAIR = re.compile(
     r"(?i)(\b(?:password|passwd|pwd|secret|api[_-]?key|access[_-]?token)\s*[=:]\s*)[^\s&;,'\"]+"
 )

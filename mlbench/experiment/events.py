@@ -85,14 +85,14 @@ def opening(path: Path) -> Any:
     """Return the value of a log's `run_configuration`, which comes first; None where it was not written."""
     with path.open("rb") as log:
         events = (event for line in log for event in _parse(line))
-        return next((event["value"] for event in events if event["key"] == "run_configuration"), None)
+        return next((event.get("value") for event in events if event["key"] == "run_configuration"), None)
 
 
 def _parse(block: bytes) -> Iterator[dict[str, Any]]:
     for line in block.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # torn, or nested too deeply for an event
             continue
         if isinstance(event, dict) and "key" in event:
             yield event

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,7 @@ STATUSES = (
     "preempted",  # its cluster took a node from it, so it says nothing about the experiment
 )
 FINISHED = ("goal_reached", "goal_not_reached", "completed", "diverged")
+TRACE = r"^profile/rank\d+\.[a-z_]+\.json$"  # of torch.profiler; a path that leads out of the folder is none
 EDITED = "edited: "  # begins the reason why a record that calls itself official is not
 Status = Annotated[str, Field(pattern=f"^({'|'.join(STATUSES)})$")]
 Row = dict[str, Any]  # of a task's table; the task names its columns
@@ -240,7 +242,7 @@ class Profile(Values):
 
     steps: int  # of each rank
     operators: list[Operator] = []  # the dearest, dearest first
-    files: list[str] = []  # below the run's folder
+    files: list[Annotated[str, Field(pattern=TRACE)]] = []  # below the run's folder
 
 
 class RayIds(Values):
@@ -387,10 +389,18 @@ class Record(Values):
     links: EmulatedLinks | None = None  # None: the network was the machines' own
     table: list[Row]  # of tasks that measure without training
     profile: Profile | None = None  # None: no profile=N, or too few steps for its warm-up
+    recorded_in: str | None = Field(default=None, exclude=True)  # the output_root, where `load` finds another
 
     @field_serializer("experiment")
     def _experiment(self, experiment: Experiment) -> dict[str, Any]:
         return experiment.plain()
+
+    @property
+    def origin(self) -> str:
+        """Where the numbers come from: mlbench (measured here), imported, copied, or another suite's name."""
+        if self.source != "mlbench":
+            return self.source
+        return "imported" if self.imported else "copied" if self.recorded_in else self.source
 
     @property
     def end_time(self) -> float:
@@ -400,34 +410,67 @@ class Record(Values):
     def save(self, folder: Path) -> None:
         """Write record.json; who finds it finds all of it."""
         whole = folder / "record.json.part"
-        whole.write_text(self.model_dump_json(indent=2))
-        whole.replace(folder / "record.json")
+        try:
+            whole.write_text(self.model_dump_json(indent=2))
+            whole.replace(folder / "record.json")
+        except OSError as error:
+            whole.unlink(missing_ok=True)
+            hint = "the event log has it: python -m mlbench.results sync makes it once there is space"
+            raise UserError(f"cannot write {folder / 'record.json'}: {error.strerror}", hint=hint) from error
 
 
 def load(path: Path) -> Record:
-    """Read a record.json; raises FileNotFoundError, or UserError where this version cannot read it.
+    """Read a record.json; raises FileNotFoundError, or UserError where it cannot be used.
 
-    One that calls itself official is so only if the event log beside it says the same.
+    That is where this version cannot read it, and where it contradicts itself. One that calls itself official
+    is so only if the event log beside it says the same.
     """
+    from mlbench.experiment import consistency
+
     values = None
     try:
         values = json.loads(path.read_bytes())
         record = Record.model_validate(values)
+        wrong = consistency.contradiction(record) if record.source == "mlbench" else None
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:
-        run = path.parent.name
-        hint = f"remove it and results sync makes it from the event log; results delete {run} deletes the run"
-        raise unreadable(path, values, hint=hint) from error
+    except (OSError, ValueError, ArithmeticError, RecursionError) as error:
+        raise unreadable(path, values, hint=_hint(path)) from error
+    if wrong:
+        raise UserError(f"{path} was changed or is damaged: {wrong}", hint=_hint(path))
+    record = _located(record, path.parent)
     return _as_logged(record, path.parent) if record.official else record
 
 
+def _hint(path: Path) -> str:
+    run = path.parent.name
+    return f"results sync makes it again from a whole event log; results delete {run} deletes the run"
+
+
+def _located(record: Record, folder: Path) -> Record:
+    """Return the record with the output_root where it was recorded, if its folder is not there.
+
+    It was then copied, moved, or mounted elsewhere. A run that was submitted was recorded in its cluster, and
+    an imported one elsewhere anyway.
+    """
+    there, here = record.experiment.output_root, os.path.abspath(folder.parent)
+    if record.imported or record.submission or there.is_absolute() and _real(str(there)) == _real(here):
+        return record
+    return record.model_copy(update={"recorded_in": str(there)})
+
+
+@cache  # of many records it is one path
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
 def _as_logged(record: Record, folder: Path) -> Record:
-    """Return an official record of this version as it is, or with why its event log does not bear it out."""
+    """Return an official record as it is, or with why its event log does not bear it out."""
     from mlbench.experiment import build_record, events
 
     if record.mlbench != mlbench.__version__:
-        return record
+        reason = f"only mlbench {record.mlbench}, which measured it, can check it against its event log"
+        return record.model_copy(update={"official": False, "official_reasons": [reason]})
     try:
         build_record.verify_against_log(record, events.read(folder / events.NAME))
     except (OSError, ValueError, UserError) as error:

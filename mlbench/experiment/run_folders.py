@@ -49,13 +49,14 @@ def names(output_root: Path) -> list[str]:
 
 
 def damaged(output_root: Path, word: str) -> Path | None:
-    """Return the folder of this whole name if it is a run's whose record cannot be read."""
+    """Return the folder of this whole name if it is a run's that has no record which can be used."""
     place = output_root / word
-    if place.parent != output_root or not (place / "record.json").is_file():
+    files = (place / "record.json", place / events.NAME)
+    if place.parent != output_root or not any(path.is_file() for path in files):
         return None
     try:
-        record.load(place / "record.json")
-    except UserError:
+        load(place)
+    except (FileNotFoundError, UserError):
         return place
     return None
 
@@ -85,6 +86,8 @@ def folder(output_root: Path, word: str) -> Path:
     if not matches:
         unfinished = (output_root / word / events.NAME).exists()
         hint = results_command("sync" if unfinished else "list", output_root)
+        if (studies.folder(output_root, word) / studies.PLAN).exists():
+            hint = f"it is a study: show study:{word}"
         raise UserError(f"no finished run in {output_root} is called {word!r}", hint=hint)
     raise UserError(
         f"{word!r} is a part of {len(matches)} runs' names",
@@ -92,13 +95,23 @@ def folder(output_root: Path, word: str) -> Path:
     )
 
 
-def study(output_root: Path, name: str) -> list[Record]:
-    """Return the records of a study; UserError if there is none of this name."""
+def study(output_root: Path, name: str, *, members: Sequence[str] | None = None) -> list[Record]:
+    """Return the records of a study: those of its plan, and those that say that they are of it.
+
+    Imported runs come without a plan. `members` are the runs of which the caller knows that they say so;
+    no others are then read. UserError if there is neither a plan nor a run of this name.
+    """
     plan = studies.load(studies.folder(output_root, name))
-    if plan is None:
-        known = sorted(path.parent.name for path in (output_root / "studies").glob(f"*/{studies.PLAN}"))
-        raise UserError(f"there is no study {name!r}", hint=f"studies: {', '.join(known) or 'none'}")
-    return studies.records(plan, output_root)
+    planned = studies.records(plan, output_root) if plan else []
+    own = {run.run_id for run in planned}
+    if members is None:
+        planned += [
+            run for run in readable(output_root) if run.experiment.study == name and run.run_id not in own
+        ]
+    if plan is None and not planned and not members:
+        plans = sorted(path.parent.name for path in (output_root / "studies").glob(f"*/{studies.PLAN}"))
+        raise UserError(f"there is no study {name!r}", hint=f"studies: {', '.join(plans) or 'none'}")
+    return planned
 
 
 def results_command(verb: str, output_root: Path) -> str:

@@ -15,7 +15,7 @@ from mlbench.prediction.model import Network
 from mlbench.prediction.published import published_runs
 from mlbench.prediction.runs import Measurements, from_records
 
-PUBLISHED = "published:"
+PUBLISHED, STUDY = "published:", "study:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
 FILTERS = {"task": "task", "backend": "backend", "on": "hardware"}  # setting: group of the experiment
 
@@ -31,8 +31,8 @@ def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str,
             if settings[setting] not in ("", only):
                 raise UserError(f"{setting}={settings[setting]}: {first} has runs of {only} alone")
         return published_runs(task, backend=backend, profile=profile(PUBLISHED_ON))
-    plan = study.load(study.folder(output_root, first)) if len(names) == 1 else None
-    records = study.records(plan, output_root) if plan else [_run(name, output_root) for name in names]
+    records = _study(first, output_root) if len(names) == 1 else None
+    records = [_run(name, output_root) for name in names] if records is None else records
     for setting, group in FILTERS.items():
         if settings[setting]:
             records = [one for one in records if getattr(one.experiment, group).name == settings[setting]]
@@ -72,6 +72,18 @@ def worker_counts(fit: model.Model, everything: Measurements, max_workers: str) 
 def wanted(fit: model.Model, max_workers: str) -> int:
     """Return up to how many workers are to be predicted."""
     return _count("max_workers", max_workers) if max_workers else FURTHEST * fit.measurements.counts[-1]
+
+
+def _study(name: str, output_root: Path) -> list[Record] | None:
+    """Return the records of the study that a word names; None where it names none."""
+    if name.startswith(STUDY):
+        return run_folders.study(output_root, name.removeprefix(STUDY))
+    try:
+        return run_folders.study(output_root, name)
+    except UserError:
+        if study.load(study.folder(output_root, name)) is not None:
+            raise
+        return None
 
 
 def _run(word: str, output_root: Path) -> Record:

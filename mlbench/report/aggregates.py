@@ -65,14 +65,20 @@ def _row_metrics(row: Row, prefix: str) -> Iterator[tuple[str, float, int]]:
 
 
 def save(table: Sequence[Row], folder: Path) -> None:
-    """Write summary.parquet and summary.csv."""
+    """Write summary.parquet and summary.csv, in which no text is a formula for a spreadsheet."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
 
     arrow = pa.table({name: [row[name] for row in table] for name in table[0]} if table else {})
     pq.write_table(arrow, folder / "summary.parquet")
-    pyarrow.csv.write_csv(arrow, folder / "summary.csv")
+    plain = [pa.array(map(_no_formula, arrow.column(name).to_pylist())) for name in arrow.column_names]
+    pyarrow.csv.write_csv(pa.table(plain, names=arrow.column_names), folder / "summary.csv")
+
+
+def _no_formula(value: Any) -> Any:
+    """Return a text that a spreadsheet would compute with a quote in front (OWASP, CSV injection)."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple("=+-@\t\r")) else value
 
 
 def _row(group: Group, curve: ScalingCurve, one: Speedup) -> Row:

@@ -12,6 +12,7 @@ from mlbench.analysis import compare as comparison
 from mlbench.analysis.chart import Chart
 from mlbench.analysis.points import Point
 from mlbench.experiment import record, run_folders
+from mlbench.experiment.errors import UserError
 from mlbench.experiment.identity import flatten
 from mlbench.experiment.record import Record
 from mlbench.report import aggregates, grouping, render, summary
@@ -30,11 +31,13 @@ def load_runs(output_root: str | Path = "runs") -> "pd.DataFrame":
     Columns: task, scale, backend, sync, hardware, cluster, network, the fields of the record (seconds),
     `phase_...` (seconds, mean over ranks), the task's settings as `task....`, caveats, and `folder`, where
     the run is.
-    Prints a sentence for each record that cannot be read.
+    Prints a sentence for each record that cannot be read. Raises UserError where there is no such folder.
     """
     import pandas as pd
 
     root = Path(output_root)
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root.absolute()}", hint="load_runs(output_root)")
     records, complaints = run_folders.records(root)
     for sentence in complaints:
         print(sentence)

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import mlbench
-from mlbench.experiment import config, overrides
+from mlbench.experiment import config, format, overrides
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.terminal import streams
 
@@ -146,7 +146,7 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
             return command.verbs[args.verb].run(args)
         return OK
     except UserError as error:
-        print(f"mlbench: {error}", file=sys.stderr)
+        say(f"mlbench: {error}", file=sys.stderr)
         return USER_ERROR
     except OSError as error:
         if error.errno == errno.ENOSPC and error.filename is None:
@@ -160,6 +160,11 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("mlbench: interrupted; run the same command again to continue", file=sys.stderr)
         return INTERRUPTED
+
+
+def say(text: str, *, file: TextIO | None = None) -> None:
+    """Print lines without terminal control codes: they may hold what others wrote, e.g. a folder's name."""
+    print("\n".join(map(format.printable, text.splitlines())), file=file, flush=True)
 
 
 @contextmanager

@@ -41,7 +41,10 @@ def full(record: Record, folder: Path) -> str:
 
 def again(record: Record) -> str:
     """Return the command that repeats the run: as it was given, with the seed that was drawn."""
-    words = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "force="))]
+    try:
+        words = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "force="))]
+    except ValueError:
+        return ""  # no command line
     words.append(f"seed={record.seed}")
     if record.status in FINISHED:
         words.append("force=true")  # else the stored result would be shown

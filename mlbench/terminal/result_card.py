@@ -109,6 +109,8 @@ def doubts(record: Record, width: int) -> list[Text]:
     sentences = []
     if record.source != "mlbench" or record.imported:
         sentences.append("imported: measured elsewhere, not checked here")
+    elif record.recorded_in:
+        sentences.append(f"copied: it was recorded in {record.recorded_in}")
     sentences += record.caveats
     if record.oversubscribed and not any("oversubscribed" in one for one in record.caveats):
         sentences.append("oversubscribed: more threads than CPUs; excluded from speedups")

@@ -64,7 +64,7 @@ COLUMNS = (
     Column("goal", lambda r: str(r.goal) if r.goal else None),
     Column("seed", lambda r: r.seed, right=True),
     Column("study", lambda r: r.experiment.study),
-    Column("source", lambda r: r.source),
+    Column("source", lambda r: r.origin),
 )  # fmt: skip
 
 

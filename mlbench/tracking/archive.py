@@ -3,18 +3,20 @@
 It holds the files of run_files.py, provenance.json, and mllog.txt with lines of MLPerf's log (mllog.py).
 
 Nothing in an archive holds a password, and equal runs make equal archives, bit by bit. An archive from
-elsewhere is read without trust: a fixed list of names, read into memory up to a limit, nothing unpacked to
-disk, nothing unpickled.
+elsewhere is read without trust: a fixed list of names, read into memory up to limits of bytes, values and
+events, nothing unpacked to disk, nothing unpickled.
 """
 
 import hashlib
 import json
+import math
 import os
 import re
+import shlex
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +26,7 @@ from pydantic import ValidationError
 from mlbench.experiment import config, events, record
 from mlbench.experiment.build_record import build_record, run_start, verify_against_log
 from mlbench.experiment.errors import UserError, unreadable
+from mlbench.experiment.identity import flatten, role
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
 from mlbench.tracking import mapping, mllog, run_files
@@ -31,12 +34,15 @@ from mlbench.tracking.run_files import CONFIG, RECORD, RESULTS
 
 Log = list[dict[str, Any]]
 FILES = (RECORD, events.NAME, CONFIG, "provenance.json", "mllog.txt", *RESULTS)
-MAX_BYTES = 256 * 2**20  # of the zip file and of each file in it; a run of 1,024 workers has about 15 MiB
+MAX_BYTES = 64 * 2**20  # of the zip file, and of all files in it; a run of 1,024 workers has about 15 MiB
+MAX_EVENTS = 5_000  # lines of the event log; a validation is one
+MAX_VALUES = 2_000_000  # of JSON, in one file; event logs have 50 to 60 a KiB (six runs, 2026-11-23)
 DATE = (1980, 1, 1, 0, 0, 0)  # of every entry: the first day of the zip format, so that equal runs are equal
 PROVENANCE = (
     "command", "mlbench", "source", "key", "seed", "deviations", "caveats", "warnings", "nodes", "software",
     "data_hash", "ray",
 )  # fmt: skip
+RUN = ["python", "-m", "mlbench.run"]
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, never a path
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # escapes, text direction
 
@@ -107,8 +113,45 @@ def _run(path: Path) -> tuple[Record, Log]:
     start = log[0]["value"] | {"imported": {"file": path.name, "sha256": sha256}}
     # Where the run was recorded is not where its copy is: nothing is sent to, or deleted from, that store.
     start["experiment"] = start["experiment"] | {"tracking_uri": None}
+    start["command"] = _command(path, start["command"], result)
     log[0] = log[0] | {"value": start}
+    for number, event in enumerate(log):
+        if event["key"] == "submission":
+            value = event["value"] | {"command": _command(path, event["value"]["command"], result)}
+            log[number] = event | {"value": value}
     return build_record(log), log
+
+
+def _command(path: Path, command: str, result: Record) -> str:
+    """Return the command as people may paste it: the words of mlbench.run that the configuration bears out.
+
+    Addresses and folders are left out, as they are those of another machine.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = []
+    if words[:3] != RUN:
+        raise _refusal(path, f"its command is none of {shlex.join(RUN)}")
+    plain: dict[str, Any] = result.experiment.plain() | {"seed": result.seed}
+    values = flatten(plain) | {group: plain[group]["name"] for group in config.GROUPS if group in plain}
+    return shlex.join([*RUN, *(_word(word, values) for word in words[3:] if _repeats(word, values))])
+
+
+def _repeats(word: str, values: Mapping[str, Any]) -> bool:
+    name, equals, _ = word.partition("=")
+    return bool(equals) and name in values and role(name) != "location"
+
+
+def _word(word: str, values: Mapping[str, Any]) -> str:
+    """Return a word as it is where it gives the configuration's value, else with that value."""
+    name, _, text = word.partition("=")
+    value = values[name]
+    try:
+        same = text == value or json.loads(text) == value
+    except (ValueError, RecursionError):
+        same = False
+    return word if same else f"{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def _files(path: Path) -> tuple[dict[str, str], str]:
@@ -125,7 +168,11 @@ def _files(path: Path) -> tuple[dict[str, str], str]:
                     raise _refusal(path, f"{entry.filename!r} is a link or another special file")
             if len(entries) > len({entry.filename for entry in entries}):
                 raise _refusal(path, "a file is in it twice")
-            texts = {entry.filename: _text(path, opened, entry) for entry in entries}
+            texts: dict[str, str] = {}
+            left = MAX_BYTES
+            for entry in entries:
+                texts[entry.filename], size = _text(path, opened, entry, left)
+                left -= size
             source.seek(0)
             return texts, hashlib.file_digest(source, "sha256").hexdigest()
     except OSError as error:
@@ -137,18 +184,21 @@ def _files(path: Path) -> tuple[dict[str, str], str]:
         ) from error
 
 
-def _text(path: Path, opened: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
+def _text(path: Path, opened: zipfile.ZipFile, entry: zipfile.ZipInfo, left: int) -> tuple[str, int]:
+    """Return a file's text and its bytes, of which `left` are allowed."""
     with opened.open(entry) as stream:
-        content = stream.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise _refusal(path, f"{entry.filename} unpacks to more than {MAX_BYTES // 2**20} MiB")
-    return content.decode()
+        content = stream.read(left + 1)
+    if len(content) > left:
+        raise _refusal(path, f"it unpacks to more than {MAX_BYTES // 2**20} MiB")
+    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise _refusal(path, f"{entry.filename} has more than {MAX_VALUES:,} values")
+    return content.decode(), len(content)
 
 
 def _json(path: Path, name: str, text: str) -> Any:
     """Return JSON types in which no text holds control characters, which a terminal would obey."""
     try:
-        return _visible(json.loads(text, parse_constant=_not_a_number))
+        return _visible(json.loads(text, parse_constant=_not_a_number, parse_float=_finite))
     except (ValueError, RecursionError) as error:
         raise _refusal(path, f"{name} is not valid JSON ({str(error)[:60]})") from error
 
@@ -165,6 +215,11 @@ def _not_a_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number")
 
 
+def _finite(word: str) -> float:
+    value = float(word)
+    return value if math.isfinite(value) else _not_a_number(word[:20])
+
+
 def _check_experiment(path: Path, result: Record) -> None:
     """Refuse a task that is not known here: a record keeps its fields as they are."""
     task = result.experiment.task
@@ -179,7 +234,10 @@ def _check_experiment(path: Path, result: Record) -> None:
 
 def _log(path: Path, text: str, result: Record) -> Log:
     """Return the event log; UserError where it is not the record's, or MLflow cannot be written from it."""
-    log: Log = [_json(path, events.NAME, line) for line in text.splitlines()]
+    lines = text.splitlines()
+    if len(lines) > MAX_EVENTS:
+        raise _refusal(path, f"{events.NAME} has more than {MAX_EVENTS:,} events")
+    log: Log = [_json(path, events.NAME, line) for line in lines]
     for event in log:
         if not isinstance(event, dict) or not isinstance(event.get("key"), str) or not _is_event(event):
             raise _refusal(path, f"{events.NAME} holds a line that is no event")

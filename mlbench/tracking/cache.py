@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlbench.clusters import node
-from mlbench.experiment import attempts, events, provenance, record
+from mlbench.experiment import attempts, consistency, events, provenance, record
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.identity import key
 from mlbench.experiment.record import FINISHED, Node, Record
@@ -40,7 +40,7 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
         if client is not None:
             for text in client.records(key=key(experiment), seed=experiment.seed, statuses=FINISHED):
                 one = Record.model_validate_json(text)
-                if stands(one):
+                if consistency.contradiction(one) is None and stands(one):
                     return one
     return None
 

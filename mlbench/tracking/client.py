@@ -11,11 +11,14 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from mlbench.experiment.config import check_store
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.errors import UserError
 from mlbench.tracking import ui
@@ -182,8 +185,10 @@ def open_client(uri: str, *, artifacts: Path | None) -> TrackingClient | None:
     """Return the store at an MLflow tracking URI.
 
     A new store's files go to `artifacts` where MLflow would put them below the current directory (a plain
-    database); None only looks: a store or an experiment that does not exist is then not made.
+    database); None only looks: a store or an experiment that does not exist is then not made. Raises
+    UserError for a URI that is no store's, and what MLflow raises for one that does not answer.
     """
+    check_store(uri)
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     if artifacts is None and uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
@@ -223,28 +228,47 @@ def _short(tags: dict[str, str]) -> dict[str, str]:
     return {name: value[:TAG_CHARACTERS] for name, value in tags.items()}
 
 
+class _Caller:
+    """A daemon thread that lasts as long as the process and makes one call after the other.
+
+    A library may keep what belongs to the thread that used it first: pyarrow 25 ends the process with SIGSEGV
+    in its allocator once that thread has ended.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        threading.Thread(target=self._work, name="mlflow-calls", daemon=True).start()
+
+    def submit(self, call: Callable[[], Result]) -> "Future[Result]":
+        future: Future[Any] = Future()
+        self._calls.put((future, call))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+            del future, call  # a store's last answer is kept by nobody while it waits
+
+
+_caller: _Caller | None = None
+
+
 def within(seconds: float, call: Callable[[], Result]) -> Result:
     """Return what the call returns; TimeoutError where it takes longer, e.g. for a server that drips bytes.
 
     The call's thread is left behind then: nothing ends a read that always gets one more byte.
     """
-    outcome: list[Result] = []
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(call())
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=work, name="mlflow-call", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if raised:
-        raise raised[0]
-    if not outcome:
+    global _caller
+    _caller = _caller or _Caller()
+    future = _caller.submit(call)
+    if not wait([future], timeout=seconds).done:
+        _caller = None
         raise TimeoutError(f"no complete answer within {seconds:g} s")
-    return outcome[0]
+    return future.result()
 
 
 @contextmanager
@@ -252,6 +276,8 @@ def reachable(uri: str) -> Iterator[None]:
     """Turn what a store raises that is down into a UserError."""
     try:
         yield
+    except UserError:
+        raise  # it says already what is wrong
     except Exception as error:  # whatever MLflow and what lies below it raise
         reason = without_credentials(str(error)).splitlines()[0]
         raise UserError(

@@ -3,8 +3,8 @@
 The file (`.index.json` in output_root) is derived: whoever deletes it loses seconds. A row counts only while
 the run's record is the file it was made from (inode, size, times of change), and where the record calls
 itself official the event log, too, against which it is checked. The whole file counts only while its checksum
-holds and mlbench's sources are those that wrote it. Everything else is read from the records, as if there
-were no file.
+holds, it lies where it was written, and mlbench's sources are those that wrote it. Everything else is read
+from the records, as if there were no file.
 """
 
 import gc
@@ -117,7 +117,7 @@ def _read(path: Path) -> dict[str, Entry]:
         header, body = path.read_bytes().split(b"\n", 1)
     except (OSError, ValueError):
         return {}
-    if header != _header(body):
+    if header != _header(body, path):
         return {}
     gc.disable()  # the rows hold no cycle, and looking for one among so many takes longer than making them
     try:
@@ -159,7 +159,7 @@ def _write(path: Path, current: Mapping[str, Entry]) -> None:
     body = json.dumps(stored, separators=(",", ":")).encode()
     part = path.with_name(f"{NAME}.{secrets.token_hex(8)}")  # two commands may write at once
     try:
-        part.write_bytes(_header(body) + b"\n" + body)
+        part.write_bytes(_header(body, path) + b"\n" + body)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -180,6 +180,7 @@ def _unpacked(column: Any) -> list[Any]:
     return column
 
 
-def _header(body: bytes) -> bytes:
-    """Return what makes the body valid: the sources that wrote it, and its own checksum."""
-    return f"{provenance.sources()} {hashlib.sha256(body).hexdigest()}".encode()
+def _header(body: bytes, path: Path) -> bytes:
+    """Return what makes the body valid: the sources that wrote it, where it is, and its own checksum."""
+    place = hashlib.sha256(os.fsencode(os.path.realpath(path.parent))).hexdigest()
+    return f"{provenance.sources()} {place} {hashlib.sha256(body).hexdigest()}".encode()

@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import mlbench
 from mlbench.experiment import events, record, study
-from mlbench.experiment.build_record import build_record, lost_end
+from mlbench.experiment.build_record import build_record, lost_end, run_start
 from mlbench.experiment.config import default_store
 from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, comparable, first_line
 from mlbench.experiment.record import Record
-from mlbench.tracking import parent_runs
+from mlbench.tracking import parent_runs, run_index
 from mlbench.tracking.client import open_client, reachable, within
 from mlbench.tracking.uploader import RunUpload, lock
 
@@ -38,21 +39,48 @@ def sync_runs(output_root: Path, uri: str | None) -> Iterator[SyncResult]:
     """Bring every run below `output_root` into MLflow, one after the other, each exactly once.
 
     `uri` None means each run's own store. A run whose driver still lives is left to it; one whose driver was
-    killed becomes `interrupted`. Raises UserError if a store does not answer.
+    killed becomes `interrupted`; a record that is lost or damaged is made again from its whole log. What is
+    damaged, and what a run's own store refuses, keeps no other run out. Raises UserError if the store at
+    `uri` does not answer.
     """
-    complete: dict[str, set[str]] = {}
+    usable, _ = run_index.entries(output_root)
+    complete: dict[str, set[str] | UserError] = {}
     for log in sorted(output_root.glob(f"*/{events.NAME}")):
         folder = log.parent
-        opening = events.opening(log)
-        if opening is None:
+        try:
+            opening = events.opening(log)
+            if opening is None:
+                continue
+            run_id, own = _opened(opening)
+        except (OSError, UserError) as error:
+            yield SyncResult(folder.name, "failed", str(error))
             continue
-        place = uri or opening["experiment"]["tracking_uri"] or default_store(output_root)
+        place = uri or own or default_store(output_root)
         if place not in complete:
-            complete[place] = uploaded_runs(place)
-        if opening["run_id"] in complete[place]:
-            yield SyncResult(opening["run_id"], "present")
+            try:
+                complete[place] = uploaded_runs(place)
+            except UserError as error:
+                if uri:
+                    raise
+                complete[place] = error
+        present = complete[place]
+        if isinstance(present, UserError):
+            yield SyncResult(run_id, "failed", str(present))
+        elif run_id in present and (folder.name in usable or _readable(folder)):
+            yield SyncResult(run_id, "present")
         else:
-            yield upload(folder, opening["run_id"], place)
+            yield upload(folder, run_id, place)
+
+
+def _opened(opening: Any) -> tuple[str, str | None]:
+    """Return a run's id and its own store from its log's first event; UserError where that is damaged."""
+    try:
+        run_id, own = opening["run_id"], opening["experiment"]["tracking_uri"]
+    except (LookupError, TypeError):
+        run_id = own = None
+    if not isinstance(run_id, str) or not isinstance(own, str | None):
+        raise UserError("its event log is damaged: it does not begin with the run's configuration")
+    return run_id, own
 
 
 def uploaded_runs(uri: str) -> set[str]:
@@ -96,48 +124,65 @@ def upload(folder: Path, run_id: str, uri: str) -> SyncResult:
         descriptor = lock(folder)
     except BlockingIOError:
         return SyncResult(run_id, "running")
+    except OSError as error:
+        return SyncResult(run_id, "failed", str(error))
     try:
-        stopped = any(event["key"] == "run_stop" for event in events.read(folder / events.NAME))
-        lost = stopped and not (folder / "record.json").exists()
-        if lost and run_id in uploaded_runs(uri):
-            return SyncResult(run_id, "present")  # with the record that is lost here
-        if lost or not stopped:
+        keys = {event["key"] for event in events.read(folder / events.NAME)}
+        lost = "run_stop" in keys and not _readable(folder)
+        present = lost and run_id in uploaded_runs(uri)
+        if "run_stop" not in keys or lost and (not present or "run_result" in keys):
             recover(folder)
+        if present:
+            return SyncResult(run_id, "present")  # with a record of the same log
         within(UPLOAD_S, RunUpload(folder, uri).advance)
     except Exception as error:  # one bad folder must not keep the others out
-        return SyncResult(run_id, "failed", without_credentials(str(error)).splitlines()[0])
+        return SyncResult(run_id, "failed", without_credentials(first_line(error)))
     finally:
         os.close(descriptor)
     return SyncResult(run_id, "uploaded")
 
 
-def sync_studies(output_root: Path, uri: str | None) -> Iterator[str]:
-    """Write the parents of all studies below `output_root` that have runs; yield their names.
+def _readable(folder: Path) -> bool:
+    try:
+        record.load(folder / "record.json")
+    except (FileNotFoundError, UserError):
+        return False
+    return True
 
-    `uri` None means the store of each study's runs. Call it after the runs themselves were brought there;
-    raises what MLflow raises.
+
+def sync_studies(output_root: Path, uri: str | None) -> Iterator[tuple[str, str]]:
+    """Write the parents of all studies below `output_root` that have runs; yield name and "", or why not.
+
+    `uri` None means the store of each study's runs. Call it after the runs themselves were brought there.
     """
     for path in sorted(output_root.glob(f"studies/*/{study.PLAN}")):
-        plan = study.load(path.parent)
-        records = study.records(plan, output_root) if plan else []
-        if plan and records:
-            store = uri or records[0].experiment.tracking_uri or default_store(output_root)
-            write = partial(parent_runs.write, plan, records, output_root=output_root, uri=store)
-            within(UPLOAD_S, partial(write, status="FINISHED"))
-            yield plan.name
+        name = path.parent.name
+        try:
+            plan = study.load(path.parent)
+            records = study.records(plan, output_root) if plan else []
+            if plan and records:
+                store = uri or records[0].experiment.tracking_uri or default_store(output_root)
+                write = partial(parent_runs.write, plan, records, output_root=output_root, uri=store)
+                within(UPLOAD_S, partial(write, status="FINISHED"))
+                yield plan.name, ""
+        except Exception as error:  # whatever MLflow raises; one bad study must not keep the others out
+            yield name, without_credentials(first_line(error))
 
 
 def recover(folder: Path) -> Record:
     """Build a run's record from its log, and complete its folder: record, then `run_stop`.
 
-    A record that the driver had time to write is kept. A run without `run_result` in its log ended with the
+    A record that can be used is kept. A run without `run_result` in its log ended with the
     log's last event: `interrupted`, unless its workers had finished or reached the goal. Raises UserError
     where this version cannot read the log.
     """
     log = events.read(folder / events.NAME)
     try:
         result = record.load(folder / "record.json")
-    except (FileNotFoundError, UserError):
+    except (FileNotFoundError, UserError) as error:
+        versions = comparable(run_start(log).mlbench), comparable(mlbench.__version__)
+        if isinstance(error, UserError) and len(set(versions)) > 1:
+            raise  # another version's record is no damaged one
         result = _rebuilt(folder, log)
         result.save(folder)
     if _stops(log)[-1:] != [result.status]:

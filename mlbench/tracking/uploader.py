@@ -36,6 +36,8 @@ class MlflowUploader(threading.Thread):
     """
 
     def __init__(self, folder: Path, uri: str) -> None:
+        import pyarrow  # noqa: F401  # first in a thread that lasts (client.within), and this one ends
+
         super().__init__(name="mlflow", daemon=True)
         self.error: str | None = None
         self._lock = lock(folder)
@@ -155,9 +157,10 @@ def _write_files(folder: Path, result: Record, files: Path) -> None:
         (files / name).write_text(text)
     clean = record.load(files / run_files.RECORD)
     for trace in clean.profile.files if clean.profile else []:
-        if (folder / trace).is_file():
+        source = folder.resolve() / trace
+        if source.is_file() and source.resolve() == source:  # a link may lead to any of the user's files
             (files / trace).parent.mkdir(exist_ok=True)
-            shutil.copyfile(folder / trace, files / trace)
+            shutil.copyfile(source, files / trace)
     run_figures.draw(clean, files)
     _table(clean, files)
 

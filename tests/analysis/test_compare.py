@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT
-from records import record
+from records import record, save
 from scipy import stats
 from scipy.stats import binom
 from scripted import experiment
@@ -318,7 +318,7 @@ def test_how_often_chance_alone_loses_a_goal_is_as_documented(count: int, docume
 def test_the_command_fails_where_the_goal_is_lost(tmp_path: Path, capsys: Any) -> None:
     for one in [*runs(FAST[:3], "workers=1"), *runs([None] * 3, "workers=2")]:
         (tmp_path / one.run_id).mkdir()
-        one.save(tmp_path / one.run_id)
+        save(one, tmp_path / one.run_id)
     words = ["compare", "workers=1", "workers=2", f"output_root={tmp_path}"]
     assert results.main(words) == 0
     assert results.main([*words, "--fail-if-slower", "5%"]) == 1

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from conftest import ROOT
 from ranks import run_ranks
-from records import record
+from records import record, save
 from test_build_record import FROZEN, log
 from test_official import OFFICIAL, cards, prepared
 
@@ -56,25 +56,29 @@ def test_a_record_is_official_beside_its_own_log(tmp_path: Path) -> None:
     assert not load(folder_of(tmp_path, "mini") / "record.json").official
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"official": True, "official_reasons": []},
-        {"official": True, "official_reasons": [], "time_to_accuracy": 0.001},
-    ],
-)
-def test_a_record_that_was_edited_is_not_official(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_record_that_was_edited_is_not_official(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "run")
     values = json.loads((folder / "record.json").read_text())
-    (folder / "record.json").write_text(json.dumps(values | change))
+    (folder / "record.json").write_text(json.dumps(values | {"official": True, "official_reasons": []}))
     assert "of the record and of the event log differ" in not_official(folder).official_reasons[0]
 
 
-def test_a_better_time_in_an_official_record_is_noticed(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, "run", OFFICIAL)
+def test_an_official_record_of_a_version_that_is_not_here_is_checked_by_nobody(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "run")
+    values = json.loads((folder / "record.json").read_text())
+    edit = {"official": True, "official_reasons": [], "mlbench": "0.2.99"}
+    (folder / "record.json").write_text(json.dumps(values | edit))
+    found = load(folder / "record.json")
+    assert not found.official and "only mlbench 0.2.99" in found.official_reasons[0]
+
+
+@pytest.mark.parametrize("words", [(), (OFFICIAL,)], ids=["mini", "official"])
+def test_a_better_time_is_noticed_in_any_record(tmp_path: Path, words: tuple[str, ...]) -> None:
+    folder = folder_of(tmp_path, "run", *words)
     values = json.loads((folder / "record.json").read_text())
     (folder / "record.json").write_text(json.dumps(values | {"time_to_accuracy": 1.0}))
-    assert "time_to_accuracy" in not_official(folder).official_reasons[0]
+    with pytest.raises(UserError, match="its time_to_accuracy is 1"):
+        load(folder / "record.json")
 
 
 def test_an_official_record_that_was_copied_into_another_run_s_folder_is_not(tmp_path: Path) -> None:
@@ -263,7 +267,7 @@ def test_a_listing_from_the_index_checks_an_official_record_against_a_log_that_c
     for number in range(run_index.FEW):
         name = f"other-{number}-7"
         (tmp_path / name).mkdir()
-        record(run_id=name).save(tmp_path / name)
+        save(record(run_id=name), tmp_path / name)
     newest = max(path.stat().st_ctime_ns for path in tmp_path.glob("*/record.json"))
     while time.time_ns() - newest <= run_index.SETTLED_NS:
         time.sleep(0.1)

@@ -16,7 +16,7 @@ import zips
 from driven import Run
 from hypothesis import given
 from hypothesis import strategies as st
-from records import record
+from records import record, save
 from rich.console import Console
 from scripted import experiment
 
@@ -233,7 +233,7 @@ def test_results_are_found_by_key_and_seed_among_the_run_folders(tmp_path: Path)
     for key, seed, status in [*wanted, ("cc", seeds[0][0], "goal_reached"), ("aa", 7, "goal_reached")]:
         folder = tmp_path / f"2026-11-21T00-logreg-w1-{seed:x}"
         folder.mkdir()
-        record(key=key, seed=seed, status=status, run_id=folder.name).save(folder)
+        save(record(key=key, seed=seed, status=status, run_id=folder.name), folder)
     (tmp_path / f"x-{seeds[0][0]:x}").mkdir()
     (tmp_path / f"x-{seeds[0][0]:x}" / "record.json").write_text("{")
     assert [(r.key, r.seed, r.status) for r in study.records(plan, tmp_path)] == wanted

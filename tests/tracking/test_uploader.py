@@ -386,15 +386,15 @@ def test_one_damaged_folder_keeps_no_other_out(root: Path) -> None:
     assert outcomes(root) == {"a-7": "failed", "b-7": "uploaded"}
 
 
-def test_a_record_that_is_lost_here_does_not_spoil_the_one_in_the_store(root: Path) -> None:
+def test_a_record_that_is_lost_here_is_made_again_and_does_not_spoil_the_one_in_the_store(root: Path) -> None:
     run = Run(root)
     run.validate(90.0)
-    run.end("goal_reached")
+    made = run.end("goal_reached")
     assert outcomes(root) == {"run-7": "uploaded"}
     (run.folder / "record.json").unlink()
     uri = run.experiment.store
     assert sync.upload(run.folder, "run-7", uri).outcome == "present"
-    assert not (run.folder / "record.json").exists()
+    assert record.load(run.folder / "record.json") == made
     assert only(uri).data.tags["status"] == "goal_reached"
 
 

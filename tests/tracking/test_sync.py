@@ -1,0 +1,200 @@
+"""`results sync` as a command of its own process, and on output folders in which something is damaged."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from driven import Run
+from zips import with_store
+
+from mlbench import results
+from mlbench.experiment import config, events
+from mlbench.experiment.errors import UserError
+
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+
+RUNS = 20
+# The command, without its figures: they take most of its time, and no part of what is tested here.
+WITHOUT_FIGURES = """
+import sys
+from mlbench.report import run_figures
+run_figures.draw = lambda *_: []
+from mlbench import results
+sys.exit(results.main(sys.argv[1:]))
+"""
+
+
+def with_tables(output_root: Path, count: int) -> None:
+    """Leave runs with a table each, as logreg does; tables are written with pyarrow."""
+    for seed in range(1, count + 1):
+        run = Run(output_root, seed=seed)
+        run.validate(90.0)
+        run.end("goal_reached", table=[{"kind": "convergence", "validation": 1, "objective": 0.5}])
+
+
+def sync(output_root: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, *command, "sync", f"output_root={output_root}"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_tables_of_several_runs_are_uploaded_by_one_process(tmp_path: Path, empty_store: Path) -> None:
+    """It ended with SIGSEGV at the second table: pyarrow was first used in a thread that had ended."""
+    root = with_store(tmp_path / "runs", empty_store)
+    with_tables(root, 4)
+    ended = sync(root, "-c", WITHOUT_FIGURES)
+    assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["4 uploaded"]), ended.stderr
+
+
+@pytest.mark.slow
+def test_twenty_runs_with_tables_ten_times(tmp_path: Path, empty_store: Path) -> None:
+    root = with_store(tmp_path / "runs", empty_store)
+    with_tables(root, RUNS)
+    for _ in range(10):
+        shutil.rmtree(root / "artifacts", ignore_errors=True)
+        with_store(root, empty_store)
+        ended = sync(root, "-m", "mlbench.results")
+        assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, [f"{RUNS} uploaded"]), ended.stderr
+
+
+def opened(folder: Path, value: Any) -> None:
+    """Give a run's log another first event."""
+    first, *rest = (folder / events.NAME).read_text().splitlines(keepends=True)
+    line = json.dumps(json.loads(first) | {"value": value}) + "\n"
+    (folder / events.NAME).write_text("".join([line, *rest]))
+
+
+DAMAGES: dict[str, Callable[[Run], Any]] = {
+    "a list": lambda run: opened(run.folder, ["run"]),
+    "no experiment": lambda run: opened(run.folder, {"run_id": "run-2"}),
+    "no run id": lambda run: opened(run.folder, run.start | {"run_id": ["run-2"]}),
+    "a store that is no text": lambda run: opened(
+        run.folder, run.start | {"experiment": run.start["experiment"] | {"tracking_uri": 7}}
+    ),
+    "another shape": lambda run: opened(
+        run.folder, {"run_id": "run-2", "experiment": {"tracking_uri": None}}
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_one_damaged_log_keeps_no_other_run_out(
+    damage: str, tmp_path: Path, empty_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = with_store(tmp_path / "runs", empty_store)
+    for seed in (1, 2, 3):
+        run = Run(root, seed=seed)
+        run.validate(90.0)
+        run.end("goal_reached")
+        if seed == 2:
+            DAMAGES[damage](run)
+            (run.folder / "record.json").unlink()
+    where = f"output_root={root}"
+    assert results.main(["sync", where]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "run-1: uploaded" and told[2] == "run-3: uploaded"
+    assert told[1].startswith("run-2: failed: ") and "damaged" in told[1]
+    assert results.main(["delete", "run-2", where, "--yes"]) == 0
+    assert not (root / "run-2").exists() and (root / "run-1").exists()
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "content", [DEEP, '{"table": ' + DEEP + "}", "", "{"], ids=["deep", "field", "", "{"]
+)
+def test_a_record_that_cannot_be_read_is_told_and_made_again_from_its_log(
+    content: str, tmp_path: Path, empty_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where MLflow has the run already."""
+    root = with_store(tmp_path / "runs", empty_store)
+    with_tables(root, 2)
+    where, path = f"output_root={root}", root / "run-1" / "record.json"
+    whole = path.read_text()
+    assert results.main(["sync", where]) == 0
+    path.write_text(content)
+    capsys.readouterr()
+    assert results.main(["list", where, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert [one["run"] for one in json.loads(shown.out)] == ["run-2"] and f"{path} is damaged" in shown.err
+    assert results.main(["show", "run-1", where]) == 2
+    assert results.main(["verify", where]) == 1
+    assert "is damaged" in capsys.readouterr().err
+    assert results.main(["sync", where]) == 0
+    assert path.read_text() == whole
+
+
+def test_a_store_that_is_down_keeps_no_run_of_another_out(
+    tmp_path: Path, empty_store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = with_store(tmp_path / "runs", empty_store)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for seed, words in ((1, [f"tracking_uri=http://127.0.0.1:{port}"]), (2, [])):
+        run = Run(root, *words, seed=seed)
+        run.validate(90.0)
+        run.end("goal_reached")
+    assert results.main(["sync", f"output_root={root}"]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert f"the MLflow store http://127.0.0.1:{port} does not answer" in told[0]
+    assert told[1:] == ["run-2: uploaded", "1 uploaded, 1 failed"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "way_out"),
+    [
+        ("./mlruns", "tracking_uri=sqlite:///./mlruns/mlflow.db"),
+        ("file:///tmp/mlruns", "tracking_uri=sqlite:////tmp/mlruns/mlflow.db"),
+        ("127.0.0.1:5000", "tracking_uri=http://127.0.0.1:5000"),
+        ("mlflow-host:5000", "tracking_uri=http://mlflow-host:5000"),
+        ("mssql+nodriver://host/db", "pip install nodriver"),
+    ],
+)
+def test_a_store_that_can_never_open_is_told_before_a_run_and_after_one(
+    uri: str, way_out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError) as told:
+        config.compose([f"tracking_uri={uri}"])
+    assert way_out in str(told.value)
+    run = Run(tmp_path)
+    run.start["experiment"]["tracking_uri"] = uri  # of a run that was begun when nothing told it
+    opened(run.folder, run.start)
+    run.validate(90.0)
+    run.end("goal_reached")
+    where = f"output_root={tmp_path}"
+    assert results.main(["sync", where]) == 1
+    assert way_out in capsys.readouterr().out
+    for words in (["delete", "run-7", "--yes"], ["mlflow", f"tracking_uri={uri}"]):
+        assert results.main([*words, where]) == 2
+        assert way_out in capsys.readouterr().err
+
+
+def test_a_trace_that_is_a_link_is_not_uploaded(tmp_path: Path, empty_store: Path) -> None:
+    root = with_store(tmp_path / "runs", empty_store)
+    run = Run(root)
+    run.validate(90.0)
+    trace = run.folder / "profile" / "rank0.trace.json"
+    trace.parent.mkdir()
+    (tmp_path / "secret").write_text("hunter2")
+    trace.symlink_to(tmp_path / "secret")
+    run.end("goal_reached", profile={"steps": 1, "files": ["profile/rank0.trace.json"]})
+    assert results.main(["sync", f"output_root={root}"]) == 0
+    assert list((root / "artifacts").rglob("record.json"))
+    assert not list((root / "artifacts").rglob("rank0*"))
+
+
+def test_a_full_disk_at_the_end_names_the_file_and_the_way_out(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    made = run.end("failed", error="it broke")
+    part = run.folder / "record.json.part"
+    part.symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"record.json: No space left on device .*mlbench.results sync"):
+        made.save(run.folder)
+    assert not part.is_symlink()
