@@ -56,7 +56,8 @@ class Pull(nn.Module):
 
 
 def configured(worker: Worker, words: tuple[str, ...]) -> Worker:
-    return replace(worker, sync=compose([*words, "division=open"]).sync, seed=SEED)
+    workers = f"workers={worker.world_size}"
+    return replace(worker, sync=compose([*words, "division=open", workers]).sync, seed=SEED)
 
 
 def train(worker: Worker, words: tuple[str, ...], *, steps: int = STEPS) -> tuple[Pull, strategy.Sync]:
