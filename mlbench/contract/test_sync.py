@@ -4,12 +4,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from mlbench.contract.by_hand import Averages, average, tensors
 from mlbench.contract.options import names
 from mlbench.contract.ranks import RankPool
 from mlbench.experiment import plugins
@@ -31,25 +31,50 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("name", names(metafunc.config, "sync"))
 
 
-def trained(worker: Worker, name: str) -> dict[str, Any]:
-    """Train a small model, with batch norm and two micro-batches a step, on data that differs by rank."""
+class Varied(nn.Module):
+    """Weights of every kind that tasks have: channels last, a scalar, tied, frozen, unused; and buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.norm = nn.BatchNorm2d(8)  # averages to combine, and a whole number
+        self.scale = nn.Parameter(torch.tensor(0.5))
+        self.first, self.second = (nn.Linear(8, 8, bias=False) for _ in range(2))
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(8, 1).requires_grad_(False)
+        self.unused = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        features = self.norm(self.convolution(images)).relu().mean((2, 3))
+        return self.last(self.second(self.first(features).tanh()) * self.scale)
+
+
+def trained(worker: Worker, words: tuple[str, ...] = ()) -> dict[str, torch.Tensor]:
+    """Train a small model, two micro-batches a step, on data that differs by rank; return what is validated.
+
+    Without words gradients are averaged one by one here, which is what sync=ddp has to come to.
+    """
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
-    config = compose([f"sync={name}", "division=open"]).sync
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sync = strategy.synchronise(model, optimizer, replace(worker, sync=config))
+    model = Varied().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    if words:
+        worker = replace(worker, sync=compose([*words, "division=open"]).sync)
+        sync = strategy.synchronise(model, optimizer, worker)
+    else:
+        sync = Averages(model, "gradients")
     data = torch.Generator().manual_seed(worker.rank)
     for step in range(STEPS):
-        first, second = torch.randn(2, 16, 4, generator=data)
+        first, second = torch.randn(2, 8, 3, 6, 6, generator=data, dtype=torch.float64)
         with sync.accumulating():
             sync.module(first).square().mean().backward()
         sync.module(second).square().mean().backward()
+        if not words:
+            average(weight.grad for weight in model.parameters() if weight.grad is not None)
         optimizer.step()
         optimizer.zero_grad()
         sync.after_step(step)
     sync.before_validation()
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    return {key: value.detach().clone() for key, value in tensors}
+    return tensors(model)
 
 
 def test_one_worker_trains_the_bare_model(name: str) -> None:
@@ -60,7 +85,7 @@ def test_one_worker_trains_the_bare_model(name: str) -> None:
 
 
 def test_all_workers_validate_one_model(name: str, pair: RankPool) -> None:
-    first, second = pair.run(trained, name)
+    first, second = pair.run(trained, (f"sync={name}",))
     assert first.keys() == second.keys()
     for key in first:
         torch.testing.assert_close(first[key], second[key], msg=lambda text, key=key: f"{key}: {text}")
@@ -68,9 +93,22 @@ def test_all_workers_validate_one_model(name: str, pair: RankPool) -> None:
 
 
 def test_workers_learn_from_each_other(name: str, pair: RankPool) -> None:
-    alone = trained(Worker(), name)
-    together, _ = pair.run(trained, name)
+    alone = trained(Worker(), (f"sync={name}",))
+    together, _ = pair.run(trained, (f"sync={name}",))
+    assert alone.keys() == together.keys()
     assert any(not torch.equal(alone[key], together[key]) for key in alone)
+
+
+def test_a_strategy_of_the_closed_division_takes_the_steps_of_averaged_gradients(
+    name: str, pair: RankPool
+) -> None:
+    """To rounding in float64, for all kinds of weights."""
+    if not plugins.load("sync", name).Config.CLOSED and name != "ddp":
+        pytest.skip("of the open division")
+    for found, expected in zip(pair.run(trained, (f"sync={name}",)), pair.run(trained), strict=True):
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12)
 
 
 def test_the_driver_needs_no_torch_for_a_strategy(name: str) -> None:

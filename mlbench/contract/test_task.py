@@ -4,7 +4,9 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pyarrow as pa
 import pytest
 import torch
 
+from mlbench.contract import by_hand
 from mlbench.contract.options import names
-from mlbench.contract.ranks import mini_worker, run_ranks
-from mlbench.experiment.config import TrainingConfig, compose
+from mlbench.contract.ranks import RankPool, mini_worker, run_ranks
+from mlbench.experiment.config import TrainingConfig, choices, compose
 from mlbench.tasks import registry
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
@@ -54,10 +57,11 @@ def two_steps(parts: TrainingSetup, *, validate: bool = True) -> dict[str, Any]:
             loss.backward()
             total += loss.item()
         losses.append(total)
+    unused = [name for name, w in parts.model.named_parameters() if w.requires_grad and w.grad is None]
     with torch.no_grad():
         metrics = parts.validate(parts.model, data) if validate else {}
     parts.close()
-    return {"losses": losses, "seen": seen, "metrics": metrics}
+    return {"losses": losses, "seen": seen, "metrics": metrics, "unused": unused}
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
@@ -89,8 +93,44 @@ def alone(data_root: Path, trained: list[str]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def pair(data_root: Path, trained: list[str]) -> list[dict[str, Any]]:
-    return run_ranks(observe, 2, trained, data_root, True)
+def two() -> Iterator[RankPool]:
+    with RankPool(2) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def pair(data_root: Path, trained: list[str], two: RankPool) -> list[dict[str, Any]]:
+    return two.run(observe, trained, data_root, True)
+
+
+# What the strategies have to come to with two workers, by their words (mlbench/contract/by_hand.py).
+PLAIN: dict[tuple[str, ...], by_hand.Quantity] = {
+    ("sync=ddp",): "gradients",
+    ("sync=zero1",): "gradients",
+    ("sync=fsdp",): "gradients",
+    ("sync=all_reduce",): "gradients",
+    ("sync=all_reduce", "sync.quantity=weights"): "weights",
+    ("sync=compression", "sync.method=topk", "sync.density=1"): "gradients",  # nothing is left out
+    ("sync=local_sgd",): "last weights",  # its first average would come later
+    ("sync=local_sgd", "sync.every=1"): "weights",
+    ("sync=decentralised",): "weights",  # of two workers a ring is the whole graph
+}
+
+
+Steps = dict[tuple[str, ...], by_hand.Result]
+
+
+@pytest.fixture(scope="module")
+def strategies(data_root: Path, two: RankPool) -> Callable[[str], list[Steps]]:
+    """Return what gives both ranks' two steps of a task with every strategy."""
+    commands = list(dict.fromkeys([*PLAIN, *((f"sync={name}",) for name in choices("sync"))]))
+
+    @cache
+    def steps(name: str) -> list[Steps]:
+        registry.load(name).prepare(compose([f"task={name}"]).task, data_root)
+        return two.run(by_hand.all_steps, name, commands, data_root)
+
+    return steps
 
 
 def test_prepare_makes_the_data_once(name: str, data_root: Path) -> None:
@@ -178,11 +218,45 @@ def test_two_updates_give_a_finite_loss_and_validation_the_goals_metric(name: st
     assert math.isfinite(alone[name]["metrics"][compose([f"task={name}"]).task.metric])
 
 
+def test_every_weight_that_is_trained_gets_a_gradient(name: str, alone: dict) -> None:
+    assert not alone[name]["unused"], "sync=ddp waits for their gradients: freeze them, requires_grad_(False)"
+
+
 def test_one_and_two_workers_with_equal_global_batch_agree(name: str, alone: dict, pair: list) -> None:
     both = [sum(losses) / 2 for losses in zip(*(rank[name]["losses"] for rank in pair), strict=True)]
     assert both == pytest.approx(alone[name]["losses"], rel=1e-4)
     for rank in pair:
         assert rank[name]["metrics"] == pytest.approx(alone[name]["metrics"], rel=1e-6)
+
+
+def test_two_workers_take_the_same_steps_as_plain_averages_with_every_strategy(
+    name: str, trained: list[str], strategies: Callable[[str], list[Steps]]
+) -> None:
+    for rank in strategies(name):
+        for words, quantity in PLAIN.items():
+            assert not by_hand.different(rank[words], rank[quantity,]), words
+
+
+def test_all_workers_validate_one_finite_model_with_every_strategy(
+    name: str, trained: list[str], strategies: Callable[[str], list[Steps]]
+) -> None:
+    first, second = strategies(name)
+    for words in (words for words in first if by_hand.ALONE not in words):
+        for before, after in zip(first[words].tensors, second[words].tensors, strict=True):
+            for key, value in before.items():
+                assert torch.equal(value, after[key]) and value.isfinite().all(), (words, key)
+        assert first[words].metrics == second[words].metrics
+        assert all(map(math.isfinite, first[words].metrics.values()))
+
+
+def test_one_worker_trains_the_same_with_every_strategy(
+    name: str, trained: list[str], strategies: Callable[[str], list[Steps]]
+) -> None:
+    found = {words: steps for rank in strategies(name) for words, steps in rank.items()}
+    alone = {words: steps for words, steps in found.items() if by_hand.ALONE in words}
+    assert len(alone) >= len(choices("sync"))
+    for words, steps in alone.items():
+        assert not by_hand.different(steps, alone["sync=ddp", by_hand.ALONE]), words
 
 
 def test_ranks_train_on_different_data(name: str, pair: list) -> None:

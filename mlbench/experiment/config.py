@@ -212,6 +212,9 @@ class Sync(Model):
         """Whether rank 0's model and optimizer, which a checkpoint holds, are all that a restart needs."""
         return True
 
+    def check(self, *, workers: int, precision: Precision) -> None:
+        """Raise UserError where the strategy cannot combine what so many workers compute, two at least."""
+
 
 class Division(Model):
     """Which fields may differ from the task's reference.
@@ -391,6 +394,14 @@ def compose(words: Sequence[str] = ()) -> Experiment:
     parsed = overrides.parse(words)
     composed, reference = overrides.values(parsed)
     experiment = _validated(composed, parsed.errors)
+    if experiment is not None and not isinstance(experiment.task, TrainingConfig):
+        chosen = [f"sync={parsed.choices['sync']}"] if parsed.choices.get("sync", "ddp") != "ddp" else []
+        chosen += [name for name in parsed.values if name.startswith("sync.")]
+        if chosen:
+            parsed.errors.append(
+                f"{', '.join(chosen)}: task={experiment.task.name} trains no model that workers could "
+                "combine; leave sync out"
+            )
     if parsed.errors or experiment is None:
         raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
     if experiment.tracking_uri is not None:
@@ -457,6 +468,11 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
     if experiment is not None and isinstance(experiment.task, TrainingConfig):
         task, device = experiment.task, experiment.backend.device
         precision = task.precision or task.RECIPE_PRECISION[device]
+        if experiment.workers > 1:
+            try:
+                experiment.sync.check(workers=experiment.workers, precision=precision)
+            except UserError as error:
+                errors.append(str(error))
         can = [one for one in task.PRECISIONS if device == "cuda" or one not in GPU_ONLY]
         if precision not in can:
             place = f"backend={experiment.backend.name}"

@@ -151,6 +151,9 @@ class Run:
             weight.grad = None
         timer.end_phase("optimizer")
         self.sync.after_step(self.step)
+        if setup.after_step is not None:
+            setup.after_step()
+            timer.end_phase("optimizer")
         self.step += 1
         self.samples += samples
         self.loss_count += 1
@@ -235,7 +238,7 @@ class Run:
             if self.worker.rank == 0:
                 self.worker.heartbeat({"doing": "validating"})
             self.model.eval()
-            with torch.no_grad(), self.autocast or nullcontext():
+            with torch.no_grad(), self.autocast or nullcontext(), setup.validation_weights():
                 self.sync.before_validation()
                 metrics = setup.validate(setup.model, self.data)
                 self.sync.after_validation()

@@ -1,6 +1,7 @@
 """What a task hands to the timed loop, and what it gets back."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -50,6 +51,9 @@ class TrainingSetup:
     - before_step(step): sets the learning rate of step 0, 1, ...
     - after_validation(metrics): e.g. a plateau schedule; metrics has train_loss too.
     - optimizer_step(): clips and steps; the default is optimizer.step() through the scaler.
+    - after_step(): e.g. takes the weights into an average; the sync strategy has combined them.
+    - validation_weights(): a context in which the model has the weights to validate, where these are not the
+      trained ones. Inside it the sync strategy gives all workers one model.
     - validate_at: fractions of an epoch after which to validate, at the next whole step; the last is 1.
     - stateful: what a checkpoint must hold beside model and optimizer, by name.
     - autocast, scaler: mixed precision and its loss scale; None and None is full precision.
@@ -71,6 +75,8 @@ class TrainingSetup:
     before_step: Callable[[int], None] = _nothing
     after_validation: Callable[[dict[str, float]], None] = _nothing
     optimizer_step: Callable[[], None] | None = None
+    after_step: Callable[[], None] | None = None
+    validation_weights: Callable[[], AbstractContextManager] = nullcontext
     validate_at: tuple[float, ...] = (1.0,)
     stateful: dict[str, Any] = field(default_factory=dict)
     autocast: torch.dtype | None = None

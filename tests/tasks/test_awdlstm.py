@@ -3,6 +3,7 @@
 import copy
 import math
 import statistics
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from ranks import mini_worker, run_ranks
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from mlbench.datasets import arrow
 from mlbench.experiment.config import compose
@@ -21,6 +23,7 @@ from mlbench.tasks.awdlstm import bptt, data, language
 from mlbench.tasks.awdlstm.model import AwdLstm
 from mlbench.tasks.awdlstm.nt_asgd import Averaging
 from mlbench.training import loop
+from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
 NO_DROPOUT = [f"task.dropouts.{name}=0" for name in ("output", "hidden", "input", "embedding", "recurrent")]
@@ -151,6 +154,12 @@ def test_both_recipes_are_those_of_the_specification():
 # Averaging
 
 
+def validation_weight(averaging: Averaging) -> torch.Tensor:
+    """Return the weight that a validation would see."""
+    with torch.no_grad(), averaging.validation_weights():
+        return next(averaging.model.parameters()).detach().clone()
+
+
 def switch_epoch(losses: list[float], patience: int) -> int | None:
     """Return after how many validations the average starts."""
     averaging = Averaging(nn.Linear(1, 1), patience=patience)
@@ -190,7 +199,7 @@ def test_the_average_is_the_mean_of_all_weights_since_the_switch():
     seen = []
     for update in range(9):
         if update == 4:
-            assert averaging.validated(model) is model
+            assert torch.equal(validation_weight(averaging), model.weight)
             for loss in (1.0, 1.0, 2.0):
                 averaging.after_validation({"loss": loss})
         optimizer.zero_grad()
@@ -198,10 +207,8 @@ def test_the_average_is_the_mean_of_all_weights_since_the_switch():
         optimizer.step()
         averaging.after_step()
         seen.append(model.weight.detach().clone())
-    average: Any = averaging.validated(model)
-    assert average is not model and not average.training
-    torch.testing.assert_close(average.weight.detach(), torch.stack(seen[4:]).mean(0))
-    torch.testing.assert_close(model.weight.detach(), seen[-1])
+    torch.testing.assert_close(validation_weight(averaging), torch.stack(seen[4:]).mean(0))
+    assert torch.equal(model.weight.detach(), seen[-1])
 
 
 def test_the_average_survives_a_checkpoint():
@@ -218,11 +225,62 @@ def test_the_average_survives_a_checkpoint():
         first.after_step()
         second.after_step()
     for averaging in (first, second):
-        restored: Any = averaging.validated(model)
-        assert restored.weight.detach().unique().tolist() == [2.5]
+        assert validation_weight(averaging).unique().tolist() == [2.5]
     fresh = Averaging(model, patience=1)
     fresh.load_state_dict(Averaging(model, patience=1).state_dict())
-    assert fresh.validated(model) is model
+    assert torch.equal(validation_weight(fresh), model.weight)
+
+
+def averages(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[torch.Tensor, ...]]:
+    """Return by strategy the weights after each step, what a validation sees, and the weights after it."""
+    results = []
+    for words in commands:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2).double()
+        averaging = Averaging(model, patience=1)
+        seen: list[torch.Tensor] = []
+
+        def whole(weight: Any) -> torch.Tensor:
+            weight = weight.detach()
+            return (weight.full_tensor() if isinstance(weight, DTensor) else weight).clone()
+
+        def after_step(averaging=averaging, model=model, seen=seen) -> None:
+            if averaging.average is None:  # the switch, which the losses would bring
+                averaging._start()
+            averaging.after_step()
+            seen.append(whole(model.weight))
+
+        def validate(model: nn.Module, _: Any, seen=seen) -> dict[str, float]:
+            seen.append(whole(model.weight))
+            return {"loss": 0.0}
+
+        drawn = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(worker.rank))
+        setup = TrainingSetup(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            epochs=1,
+            steps=lambda *_, drawn=drawn: [[batch.double()] for batch in drawn],
+            forward=lambda net, x: net(x),
+            loss=lambda output, _: (output - 1).square().mean(),
+            validate=validate,
+            samples=len,
+            after_step=after_step,
+            validation_weights=averaging.validation_weights,
+        )
+        loop.train(setup, replace(worker, sync=compose([*words, "division=open"]).sync))
+        results.append((torch.stack(seen[:-1]), seen[-1], whole(model.weight)))
+    return results
+
+
+def test_a_validation_sees_the_mean_of_all_workers_averages_with_every_strategy():
+    """The mean over workers and steps; then each goes on with the weights that it trained."""
+    commands = [("sync=ddp",), ("sync=zero1",), ("sync=fsdp",), ("sync=all_reduce", "sync.quantity=weights")]
+    commands += [("sync=local_sgd", "sync.every=3"), ("sync=decentralised", "sync.consensus_lr=0.5")]
+    for words, *ranks in zip(commands, *run_ranks(averages, 2, commands), strict=True):
+        expected = torch.stack([steps for steps, _, _ in ranks]).mean((0, 1))
+        for steps, seen, after in ranks:
+            torch.testing.assert_close(seen, expected, rtol=1e-12, atol=0, msg=str(words))
+            assert torch.equal(after, steps[-1]), words
 
 
 # Validation
@@ -385,7 +443,7 @@ def test_a_checkpoint_after_the_switch_continues_to_the_same_average(files: Path
         average = whole["states"][-1]["states"]["averaging"]["average"]
         assert same(resumed["states"][-1]["states"]["averaging"]["average"], average)
     model, average = whole["weights"], whole["states"][-1]["states"]["averaging"]["average"]
-    assert not torch.equal(model["words"], average["module.words"])
+    assert not torch.equal(model["words"], average["words"])
 
 
 def test_real_text_is_learnt(tmp_path: Path):

@@ -1,11 +1,14 @@
 """mlbench's own tasks keep the contract that ships for those of others."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mlbench.contract.ranks import mini_worker
+from mlbench.contract import by_hand
+from mlbench.contract.ranks import RankPool, mini_worker
 from mlbench.contract.test_task import *  # noqa: F403
+from mlbench.contract.test_task import Steps
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.studies import spec
@@ -26,6 +29,16 @@ def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
     batch = next(iter(setup.steps(setup.load(), 0)))[0]
     setup.close()
     assert setup.samples(batch) > 0
+
+
+def test_gnmts_children_can_be_units_of_fsdp(
+    data_root: Path, two: RankPool, strategies: Callable[[str], list[Steps]]
+) -> None:
+    words = ("sync=fsdp", "sync.unit=child")
+    for found, steps in zip(
+        two.run(by_hand.steps, "gnmt", words, data_root, None), strategies("gnmt"), strict=True
+    ):
+        assert not by_hand.different(found, steps["sync=fsdp",])
 
 
 @pytest.mark.parametrize(

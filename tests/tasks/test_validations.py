@@ -179,10 +179,11 @@ def test_awdlstm_validates_the_average_once_it_averages(data_root: Path) -> None
         averaging = cast(Averaging, setup.stateful["averaging"])
         averaging._start()
         assert averaging.average is not None
-        for weight in averaging.average.module.parameters():
+        for weight in averaging.average.values():
             weight.zero_()
         words = next(len(p) for n, p in setup.model.named_parameters() if "words" in n or "embed" in n)
-        after = setup.validate(setup.model, text)["perplexity"]
+        with setup.validation_weights():
+            after = setup.validate(setup.model, text)["perplexity"]
     assert after == pytest.approx(words, rel=1e-5)
     assert before != pytest.approx(words, rel=1e-4)
 

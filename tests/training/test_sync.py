@@ -13,8 +13,11 @@ from ranks import RankPool
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from mlbench.contract import test_sync as contract
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
+from mlbench.training.flops import training_flops
+from mlbench.training.precision import LossScaler, fill_momentum
 from mlbench.training.sync import codecs, strategy
 from mlbench.training.sync.decentralised import graphs
 from mlbench.training.worker import Worker
@@ -53,7 +56,8 @@ class Pull(nn.Module):
 
 
 def configured(worker: Worker, words: tuple[str, ...]) -> Worker:
-    return replace(worker, sync=compose([*words, "division=open"]).sync, seed=SEED)
+    workers = f"workers={worker.world_size}"
+    return replace(worker, sync=compose([*words, "division=open", workers]).sync, seed=SEED)
 
 
 def train(worker: Worker, words: tuple[str, ...], *, steps: int = STEPS) -> tuple[Pull, strategy.Sync]:
@@ -325,6 +329,119 @@ def test_zero1_is_ddp_bit_for_bit_and_fsdp_to_rounding_with_clipped_gradients(po
         for each in fsdp:
             for expected, found in zip(ddp, each, strict=True):
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def varied(worker: Worker, commands: list[tuple[str, ...]]) -> list[dict[str, torch.Tensor]]:
+    return [contract.trained(worker, words) for words in commands]
+
+
+def test_fsdp_shards_weights_of_every_kind_in_every_unit(pool: RankPool) -> None:
+    """Also where children share a weight, so that neither can be a unit by itself."""
+    child, reshard = "sync.unit=child", "sync.reshard_after_forward=true"
+    commands = [("sync=fsdp", child), ("sync=fsdp", reshard), ("sync=fsdp", child, reshard)]
+    for expected, *found in pool.run(varied, [(), *commands]):
+        for each in found:
+            assert each.keys() == expected.keys()
+            for key, value in expected.items():
+                torch.testing.assert_close(each[key], value, rtol=1e-10, atol=1e-12)
+
+
+def flops(worker: Worker) -> tuple[float, float]:
+    """Return the FLOPs of a model as it is and under fsdp."""
+
+    def counted() -> float:
+        return training_flops(model, [torch.zeros(2, 3, 6, 6)], lambda output: output.sum())
+
+    model = contract.Varied()
+    bare = counted()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    strategy.synchronise(model, optimizer, configured(worker, ("sync=fsdp",)))
+    return bare, counted()
+
+
+def test_the_flops_of_a_model_are_the_same_under_fsdp(pool: RankPool) -> None:
+    for bare, sharded in pool.run(flops):
+        assert bare == sharded > 0
+
+
+def overflowed(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[list[torch.Tensor], int]]:
+    """Return what a validation sees after three steps under a loss scale, and how many steps were skipped.
+
+    The second step's gradient is infinite on rank 0 and finite on the others; without words, which is plain
+    averaging without a scale, that step is left out.
+    """
+    results = []
+    for words in commands:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+        fill_momentum(optimizer)
+        scaler = LossScaler(worker.device, first=2.0**10, window=1000, largest=None)
+        sync: Any = contract.Averages(model, "gradients")
+        if words:
+            sync = strategy.synchronise(model, optimizer, configured(worker, words))
+        drawn = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(worker.rank))
+        for step, inputs in enumerate(drawn):
+            loss = sync.module(inputs).square().mean()
+            if not words:
+                if step != 1:
+                    loss.backward()
+                    contract.average(weight.grad for weight in model.parameters() if weight.grad is not None)
+                    optimizer.step()
+            else:
+                infinite = torch.inf if step == 1 and worker.rank == 0 else 1.0
+                scaler.scale(loss * infinite).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad()
+            sync.after_step(step)
+        with torch.no_grad():
+            sync.before_validation()
+        results.append(([weight.detach().clone() for weight in model.parameters()], scaler.skipped_steps()))
+    return results
+
+
+def test_an_overflow_on_one_worker_skips_the_step_of_all_that_share_gradients(pool: RankPool) -> None:
+    """Scales are powers of two, so what is left are the roundings of sums over the workers."""
+    shared = [("sync=ddp",), ("sync=zero1",), ("sync=fsdp",), ("sync=all_reduce",)]
+    own = [
+        ("sync=all_reduce", "sync.quantity=weights"),
+        ("sync=local_sgd", "sync.every=2"),
+        ("sync=decentralised",),
+    ]
+    for rank, ((expected, _), *found) in enumerate(pool.run(overflowed, [(), *shared, *own])):
+        for words, (weights, skipped) in zip([*shared, *own], found, strict=True):
+            assert all(weight.isfinite().all() for weight in weights), words
+            if words in shared:
+                assert skipped == 1, words
+                torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
+            else:
+                assert skipped == (1 if rank == 0 else 0), words
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["sync=decentralised", "sync.graph=torus", "workers=2"], "2 workers make no torus"),
+        (["task=allreduce", "sync=fsdp"], "sync=fsdp: task=allreduce trains no model"),
+        (["task=allreduce", "sync.bucket_cap_mb=5"], "sync.bucket_cap_mb: task=allreduce trains no model"),
+        (["task=resnet50", "backend=nccl", "sync=compression"], "fp16 multiplies gradients by a factor"),
+    ],
+)
+def test_what_a_strategy_cannot_combine_is_refused_when_the_run_is_composed(
+    words: list[str], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        compose([*words, "division=open"])
+
+
+def test_compression_without_memory_takes_a_loss_scale_where_it_shows_an_overflow() -> None:
+    words = ["task=resnet50", "backend=nccl", "division=open", "sync=compression", "sync.memory=none"]
+    for method in ("fp16", "bf16", "topk", "sign", "qsgd"):
+        compose([*words, f"sync.method={method}"])
+    for method in ("randomk", "sign_majority", "powersgd"):
+        with pytest.raises(UserError, match="this method carries neither"):
+            compose([*words, f"sync.method={method}"])
 
 
 def majority(worker: Worker, votes: np.ndarray) -> np.ndarray:

@@ -1,10 +1,11 @@
 """Averaged SGD from the epoch on in which validation stalls (NT-ASGD, Merity et al. 2017, algorithm 1)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
-from torch.optim.swa_utils import AveragedModel
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_swa_multi_avg_fn
 
 
 class Averaging:
@@ -14,22 +15,39 @@ class Averaging:
     loss is worse than the best of them without the latest `patience`. From the next step on, the mean
     of all weights since is kept; the weights that are trained, and their rate, go on as before.
     Every rank must see the same (global) losses, or their weights part.
+
+    A worker averages what it holds: the model, or the part of it that `sync=fsdp` gives it.
+
+    - average: the mean by parameter's name, None before the switch.
+    - steps: whose weights are in it.
     """
 
     def __init__(self, model: nn.Module, *, patience: int) -> None:
         self.model = model
         self.patience = patience
         self.losses: list[float] = []
-        self.average: AveragedModel | None = None
+        self.average: dict[str, Tensor] | None = None
+        self.steps = 0
 
     def after_step(self) -> None:
         """Take the weights of a step into the average, if there is one."""
         if self.average is not None:
-            self.average.update_parameters(self.model)
+            get_swa_multi_avg_fn()(list(self.average.values()), self._weights(), self.steps)
+            self.steps += 1
 
-    def validated(self, model: nn.Module) -> nn.Module:
-        """Return the model to validate: the average, or `model` before the switch."""
-        return model if self.average is None else self.average.module
+    @contextmanager
+    def validation_weights(self) -> Iterator[None]:
+        """Give the model its average in this context; before the switch, nothing changes."""
+        if self.average is None:
+            yield
+            return
+        weights = self._weights()
+        own = [weight.clone() for weight in weights]
+        _copy(self.average.values(), weights)
+        try:
+            yield
+        finally:
+            _copy(own, weights)
 
     def after_validation(self, metrics: Mapping[str, float]) -> None:
         """Look at a validation's loss, and start the average when it is time."""
@@ -41,18 +59,24 @@ class Averaging:
         self.losses.append(loss)
 
     def _start(self) -> None:
-        self.average = AveragedModel(self.model)
-        self.average.eval()  # it is never trained, so it never drops anything
+        self.average = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+
+    def _weights(self) -> list[Tensor]:
+        return [weight.detach() for weight in self.model.parameters()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return numbers and tensors for a checkpoint."""
-        average = None if self.average is None else self.average.state_dict()
-        return {"losses": self.losses, "average": average}
+        return {"losses": self.losses, "average": self.average, "steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        self.losses = list(state["losses"])
+        self.losses, self.steps = list(state["losses"]), state["steps"]
         if state["average"] is not None:
             self._start()
             assert self.average is not None
-            self.average.load_state_dict(state["average"])
+            _copy(state["average"].values(), self.average.values())
+
+
+def _copy(sources: Iterable[Tensor], targets: Iterable[Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)

@@ -1,5 +1,6 @@
 """The AWD-LSTM with SGD, later with its average, until the goal or the last epoch."""
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -55,10 +56,6 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     def loss(output: awd.Output, chunk: bptt.BpttChunk) -> Tensor:
         return awd.loss(output, chunk.targets, ar=config.ar, tar=config.tar)
 
-    def clipped_step() -> None:
-        mixed.clipped_step(optimizer, config.max_grad_norm)
-        averaging.after_step()
-
     return TrainingSetup(
         model=model,
         optimizer=optimizer,
@@ -67,12 +64,14 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
         steps=lambda text, epoch: text.train.steps(epoch),
         forward=reader.forward,
         loss=loss,
-        validate=lambda trained, text: text.valid(averaging.validated(trained)) | mixed.metrics(),
+        validate=lambda trained, text: text.valid(trained) | mixed.metrics(),
         samples=lambda chunk: chunk.inputs.numel(),
         sample_unit="tokens",
         before_step=before_step,
         after_validation=averaging.after_validation,
-        optimizer_step=clipped_step,
+        optimizer_step=partial(mixed.clipped_step, optimizer, config.max_grad_norm),
+        after_step=averaging.after_step,
+        validation_weights=averaging.validation_weights,
         autocast=mixed.autocast,
         scaler=mixed.scaler,
         stateful={"averaging": averaging},

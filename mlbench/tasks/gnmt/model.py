@@ -35,9 +35,10 @@ class Gnmt(nn.Module):
 
         source is [sentences, s], lengths [sentences]; all int64, padded at the end with any word.
         """
-        memory, keys, padded = self.encode(source, lengths)
+        memory, padded = self._read(source, lengths)
 
         def attend(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            keys = self.decoder.attention.keys(memory)  # inside its forward, as a unit of fsdp needs
             contexts, weights = self.decoder.attention(hidden.transpose(0, 1), keys, memory, padded)
             return contexts.transpose(0, 1), weights
 
@@ -48,9 +49,12 @@ class Gnmt(nn.Module):
         self, source: torch.Tensor, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return what is attended to: memory and keys [sentences, s, hidden], padded [sentences, s]."""
-        memory = self.encoder(self.embedding(source.t()), lengths).transpose(0, 1).contiguous()
-        padded = torch.arange(source.shape[1], device=source.device) >= lengths[:, None]
+        memory, padded = self._read(source, lengths)
         return memory, self.decoder.attention.keys(memory), padded
+
+    def _read(self, source: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        memory = self.encoder(self.embedding(source.t()), lengths).transpose(0, 1).contiguous()
+        return memory, torch.arange(source.shape[1], device=source.device) >= lengths[:, None]
 
     def init_state(self, memory: tuple[torch.Tensor, ...], beams: int) -> tuple[torch.Tensor, ...]:
         """Return the state before the first word: every layer's output and cell, all zeros."""

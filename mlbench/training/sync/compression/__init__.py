@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mlbench.experiment.config import PositiveFloat, PositiveInt, Sync
+from mlbench.experiment.config import PositiveFloat, PositiveInt, Precision, Sync
+from mlbench.experiment.errors import UserError
 
 Memory = Literal["none", "error_feedback", "ef21"]
 # What each method can remember; the first is the default.
@@ -18,6 +19,8 @@ MEMORIES: dict[str, tuple[Memory, ...]] = {
     "qsgd": ("none",),
     "powersgd": ("error_feedback", "none"),
 }
+# Methods that lose an overflow, or how large a gradient is.
+UNSCALED = ("randomk", "sign_majority", "powersgd")
 
 
 class Config(Sync):
@@ -42,6 +45,15 @@ class Config(Sync):
     def feedback(self) -> Memory:
         """The memory of the run: the method's own unless one was chosen."""
         return self.memory or MEMORIES[self.method][0]
+
+    def check(self, *, workers: int, precision: Precision) -> None:
+        """Raise UserError where gradients carry a loss scale that the method does not."""
+        if precision == "fp16" and (self.feedback != "none" or self.method in UNSCALED):
+            raise UserError(
+                f"sync.method={self.method} sync.memory={self.feedback}: fp16 multiplies gradients by a "
+                "factor that changes, and after an overflow they are not finite; this method carries neither",
+                hint="task.precision=bf16, or a method with memory=none: fp16, bf16, topk, sign, qsgd",
+            )
 
     @property
     def restarts(self) -> bool:

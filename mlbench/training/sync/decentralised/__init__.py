@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mlbench.experiment.config import PositiveInt, Sync
+from mlbench.experiment.config import PositiveInt, Precision, Sync
+from mlbench.training.sync.decentralised.graphs import receivers
 
 
 class Config(Sync):
@@ -24,6 +25,10 @@ class Config(Sync):
                 "compression needs neighbours that stay the same, and graph=one_peer_exponential changes them"
             )
         return self
+
+    def check(self, *, workers: int, precision: Precision) -> None:
+        """Raise UserError where so many workers do not make the graph."""
+        receivers(self.graph, 0, workers, 0)
 
     @property
     def restarts(self) -> bool:

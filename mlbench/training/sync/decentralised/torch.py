@@ -19,7 +19,6 @@ def synchronise(
     model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, worker: "Worker"
 ) -> "Gossip | Choco":
     """Return the bare model with averages between the optimizer's steps."""
-    receivers(config.graph, worker.rank, worker.world_size, 0)  # refuses a graph that there is not
     if config.compression == "none":
         return Gossip(model, config, Wire(worker))
     return Choco(model, config, Wire(worker), codecs.of(config.compression, config, worker, memory=True))

@@ -1,5 +1,6 @@
 """FSDP2: torch's fully_shard, with collectives that count bytes and are stamped."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.utils import parametrize
 
 from mlbench.training.flops import keep_shapes
 from mlbench.training.sync.fsdp import Config
@@ -25,6 +27,7 @@ def synchronise(
     """Return the model with its weights shared out, and let the optimizer step this worker's parts."""
     wire = Wire(worker)
     keep_shapes(model)
+    _make_shardable(model)
     before: dict[str, torch.Tensor] = dict(model.named_parameters())
     mesh = init_device_mesh(worker.device.type, (worker.world_size,))
     units = [*(_children(model) if config.unit == "child" else []), model]
@@ -38,6 +41,8 @@ def synchronise(
         group["params"] = [shards[weight] for weight in group["params"]]
         if group.get("fused"):
             group["fused"], group["foreach"] = False, True  # torch 2.13 has no fused SGD of sharded tensors
+            # The fused form takes a loss's scale back itself, this one leaves that to the scaler.
+            cast(Any, optimizer)._step_supports_amp_scaling = False
     for weight, state in list(optimizer.state.items()):  # what a task has filled in: zeros
         del optimizer.state[weight]
         optimizer.state[shards[weight]] = {
@@ -47,12 +52,47 @@ def synchronise(
     return Fsdp(model, wire)
 
 
+class Scalar(nn.Module):
+    """A parametrization: a number that is kept as a vector of one, for `fully_shard` takes no scalars."""
+
+    def forward(self, vector: torch.Tensor) -> torch.Tensor:
+        return vector.squeeze(0)
+
+    def right_inverse(self, number: torch.Tensor) -> torch.Tensor:
+        return number.reshape(1)
+
+
+def _make_shardable(model: nn.Module) -> None:
+    """Give every weight the form that `fully_shard` takes in torch 2.13: contiguous, with a dimension.
+
+    Channels last is then the order of the activations alone, by which convolutions choose their kernels.
+    """
+    scalars = [
+        (module, name)
+        for module in model.modules()
+        for name, weight in module.named_parameters(recurse=False)
+        if weight.ndim == 0
+    ]
+    for module, name in scalars:
+        parametrize.register_parametrization(module, name, Scalar(), unsafe=True)
+    for weight in model.parameters():
+        weight.data = weight.data.contiguous()
+
+
 def _children(model: nn.Module) -> list[nn.Module]:
-    """Return the direct children that have weights and are called, unlike lists of modules or weights."""
+    """Return the direct children that have weights and are called, unlike lists of modules or weights.
+
+    Not those that share a weight with the rest: `fully_shard` would give each side a weight of its own.
+    """
+    owners = [set(child.parameters()) for child in model.children()]
+    owners.append(set(model.parameters(recurse=False)))
+    counts = Counter(weight for owner in owners for weight in owner)
     return [
         child
-        for child in model.children()
-        if type(child).forward is not nn.Module.forward and next(child.parameters(), None) is not None
+        for child, weights in zip(model.children(), owners, strict=False)
+        if type(child).forward is not nn.Module.forward
+        and weights
+        and all(counts[weight] == 1 for weight in weights)
     ]
 
 
