@@ -9,7 +9,7 @@ from typing import Any
 import grimp
 import pytest
 from conftest import ROOT
-from records import record
+from records import record, save
 from tools.freeze import MEASURING
 
 import mlbench
@@ -115,7 +115,7 @@ def measured(output_root: Path, words: tuple[str, ...] = WORDS) -> str:
             "deviations": list(experiment.deviations),
         }
     )
-    one.save(output_root / name)
+    save(one, output_root / name)
     return name
 
 
