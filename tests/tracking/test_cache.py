@@ -113,6 +113,9 @@ def measured(output_root: Path, words: tuple[str, ...] = WORDS) -> str:
             "seed": 3,
             "experiment": experiment,
             "deviations": list(experiment.deviations),
+            "goal": None,
+            "status": "completed",
+            "time_to_accuracy": None,
         }
     )
     save(one, output_root / name)
