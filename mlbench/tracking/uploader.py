@@ -8,19 +8,17 @@ from the same events, so it does not matter who comes first or is killed half-wa
 import fcntl
 import os
 import shutil
-import tempfile
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mlbench.experiment import events, record
+from mlbench.experiment import events, record, temporary_folder
 from mlbench.experiment.build_record import run_start
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.record import Record, RunStart
-from mlbench.report import render, run_figures
-from mlbench.tasks import registry
-from mlbench.tracking import mapping, parent_runs, run_files
+from mlbench.tracking import figures, mapping, parent_runs, run_files
 from mlbench.tracking.client import TrackingClient, open_client
 
 POLL_S = 10.0  # s between two looks at the log; each writing takes time from workers on the same CPUs
@@ -146,9 +144,11 @@ class RunUpload:
                 source=f"{result.experiment.data_root}/{task.dataset}",
                 rows=result.data_rows,
             )
-        with tempfile.TemporaryDirectory() as files:
-            _write_files(self.folder, result, Path(files))
-            client.close_run(run, folder=Path(files), status=result.status, ended=result.end_time)
+        with temporary_folder.folder() as temporary:
+            files = temporary / "files"
+            files.mkdir()
+            _write_files(self.folder, result, files)
+            client.close_run(run, folder=files, status=result.status, ended=result.end_time)
 
 
 def _write_files(folder: Path, result: Record, files: Path) -> None:
@@ -161,23 +161,20 @@ def _write_files(folder: Path, result: Record, files: Path) -> None:
         if source.is_file() and source.resolve() == source:  # a link may lead to any of the user's files
             (files / trace).parent.mkdir(exist_ok=True)
             shutil.copyfile(source, files / trace)
-    run_figures.draw(clean, files)
+    if (why := figures.draw(files)) is not None:
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            print(f"mlbench: {result.run_id} has no figures in MLflow: {why}", file=sys.stderr)
     _table(clean, files)
 
 
 def _table(result: Record, files: Path) -> None:
-    """Write the task's table as Parquet, and as a figure where the task has one."""
+    """Write the task's table as Parquet."""
     if not result.table:
         return
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_pylist(result.table), files / "table.parquet")
-    report = registry.report(result.experiment.task.name)
-    if report and result.source == "mlbench":  # others' tables have no percentiles to draw
-        rate = result.experiment.hardware.network_gbit_per_s
-        charts = report.charts({"": result.table}, about=result.run_id, network_gbit_per_s=rate)
-        render.save(charts, files / "table.png", columns=2)
 
 
 def lock(folder: Path) -> int:

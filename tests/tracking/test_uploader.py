@@ -365,7 +365,7 @@ def test_a_run_written_half_way_is_completed_not_duplicated(root: Path, monkeypa
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(uploader.run_figures, "draw", full_disk)  # after params, metrics and tags were written
+        broken.setattr(uploader.figures, "draw", full_disk)  # after params, metrics and tags were written
         assert outcomes(root) == {run.folder.name: "failed"}
     assert only(run.experiment.store).info.status == "RUNNING"
     assert outcomes(root) == {run.folder.name: "uploaded"}

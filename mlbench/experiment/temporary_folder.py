@@ -1,0 +1,84 @@
+"""Temporary folders that a later command removes where the one that made them was killed.
+
+A folder is locked (flock(2)) for as long as the process that made it lives. The kernel frees the lock also
+after kill -9, and it holds across containers that share the folder.
+"""
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PREFIX = "mlb-"  # short, as Ray's sockets lie below (ray_env.require_short_paths)
+MARKER = ".mlbench"  # an empty file in each of them: another program's folder may have a name like theirs
+ATTEMPTS = 10  # another command may take a folder for an abandoned one before it is locked
+_open: set[Path] = set()  # this process's
+
+
+def root() -> Path:
+    """Return the folder in which they are made: where Ray would make its own."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
+
+
+def create() -> tuple[Path, int | None]:
+    """Make a folder that only this user can read; return it, and its lock to close (None: no locks there)."""
+    for _ in range(ATTEMPTS - 1):
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root()))
+        if (descriptor := _lock(path)) is not None:
+            (path / MARKER).touch()
+            return path, descriptor
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=root())), None
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """Yield a new folder; it is removed with the block."""
+    path, descriptor = create()
+    if not _open:
+        atexit.register(_remove_all)
+    _open.add(path)
+    try:
+        yield path
+    finally:
+        _open.discard(path)
+        shutil.rmtree(path, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _remove_all() -> None:
+    """Remove what threads still use when the process ends, e.g. one that writes to a slow store."""
+    for path in tuple(_open):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def abandoned() -> Iterator[Path]:
+    """Yield this user's folders whose makers have ended; each is locked until the next one is asked for."""
+    for path in sorted(root().glob(f"{PREFIX}*")):
+        if (descriptor := _lock(path)) is not None:
+            try:
+                if (path / MARKER).exists():
+                    yield path
+            finally:
+                os.close(descriptor)
+
+
+def _lock(path: Path) -> int | None:
+    """Lock a folder of this user's; None where somebody else has it, or has removed it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid() and os.path.samestat(status, os.stat(path)):
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
