@@ -107,12 +107,12 @@ def _down(args: Args) -> int:
 
 
 def _reap(args: Args) -> int:
-    from mlbench.clusters.emulation import reaper
+    from mlbench.clusters import reaper
     from mlbench.clusters.provisioning import lifecycle, status
     from mlbench.experiment import clock
 
-    for owner in reaper.reap():
-        print(f"ended what the killed run {owner} had left on emulated hosts")
+    for name in reaper.reap():
+        print(f"ended and removed what a killed command had left: {name}")
     names = lifecycle.reap(_report, now=clock.wall())
     print(f"deleted: {', '.join(names)}" if names else "no cluster of this machine is expired or half made")
     if args.settings["project"]:
@@ -219,7 +219,7 @@ COMMAND = Command(
         "down": Verb(_down, "delete a cluster and show that nothing is left", arguments="NAME"),
         "reap": Verb(
             _reap,
-            "delete clusters that have expired or are half made, and what killed runs left on emulated hosts",
+            "delete clusters that have expired or are half made, and what killed commands left here",
             settings={"project": ("", "also list the expired clusters of a GKE project, made elsewhere")},
         ),
         "prices": Verb(

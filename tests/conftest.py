@@ -1,9 +1,11 @@
 """What all tests share: telemetry off, prepared data, and one Ray session for those that need one."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,17 @@ os.environ.update(
     MPLBACKEND="Agg",
     MLBENCH_CALIBRATION_S="0",  # what a node can do is measured in test_package.py alone
     MLBENCH_CONFIG_DIR="",  # nobody's own configuration
-    MLBENCH_MACHINE_LOCK=f"/tmp/mlbench-tests-{os.getpid()}.lock",  # tests wait for nobody else
+)
+# pytest's own folders stay, to be looked at; xdist's processes inherit where.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+# The tests' other temporary files; short, as Ray's sockets lie below it.
+FOLDER = Path(tempfile.mkdtemp(prefix="mlbt-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"]))
+STAYS = ("lock", "torchinductor_")  # of mlbench, on purpose; torch's cache
+LEFT: list[str] = []  # by xdist's processes, in their folders
+tempfile.tempdir = None
+os.environ.update(
+    TMPDIR=str(FOLDER),
+    MLBENCH_MACHINE_LOCK=f"{FOLDER}/lock",  # tests wait for nobody else
 )
 pytest_plugins = ["mlbench.contract.options"]
 ROOT = Path(__file__).parent.parent
@@ -31,7 +43,7 @@ RAYS = (
     ("test_pipelines.py", "test_kuberay_commands.py"),
 )
 # In turn, as two of them start a Ray at one address and all look for what another would have left.
-ON_HOSTS = ("test_attached_run.py", "test_network_run.py", "test_emulation.py")
+ON_HOSTS = ("test_attached_run.py", "test_network_run.py", "test_emulation.py", "test_traces.py")
 LONG = (
     "test_official_steps.py",
     "test_package.py",
@@ -50,6 +62,27 @@ LONG = (
 )
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the session whose tests have left temporary files, once what they killed was cleaned up."""
+    from mlbench.clusters import reaper
+
+    reaper.reap()
+    left = sorted(path.name for path in FOLDER.iterdir() if not path.name.startswith(STAYS))
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = left
+        return
+    if left := LEFT + left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print(f"\nthe tests have left in the temporary directory: {', '.join(left)}", file=sys.stderr)
+
+
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take what one of xdist's processes has left."""
+    LEFT.extend(getattr(node, "workeroutput", {}).get("left", ()))
 
 
 class ByFile(LoadScopeScheduling):
@@ -94,16 +127,25 @@ def _one_thread() -> None:
 
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
-    """Fail the test that leaves a process, a control group, an interface or shared memory behind."""
+    """Fail the test that leaves anything behind: processes, files, control groups, interfaces and others."""
     from commands import PATIENCE_S
     from leftovers import leftovers
 
     before = leftovers()
     yield
-    end = time.monotonic() + PATIENCE_S  # what was killed needs a moment
-    while leftovers() - before and time.monotonic() < end:
+    end = time.monotonic() + PATIENCE_S  # what was killed needs a moment, and so do other tests' files
+    while (left := leftovers() - before) and time.monotonic() < end:
         time.sleep(0.1)
-    assert leftovers() - before == set()
+    assert left == set()
+
+
+@pytest.fixture
+def own_places() -> Iterator[dict[str, str]]:
+    """Yield variables with home and temporary directories of the test's own; a user's Ray is noted there."""
+    from leftovers import own_places
+
+    with own_places() as environment:
+        yield environment
 
 
 @pytest.fixture(scope="session")

@@ -1,30 +1,107 @@
-"""What a test could leave behind on this machine; other tests may run beside it."""
+"""All that a test could leave behind on this machine, by name; other tests may run beside it."""
 
 import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 
-from mlbench.clusters import processes
-from mlbench.clusters.emulation import reaper
+from mlbench.clusters import processes, reaper
+
+SHARED = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock", "/run/netns")
+TRACE = "MLBENCH_TEST_TRACE"  # environment variable of the commands of one test, and of what they start
+KEPT = (".ray/auth_token", ".cache/mlbench/ray.lock")  # in the home directory (docs/security.md)
+USERS_RAY = "192.0.2.7:6379"  # where the user's own Ray is, as `ray start` notes it
+# What a program's plain ray.init() joins; None: it starts its own.
+FIND = "from ray._private import services; print(services.get_ray_address_from_environment(None, None))"
+KEEPERS = (
+    "resource_tracker",
+    "forkserver",
+    "loky",
+    "mlbench.tracking.figures",
+)  # they live as long as the process that uses them
 
 
-def leftovers() -> set[str]:
-    """Return processes, control groups, interfaces and shared memory of this process or of dead ones."""
-    keepers = ("resource_tracker", "forkserver", "loky")  # they live as long as the process that uses them
-    left = set()
-    for child in processes.children(psutil.Process()):
-        words = " ".join(words_of(child))
-        if processes.lives(child) and not any(word in words for word in keepers):
-            left.add(f"process {child.pid} {words}")
-    owners = {owner for owner, _ in reaper.processes()}
-    owners |= {group.name.removeprefix(reaper.PREFIX) for group in reaper._groups()}
-    left |= {f"emulated hosts of {one}" for one in owners if one == reaper.owner() or not reaper._lives(one)}
-    left |= {f"interface {name}" for name in {"control", "link"} & psutil.net_if_addrs().keys()}
-    return left | {f"shared memory {name}" for name in os.listdir("/dev/shm") if name.startswith("mpich")}
+@contextmanager
+def own_places() -> Iterator[dict[str, str]]:
+    """Yield variables with home and temporary directories of their own, in which a user's Ray is noted."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as name:  # short: Ray's sockets lie below
+        home, temporary = Path(name, "h"), Path(name, "t")
+        for folder in (home / ".ray", home / ".cache" / "mlbench", temporary / "ray"):
+            folder.mkdir(parents=True)
+        for path in KEPT:
+            (home / path).write_text(secrets.token_hex(32))
+        (temporary / "ray" / "ray_current_cluster").write_text(USERS_RAY)
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "RAY_"))}
+        own |= {"HOME": str(home), "TMPDIR": str(temporary), TRACE: secrets.token_hex(8)}
+        yield own | {"MLBENCH_MACHINE_LOCK": str(Path(name, "lock")), "XDG_CACHE_HOME": str(home / ".cache")}
 
 
-def words_of(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+def mlbench(environment: Mapping[str, str], *words: str) -> str:
+    """Run `mlbench.cluster`; return what it prints."""
+    command = [sys.executable, "-m", "mlbench.cluster", *words]
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def ray_found(environment: Mapping[str, str]) -> str:
+    """Return the address that a plain ray.init() would join."""
+    return subprocess.run(
+        [sys.executable, "-c", FIND], env=environment, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
+
+
+def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
+    """Return what is on this machine beside other tests' processes and files.
+
+    - environment: of commands whose processes, home and temporary directories are looked at as well.
+    """
+    left = {f"control group {group}" for group in _folders(Path("/sys/fs/cgroup"))}
+    left |= {f"interface {name}" for name in psutil.net_if_addrs()}
+    for folder in SHARED:
+        with suppress(OSError):
+            left |= {f"file {folder}/{name}" for name in os.listdir(folder)}
+    for kind in ("shm", "sem", "msg"):
+        with suppress(OSError):
+            lines = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]
+            left |= {f"System V {kind} {line.split()[1]}" for line in lines}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if _is_ours(process, environment):
+                left.add(f"process {process.pid} {' '.join(process.cmdline())}")
+    left |= {f"file {path}" for path in Path(tempfile.gettempdir()).iterdir()}
+    for root in (environment["HOME"], environment["TMPDIR"]) if environment else ():
+        left |= {f"file {path}: {_text(path)}" for path in Path(root).rglob("*")}
+    return left
+
+
+def _is_ours(process: psutil.Process, environment: Mapping[str, str] | None) -> bool:
+    """Return whether a process was started by this test, or by a command that has been killed."""
+    if process.pid == os.getpid() or not processes.lives(process):
+        return False
+    variables = process.environ()
+    owner = variables.get(reaper.MARK)
+    if owner is not None and (owner == reaper.owner() or not reaper._lives(owner)):
+        return True
+    if environment is not None and variables.get(TRACE) == environment[TRACE]:
+        return True
+    words = " ".join(process.cmdline())
+    return psutil.Process() in process.parents() and not any(keeper in words for keeper in KEEPERS)
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    for folder, names, _ in os.walk(root):
+        yield from (Path(folder, name) for name in names)
+
+
+def _text(path: Path) -> str:
+    """Return a short file's content, "" for any other."""
+    with suppress(OSError, ValueError):
+        if path.is_file() and path.stat().st_size < 100:
+            return path.read_text()
+    return ""

@@ -10,18 +10,79 @@ A cluster is a module of this folder, found by its name:
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 import psutil
 
-from mlbench.clusters import processes, ray_env
+from mlbench.clusters import processes, ray_env, reaper
 from mlbench.experiment import plugins
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import EmulatedLinks
 
 WHAT = {"gcs_server": "server of the cluster's state (GCS)", "raylet": "node server (raylet)"}
+WORKER = "RayTrainWorker"  # Ray Train's class of workers
 ANSWER_S = 5.0  # s that a server on another node has to take a connection
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Ray's servers that this process needs.
+
+    - local: those on this machine, by the names of their processes.
+    - gcs: where the server of the cluster's state listens, if that is elsewhere.
+    """
+
+    local: tuple[tuple[str, psutil.Process], ...] = ()
+    gcs: tuple[str, int] | None = None
+
+    @classmethod
+    def find(cls) -> "Servers":
+        """Return the servers of the Ray that this process has joined."""
+        import ray
+        from ray._private import worker
+
+        session = worker._global_node.get_session_dir_path() if worker._global_node else ""
+        local = []
+        for process in processes.of_session(session) if session else ():
+            with suppress(psutil.Error):
+                if process.name() in WHAT:
+                    local.append((process.name(), process))
+        if any(name == processes.SERVERS[0] for name, _ in local):
+            return cls(tuple(local))
+        host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+        return cls(tuple(local), (host.strip("[]"), int(port)))
+
+    @classmethod
+    def started_here(cls) -> "Servers":
+        """Return the server of the cluster's state that this process has started, also before it answers."""
+        name, local = processes.SERVERS[0], []
+        for _, process in reaper.processes(reaper.owner()):
+            with suppress(psutil.Error):
+                if process.name() == name:
+                    local.append((name, process))
+        return cls(tuple(local))
+
+    def lost(self) -> str | None:
+        """Return why Ray cannot go on, in one sentence; None while its servers live.
+
+        Ray itself notices after a minute, and then ends this process.
+        """
+        for name, server in self.local:
+            if not processes.lives(server):
+                return f"Ray's {WHAT[name]} has died: killed, out of memory, or stopped by somebody"
+        if self.gcs is not None and not any(_answers(self.gcs) for _ in range(2)):
+            return f"Ray's {WHAT[processes.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
+        return None
+
+
+@dataclass(frozen=True)
+class WorkerProcess:
+    """A worker as Ray knows it; what it does not know yet is "" or 0."""
+
+    node: str
+    address: str
+    pid: int
 
 
 @dataclass(frozen=True)
@@ -50,19 +111,34 @@ class Connection(WorkerResources):
     label_selector: list[dict[str, str]] | None = None  # of each rank's node; None: any
     interface: str | None = None  # by which the workers reach each other; None: each finds it
     links: EmulatedLinks | None = None  # where the hosts are emulated
-    servers: tuple[tuple[str, psutil.Process], ...] = ()  # Ray's on this machine, with their names
-    gcs: tuple[str, int] | None = None  # where the server of the cluster's state listens, if elsewhere
+    servers: Servers = field(default_factory=Servers)
+    restarts: bool = False  # whether the run goes on without a node
+
+    def workers(self) -> list[WorkerProcess]:
+        """Return the workers' processes, as far as Ray has begun to make them."""
+        import ray
+        from ray._private import state
+
+        actors = state.actors(job_id=ray.JobID.from_hex(self.job_id)).values()
+        return [
+            WorkerProcess(actor["Address"]["NodeID"], actor["Address"]["IPAddress"], actor["Pid"])
+            for actor in actors
+            if actor["ActorClassName"] == WORKER
+        ]
 
     def lost(self) -> str | None:
-        """Return why Ray cannot go on, in one sentence; None while its servers live.
+        """Return why the run cannot go on, in one sentence; None while Ray's servers and the nodes live."""
+        lost = self.servers.lost()
+        if lost is not None or len(self.node_ids) < 2 or self.restarts:
+            return lost
+        import ray
 
-        Ray itself notices after a minute, and then ends this process.
-        """
-        for name, server in self.servers:
-            if not processes.lives(server):
-                return f"Ray's {WHAT[name]} has died: killed, out of memory, or stopped by somebody"
-        if self.gcs is not None and not any(_answers(self.gcs) for _ in range(2)):
-            return f"Ray's {WHAT[processes.SERVERS[0]]} at {self.gcs[0]} cannot be reached any more"
+        missing = [node for node in ray.nodes() if node["NodeID"] in self.node_ids and not node["Alive"]]
+        used = {worker.node for worker in self.workers()} if missing else set()
+        for node in missing:
+            if node["NodeID"] in used or not any(used):
+                where = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+                return f"the node {where} cannot be reached any more: it is off, or its network is down"
         return None
 
 
@@ -83,8 +159,7 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
     Where the network is emulated the cluster is one of emulated hosts, which end with the block.
     """
     with _reserved(experiment) as reserved:
-        servers, gcs = _servers()
-        yield replace(reserved, servers=servers, gcs=gcs)
+        yield replace(reserved, servers=Servers.find(), restarts=experiment.max_failures > 0)
 
 
 @contextmanager
@@ -113,23 +188,6 @@ def join(experiment: Experiment) -> Iterator[str]:
     _configure(experiment)
     with load(experiment.cluster.name).connect(experiment) as host:
         yield host
-
-
-def _servers() -> tuple[tuple[tuple[str, psutil.Process], ...], tuple[str, int] | None]:
-    """Return Ray's servers on this machine, and the address of the cluster's state where it is elsewhere."""
-    import ray
-    from ray._private import worker
-
-    session = worker._global_node.get_session_dir_path() if worker._global_node else ""
-    local = []
-    for process in processes.of_session(session) if session else ():
-        with suppress(psutil.Error):
-            if process.name() in WHAT:
-                local.append((process.name(), process))
-    if any(name == processes.SERVERS[0] for name, _ in local):
-        return tuple(local), None
-    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    return tuple(local), (host.strip("[]"), int(port))
 
 
 def _answers(address: tuple[str, int]) -> bool:

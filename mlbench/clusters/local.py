@@ -9,13 +9,14 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 
 import psutil
 
-from mlbench.clusters import node, persistent, ray_env
+from mlbench.clusters import node, persistent, ray_env, reaper
 from mlbench.clusters.processes import end, of_session
+from mlbench.experiment import temporary_folder
 from mlbench.experiment.config import Cluster, Experiment
 from mlbench.experiment.errors import UserError, first_line
 
@@ -49,36 +50,54 @@ def connect(experiment: Experiment) -> Iterator[str]:
     address = persistent.address()
     if address is None:
         ray_env.require_processes()
-    context = _init(address, verbose=experiment.verbose)
+        with _folder() as folder:
+            _init(None, folder, verbose=experiment.verbose)
+            yield LOOPBACK
+        return
     try:
+        _init(address, None, verbose=experiment.verbose)
         yield LOOPBACK
     finally:
-        started = set() if address else of_session(context.address_info["session_dir"])
         ray.shutdown()
-        # Ray's workers end when they miss their server, but now and then one of them hangs for ever (2.60).
-        end(started)
 
 
-def _init(address: str | None, *, verbose: bool) -> Any:
-    """Start Ray, or join the one at `address`; UserError where that fails, in Ray's first words."""
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Yield a folder for the files of a Ray; that Ray is stopped before the folder goes."""
+    import ray
+
+    reaper.reap_if_any()
+    with temporary_folder.folder() as folder:
+        try:
+            yield folder
+        finally:
+            started = of_session(f"{folder}/")
+            ray.shutdown()
+            # Ray's workers end when they miss their server, but now and then one hangs for ever (2.60).
+            end(started)
+
+
+def _init(address: str | None, folder: Path | None, *, verbose: bool) -> None:
+    """Join the Ray at `address`, or start one in `folder`; UserError with Ray's first words."""
     import ray
 
     own = {
+        "_temp_dir": str(folder),
         "include_dashboard": False,
         "num_cpus": node.usable_cpus(),
         "object_store_memory": ray_env.OBJECT_STORE_BYTES,
         "resources": persistent.DRIVER_RESOURCE,
     }
     try:
-        context = ray.init(
-            address=address or "local",
-            logging_level=logging.INFO if verbose else logging.CRITICAL,
-            log_to_driver=verbose,
-            **({} if address else own),
-        )
+        with reaper.marked(folder) if folder else nullcontext():
+            ray.init(
+                address=address or "local",
+                logging_level=logging.INFO if verbose else logging.CRITICAL,
+                log_to_driver=verbose,
+                **({} if address else own),
+            )
         if not address and not verbose:
             _end_log_monitor()
-        return context
     except Exception as error:  # Ray raises whatever its servers die from
         with suppress(Exception):
             ray.shutdown()

@@ -12,8 +12,9 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
-from mlbench.clusters import node, ray_env
+from mlbench.clusters import node, ray_env, reaper
 from mlbench.clusters.processes import SERVERS, end, of_session, runs, session_of
+from mlbench.experiment import temporary_folder
 from mlbench.experiment.errors import UserError
 
 # What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
@@ -70,9 +71,20 @@ def start() -> str:
         words = ("--head", "--port=0", "--include-dashboard=false")
         words += (f"--num-cpus={node.usable_cpus()}", f"--resources={json.dumps(DRIVER_RESOURCE)}")
         words += (f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}",)
-        done = subprocess.run([sys.executable, "-c", START, *words], capture_output=True, text=True)
+        reaper.reap_if_any()
+        folder, lock = temporary_folder.create()  # where no other program finds this Ray's address
+        words += (f"--temp-dir={folder}",)
+        done = subprocess.run(
+            [sys.executable, "-c", START, *words],
+            env={**os.environ, "TMPDIR": str(folder)},
+            capture_output=True,
+            text=True,
+        )
+        if lock is not None:
+            os.close(lock)  # the servers stand for the folder from now on
         last = (done.stdout.strip().splitlines() or [""])[-1].split()
         if done.returncode or last[:1] != ["servers"] or len(last) != 1 + len(SERVERS):
+            _end(of_session(f"{folder}/"))
             raise UserError(
                 f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
                 hint="`ray start --head` shows the whole story",
@@ -89,19 +101,20 @@ def start() -> str:
 def stop() -> bool:
     """Stop the Ray that `start` left running; return whether there was one."""
     note = _note()
-    if note is None:
-        return False
-    alive = [psutil.Process(server["pid"]) for server in note["servers"] if _is_alive(server)]
+    alive = [psutil.Process(server["pid"]) for server in note["servers"] if _is_alive(server)] if note else []
     _path().unlink(missing_ok=True)
-    if not alive:
-        return False
     sessions = filter(None, map(session_of, alive))
-    ours = set(alive).union(*map(of_session, sessions))
+    _end(set(alive).union(*map(of_session, sessions)))
+    return bool(alive)
+
+
+def _end(ours: Collection[psutil.Process]) -> None:
+    """End the processes of a Ray, and remove its folder."""
     for process in ours:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
     end(ours)
-    return True
+    reaper.reap_if_any()
 
 
 def _note() -> dict[str, Any] | None:

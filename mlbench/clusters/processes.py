@@ -61,6 +61,14 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
+def stopped(pid: int) -> bool:
+    """Return whether this machine has a worker of Ray's with this number, and a signal has stopped it."""
+    with suppress(psutil.Error, ValueError):
+        process = psutil.Process(pid)
+        return process.name().startswith("ray::") and process.status() == psutil.STATUS_STOPPED
+    return False
+
+
 def create_time(pid: int) -> float | None:
     """Return when the process that has this number was started (s since 1970); None where none runs."""
     with suppress(psutil.NoSuchProcess):

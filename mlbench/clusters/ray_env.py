@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from mlbench.clusters import node
+from mlbench.experiment import temporary_folder
 from mlbench.experiment.errors import UserError
 
 # bytes of a node's object store, which a run hardly uses; Ray asks for 75 MiB at least and would take 30 % of
@@ -19,7 +20,9 @@ OBJECT_STORE_BYTES = 100_000_000
 TOKEN = Path(".ray") / "auth_token"  # below the home directory, where Ray itself looks
 MIN_THREADS = 512  # Ray's servers, the driver and four workers have 353 (2.60, 2 CPUs, 2026-11-22)
 AF_UNIX_BYTES = 107  # longest path of a Unix socket (Linux, unix(7): 108 with the closing zero)
-SOCKET = "ray/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.0"  # the longest that Ray makes
+# The longest that Ray makes, and our folder above it.
+SOCKET = f"{temporary_folder.PREFIX}12345678/session_2000-01-01_00-00-00_000000_4194304"
+SOCKET += "/sockets/plasma_store.0"
 
 
 def disable_background_work() -> None:
@@ -92,7 +95,7 @@ def allow_addresses() -> None:
 
 def require_short_paths() -> None:
     """Raise UserError where Ray's sockets would get paths that Unix does not allow."""
-    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    folder = temporary_folder.root()
     if len(os.fsencode(os.path.join(folder, SOCKET))) > AF_UNIX_BYTES:
         raise UserError(
             f"the temporary directory {folder} is too long for Ray's sockets: their paths may have "

@@ -6,6 +6,7 @@ worker while the clock runs.
 """
 
 import logging
+import shutil
 from pathlib import Path
 
 from mlbench.clusters.connection import Connection
@@ -67,4 +68,17 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
     except Exception as error:
         starts = [one for one in events.read(folder / events.NAME) if one["key"] == "startup"]
         logs = starts[-1]["metadata"].get("logs", []) if starts else []
-        raise root_cause(error, logs) from error
+        raise root_cause(error, [_kept_log(log, rank, folder) for rank, log in enumerate(logs)]) from error
+
+
+def _kept_log(log: str, rank: int, folder: Path) -> str:
+    """Return where a rank's log, given as "PATH on HOST", can be read after the run.
+
+    Ray's files go with the run's Ray, so a log that is on this machine is copied beside the event log.
+    """
+    copy = folder / f"rank_{rank}.log"
+    try:
+        shutil.copyfile(log.partition(" on ")[0], copy)
+    except OSError:  # it is on another machine, or the disk is full
+        return log
+    return str(copy)

@@ -25,7 +25,8 @@ from conftest import ROOT
 from fake_cluster import FakeCluster
 from test_submission import IMAGE, NODES, nothing_is_left, starts
 
-from mlbench.clusters.emulation import links, namespace, reaper
+from mlbench.clusters import reaper
+from mlbench.clusters.emulation import links, namespace
 from mlbench.experiment import events
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
@@ -91,7 +92,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterat
             stack.callback(place.close)
         head, *hosts = places
         links.connect(head, hosts)
-        folder = Path(tempfile.mkdtemp(prefix="mlb-"))  # short: Ray's sockets lie in it
+        folder = Path(tempfile.mkdtemp(prefix="mlbt-"))  # short: Ray's sockets lie in it
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         output = tmp_path_factory.mktemp("output")
         environment = {

@@ -17,7 +17,8 @@ from commands import until
 from conftest import ROOT
 
 from mlbench import cluster
-from mlbench.clusters.emulation import cpu_share, kernel, links, namespace, reaper, user_space
+from mlbench.clusters import reaper
+from mlbench.clusters.emulation import cpu_share, kernel, links, namespace, user_space
 from mlbench.clusters.emulation.links import Links, emulated
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
@@ -253,7 +254,8 @@ def test_nothing_is_left_behind() -> None:
 
 OWNER = """
 import os, subprocess, sys, time
-from mlbench.clusters.emulation import cpu_share, links, reaper
+from mlbench.clusters import reaper
+from mlbench.clusters.emulation import cpu_share, links
 from mlbench.experiment.config import compose
 network = compose(["network=1gbit_1ms"]).network
 with links.emulated(network, 2) as made:
@@ -295,13 +297,14 @@ def test_what_kill_9_leaves_is_found_and_what_lives_is_left_alone(
     kill(living)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert cluster.main(["reap"]) == 0
-    ended = [line for line in capsys.readouterr().out.splitlines() if "had left on emulated hosts" in line]
-    assert ended == [f"ended what the killed run {alive} had left on emulated hosts"]
+    ended = [line for line in capsys.readouterr().out.splitlines() if "had left" in line]
+    assert ended == [f"ended and removed what a killed command had left: {alive}"]
     assert not list(reaper.processes(alive)) and not (root / f"{reaper.PREFIX}{alive}").exists()
 
 
 def test_what_starts_while_a_run_is_ended_is_ended_too() -> None:
-    name = f"{os.getpid()}-1"  # an owner that has died: its number was given again
+    pid, _, namespace = reaper.owner().split("-")
+    name = f"{pid}-1-{namespace}"  # an owner that has died: its number was given again
     forks = subprocess.Popen(
         ["sh", "-c", "while :; do sleep 60 & sleep 0.002; done"], env={**os.environ, reaper.MARK: name}
     )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -13,9 +14,11 @@ import pytest
 import torch
 from commands import Run, until
 from conftest import ROOT
+from leftovers import USERS_RAY, leftovers, mlbench, ray_found
 from ranks import run_ranks
 
-from mlbench.clusters.emulation import cpu_share, links, reaper
+from mlbench.clusters import reaper
+from mlbench.clusters.emulation import cpu_share, links
 from mlbench.experiment import record
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
@@ -152,7 +155,7 @@ def test_mpi_trains_over_the_emulated_links_as_gloo_does_and_the_rank_with_less_
 
 def test_a_run_that_is_ended_while_it_starts_leaves_no_control_group(tmp_path: Path, data_root: Path) -> None:
     run = Run(dict(os.environ), tmp_path, data_root, *TRAINING, "network=1gbit_1ms", *SLOW_CPUS)
-    owner = f"{run.process.pid}-{int(psutil.Process(run.process.pid).create_time() * 100)}"
+    owner = reaper.owner(run.process.pid)
     root = cpu_share.controller()
     assert root is not None
     group = root / f"{reaper.PREFIX}{owner}"
@@ -161,6 +164,37 @@ def test_a_run_that_is_ended_while_it_starts_leaves_no_control_group(tmp_path: P
     code, output = run.finish()
     assert code == 130, output
     assert not group.exists() and not reaper.processes(owner)
+
+
+def trains_or_ended(run: Run) -> bool:
+    return run.process.poll() is not None or bool(
+        list(run.output.glob("*/events.jsonl")) and run.validations()
+    )
+
+
+PLAIN = "import ray; ray.init(include_dashboard=False); print(ray.get(ray.put(7)))"
+
+
+def test_a_killed_run_on_hosts_leaves_nothing_and_no_address_that_a_plain_ray_would_join(
+    own_places: dict[str, str], tmp_path: Path, data_root: Path
+) -> None:
+    before = leftovers(own_places)
+    words = ("task=logreg", "goal=none", "division=open", "task.epochs=100000", "network.bandwidth_mbit_s=20")
+    for _ in range(3):
+        run = Run(own_places, tmp_path, data_root, *words, "network=1gbit_1ms", "network.cpus=1")
+        until(partial(trains_or_ended, run))
+        if run.process.poll() is None or BUSY not in run.finish()[1]:
+            break
+    assert run.process.poll() is None, run.finish()[1]
+    assert ray_found(own_places) == USERS_RAY, "while it runs"
+    run.process.kill()
+    run.process.communicate()
+    assert any("control group" in name for name in leftovers(own_places) - before)
+    mlbench(own_places, "reap")
+    until(lambda: leftovers(own_places) <= before)
+    Path(own_places["TMPDIR"], "ray", "ray_current_cluster").unlink()
+    done = subprocess.run([sys.executable, "-c", PLAIN], env=own_places, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "7")
 
 
 def in_group(group: Path) -> list[psutil.Process]:

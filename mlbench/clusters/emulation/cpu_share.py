@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mlbench.clusters.emulation import reaper
+from mlbench.clusters import reaper
 from mlbench.experiment.errors import UserError
 
 ROOT = Path("/sys/fs/cgroup")

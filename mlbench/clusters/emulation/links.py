@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path as File
 from typing import Any
 
-from mlbench.clusters.emulation import kernel, namespace, probe, reaper, topology, user_space
+from mlbench.clusters import reaper
+from mlbench.clusters.emulation import kernel, namespace, probe, topology, user_space
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.network import MTU, Network

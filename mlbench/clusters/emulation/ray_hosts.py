@@ -13,14 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from mlbench.clusters import node, persistent, ray_env
+from mlbench.clusters import node, persistent, ray_env, reaper
 from mlbench.clusters.connection import Connection
-from mlbench.clusters.emulation import cpu_share, links, reaper, topology
+from mlbench.clusters.emulation import cpu_share, links, topology
 from mlbench.clusters.emulation.links import CONTROL, HEAD, INTERFACE, Links
 from mlbench.clusters.emulation.namespace import Namespace
-from mlbench.experiment import clock
+from mlbench.experiment import clock, temporary_folder
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import EmulatedLinks
@@ -46,10 +47,14 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
 
     if ray.is_initialized():
         raise UserError("this process has joined a Ray already", hint="start the run as a command of its own")
-    with links.emulated(network, experiment.workers) as emulation, emulation.switch.entered():
+    with (
+        temporary_folder.folder() as folder,
+        links.emulated(network, experiment.workers) as emulation,
+        emulation.switch.entered(),
+    ):
         measured = emulation.measure()
         try:
-            _start_head(emulation.switch)
+            _start_head(emulation.switch, folder)
             ray.init(
                 address=f"{HEAD}:{PORT}",
                 _node_ip_address=HEAD,
@@ -59,7 +64,7 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
             for number in (signal.SIGINT, signal.SIGTERM):  # ray.init has put its own below Python's
                 signal.signal(number, signal.getsignal(number))
             for host in range(len(emulation.hosts)):
-                _start_host(experiment, emulation, host)
+                _start_host(experiment, emulation, host, folder)
             yield Connection(
                 **_resources(experiment),
                 host=HEAD,
@@ -89,14 +94,16 @@ def _resources(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _start_head(switch: Namespace) -> None:
+def _start_head(switch: Namespace, folder: Path) -> None:
+    """Start Ray's head; the folder is where all hosts' servers have their files."""
     resources = f'--resources={{"{next(iter(persistent.DRIVER_RESOURCE))}": 1}}'
     words = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0", resources]
-    process = _ray_start(switch, HEAD, words)
+    words += [f"--temp-dir={folder}"]
+    process = _ray_start(switch, HEAD, words, folder)
     _await(process, lambda: _answers(HEAD, PORT))
 
 
-def _start_host(experiment: Experiment, emulation: Links, host: int) -> None:
+def _start_host(experiment: Experiment, emulation: Links, host: int, folder: Path) -> None:
     """Start a host's raylet and wait for it: two that start at once may choose one name for their sockets."""
     import ray
 
@@ -107,12 +114,18 @@ def _start_host(experiment: Experiment, emulation: Links, host: int) -> None:
     if host == topology.slow_host(network, workers):
         cpus = network.slow_cpus or cpus
     own = links.address(CONTROL, host)
-    process = _ray_start(emulation.hosts[host], own, words, host=host, cpus=cpus)
+    process = _ray_start(emulation.hosts[host], own, words, folder, host=host, cpus=cpus)
     _await(process, lambda: any(one["NodeManagerAddress"] == own and one["Alive"] for one in ray.nodes()))
 
 
 def _ray_start(
-    place: Namespace, address: str, words: Sequence[str], *, host: int = 0, cpus: float | None = None
+    place: Namespace,
+    address: str,
+    words: Sequence[str],
+    folder: Path,
+    *,
+    host: int = 0,
+    cpus: float | None = None,
 ) -> subprocess.Popen[str]:
     """Run `ray start --block` in a namespace; its servers end with it, and it ends with this process."""
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
@@ -121,7 +134,7 @@ def _ray_start(
         command = cpu_share.limited(command, host=host, cpus=cpus)
     return subprocess.Popen(
         place.command(command),
-        env={**os.environ, **reaper.environment()},
+        env={**os.environ, **reaper.environment(folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

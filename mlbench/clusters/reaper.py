@@ -1,0 +1,162 @@
+"""What a command that is killed leaves behind: processes, control groups, and temporary folders.
+
+Processes and control groups have their owner's name: that of the command, by its process id, its time of
+creation and the namespace of its id. What has a living owner is never touched. The networks of emulated hosts
+vanish with the last process in them (emulation/namespace.py).
+"""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from mlbench.clusters.processes import SERVERS, create_time, of_session
+from mlbench.clusters.processes import end as end_processes
+from mlbench.experiment import clock, temporary_folder
+
+MARK = "MLBENCH_OWNER"  # environment variable of all processes of a Ray or of emulated hosts
+PREFIX = "mlbench-"  # of control groups
+LEAVE_S = 20.0  # s that killed processes have to leave their control group; torch's memory takes them a while
+POLL_S = 0.05  # s between two attempts to remove it
+
+
+def owner(pid: int | None = None) -> str:
+    """Return a process's name as an owner; None: this process's."""
+    process = psutil.Process(pid)
+    return f"{process.pid}-{int(process.create_time() * 100)}-{_namespace()}"
+
+
+def _namespace() -> int:
+    """Return the number of the namespace in which process ids count; 0 where the system has none."""
+    with suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino
+    return 0
+
+
+def environment(folder: Path | None = None) -> Mapping[str, str]:
+    """Return the variables that mark a process as this one's, and give it a folder for temporary files."""
+    return {MARK: owner()} | ({"TMPDIR": str(folder)} if folder else {})
+
+
+@contextmanager
+def marked(folder: Path) -> Iterator[None]:
+    """Mark what this process starts while the block runs, and give it a folder for temporary files."""
+    tempfile.gettempdir()  # remembered from its first call
+    before = {name: os.environ.get(name) for name in (MARK, "TMPDIR")}
+    os.environ.update(environment(folder))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def processes(name: str | None = None) -> list[tuple[str, psutil.Process]]:
+    """Return (owner, process) of all processes that have an owner; of one owner if it is given."""
+    pairs = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            mark = process.environ().get(MARK)
+            if mark and name in (None, mark):
+                pairs.append((mark, process))
+    return pairs
+
+
+def end(name: str, *, but: int | None = None) -> None:
+    """End an owner's processes, `but` one, and remove its control groups."""
+    from mlbench.clusters.emulation import cpu_share
+
+    groups = [group for group in _groups() if group.name == PREFIX + name]
+    hosts = [host for group in groups for host in group.iterdir() if host.is_dir()]
+    for host in hosts:
+        cpu_share.lift(host)
+    deadline = clock.monotonic() + LEAVE_S
+    while (running := {one for _, one in processes(name) if one.pid != but}) and clock.monotonic() < deadline:
+        for process in running:  # others start while these are looked for, so it looks again
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        end_processes(running)
+        for process in running:  # an ended child that nobody waited for holds its control group
+            with suppress(psutil.TimeoutExpired):
+                process.wait(timeout=0)
+    for folder in (*hosts, *groups):
+        _remove(folder, deadline)
+
+
+def _remove(group: Path, deadline: float) -> None:
+    """End what is still in a control group, and remove it; after the deadline the next reaper does.
+
+    A process that has set its title may have written over the environment by which it is known.
+    """
+    while group.exists():
+        with suppress(OSError):
+            for pid in (group / "cgroup.procs").read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        with suppress(OSError):
+            group.rmdir()
+            return
+        if clock.monotonic() > deadline:
+            return
+        time.sleep(POLL_S)
+
+
+def reap() -> list[str]:
+    """End and remove what killed commands left behind; return the owners' names and the folders."""
+    names = {name for name, _ in processes()} | {group.name.removeprefix(PREFIX) for group in _groups()}
+    dead = sorted(name for name in names if not _lives(name))
+    for name in dead:
+        end(name)
+    return dead + [str(folder) for folder in temporary_folder.abandoned() if _removed(folder)]
+
+
+def reap_if_any() -> None:
+    """Do what `reap` does, where a killed command has left a folder.
+
+    Every Ray has one. Without any there is nothing else, and to look at all processes takes a start longer.
+    """
+    if any(True for _ in temporary_folder.abandoned()):
+        reap()
+
+
+def _removed(folder: Path) -> bool:
+    """Remove an abandoned folder, once what is left of its Ray has ended.
+
+    The Ray that `mlbench.cluster start` left running has no living owner, but a server.
+    """
+    left = of_session(f"{folder}/")
+    for process in left:
+        with suppress(psutil.Error):
+            if process.name() == SERVERS[0]:
+                return False
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    end_processes(left)
+    shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+def _lives(name: str) -> bool:
+    """Return whether the owner runs; a name that is none of ours, or a container's, counts as alive."""
+    pid, created, namespace, *_ = (*name.split("-"), "", "")
+    if not (pid.isdigit() and created.isdigit()) or namespace != str(_namespace()):
+        return True
+    seconds = create_time(int(pid))
+    return seconds is not None and int(seconds * 100) == int(created)
+
+
+def _groups() -> Iterator[Path]:
+    from mlbench.clusters.emulation.cpu_share import controller
+
+    root = controller()
+    yield from (path for path in (root.glob(f"{PREFIX}*") if root else ()) if path.is_dir())

@@ -1,0 +1,57 @@
+"""What a killed command leaves is found by its lock or its owner's name, and nobody else's is touched."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import until
+
+from mlbench.clusters import reaper
+from mlbench.experiment import temporary_folder
+
+MAKE = """
+import os, subprocess, sys
+from mlbench.clusters import reaper
+from mlbench.experiment import temporary_folder
+folder, lock = temporary_folder.create()
+with reaper.marked(folder):
+    child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
+assert reaper.MARK not in os.environ and os.environ.get("TMPDIR") != str(folder)
+print(folder, child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_folder_and_processes_go_once_their_maker_was_killed_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    users = tmp_path / f"{temporary_folder.PREFIX}of_users"
+    users.mkdir()
+    with temporary_folder.folder() as own:
+        assert stat.S_IMODE(own.stat().st_mode) == 0o700
+        command = [sys.executable, "-c", MAKE]
+        maker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert maker.stdout is not None
+        name, pid = maker.stdout.readline().split()
+        owner = reaper.owner(maker.pid)
+        assert [process.pid for _, process in reaper.processes(owner)] == [int(pid)]
+        assert list(temporary_folder.abandoned()) == [] and owner not in reaper.reap()
+        maker.kill()
+        maker.communicate()
+        until(lambda: list(temporary_folder.abandoned()) == [Path(name)])
+        reaper.reap_if_any()
+        assert not Path(name).exists() and not reaper.processes(owner)
+        assert own.exists() and users.exists()
+    assert not own.exists()
+
+
+def test_the_owner_in_another_container_is_never_dead() -> None:
+    pid, created, namespace = reaper.owner().split("-")
+    assert not reaper._lives(f"{pid}-1-{namespace}"), "the number of another process by now"
+    assert reaper._lives(f"{pid}-1-{int(namespace) + 1}")
+    assert reaper._lives(f"{pid}-{created}-{namespace}") and reaper._lives("somebody")
+    assert namespace == str(os.stat("/proc/self/ns/pid").st_ino)
