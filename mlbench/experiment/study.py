@@ -27,6 +27,7 @@ PLAN = "study.yaml"
 LOG = "trials.jsonl"
 # Keys of the log: of a trial's attempts, of a trial that the budget refused, and of a sweep's stop.
 STARTED, ENDED, REFUSED, STOPPED = "trial_started", "trial_ended", "trial_refused", "sweep_stopped"
+WAITING = "trial_waits"  # for another run on this machine: by its process id, at the end with waited_s
 REPORT = "report"  # folder of the figures and the page
 LOCK_S = 10  # s that a killed sweep's last processes have to let go of the study
 SEEDS = 2**31  # as Experiment.seed allows

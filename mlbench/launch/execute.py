@@ -6,8 +6,9 @@ import platform
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mlbench.clusters import node, persistent, placement
 from mlbench.clusters.connection import Connection
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
-from mlbench.experiment import clock, events, identity, provenance, stream
+from mlbench.experiment import clock, events, identity, provenance, stream, study
 from mlbench.experiment.build_record import build_record, worker_result
 from mlbench.experiment.config import Experiment, TrainingConfig
 from mlbench.experiment.credentials import without_credentials
@@ -28,7 +29,7 @@ from mlbench.launch import signals
 from mlbench.launch.driver import run_workers
 from mlbench.launch.event_stream import EventStream
 from mlbench.launch.failures import WorkersFailed
-from mlbench.launch.watch import Watch
+from mlbench.launch.watch import Watch, starting
 from mlbench.launch.worker_process import WorkerSpec
 from mlbench.tasks import registry
 from mlbench.terminal import live_view, show, streams
@@ -36,7 +37,7 @@ from mlbench.tracking import cache, uploader
 
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
 ABORT_STORE_WAIT_S = 5  # s, likewise where the run was aborted
-STOPPED = "stopped by the user (Ctrl-C or SIGTERM)"
+STOPPED = "stopped by the user (Ctrl-C, SIGTERM or SIGHUP)"
 
 
 def execute(
@@ -55,7 +56,7 @@ def execute(
     if cached is not None:
         return cached
     experiment, seed = resolved(experiment)
-    with _machine(experiment) as lock, signals.interruptible():
+    with signals.interruptible(), _machine(experiment) as lock:
         return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock)
 
 
@@ -104,18 +105,31 @@ def _machine(experiment: Experiment) -> Iterator[MachineLock | None]:
         yield None  # the workers take theirs
         return
     lock = MachineLock()
-    message = (
-        "mlbench: waiting for another run that measures on this machine; cluster.exclusive=false runs beside "
-        "it, and marks both"
-    )
     lock.acquire(
-        wait=getattr(experiment.cluster, "exclusive", True),
-        on_wait=lambda: print(message, file=sys.stderr, flush=True),
+        wait=getattr(experiment.cluster, "exclusive", True), on_wait=partial(_tell_waiting, experiment)
     )
+    if lock.waited_s:
+        _tell_sweep(experiment, waited_s=lock.waited_s)
     try:
         yield lock
     finally:
         lock.release()
+
+
+def _tell_waiting(experiment: Experiment) -> None:
+    show.sentence(
+        "mlbench: waiting for another run that measures on this machine; cluster.exclusive=false runs beside "
+        "it, and marks both"
+    )
+    _tell_sweep(experiment)
+
+
+def _tell_sweep(experiment: Experiment, **value: float) -> None:
+    """Tell the sweep whose trial this is, if it is one's, that it waits or has waited."""
+    if experiment.study:
+        log = study.folder(experiment.output_root.absolute(), experiment.study) / study.LOG
+        if log.exists():
+            events.append(log, study.WAITING, {"pid": os.getpid(), **value})
 
 
 def _recorded(
@@ -139,11 +153,15 @@ def _recorded(
     mlflow = uploader.MlflowUploader(folder, experiment.store)
     events.append(log, "run_configuration", start.model_dump(mode="json"))
     mlflow.start()
-    end, exception = _measure(experiment, seed=seed, display=display, folder=folder, lock=lock)
-    events.append(log, "run_result", end.model_dump(mode="json"))
-    record = build_record(events.read(log))
-    record.save(folder)
-    events.append(log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
+    end, exception = _measure(
+        experiment,
+        seed=seed,
+        display=display,
+        folder=folder,
+        lock=lock,
+        give_up=lambda why: _give_up(folder, mlflow, why),
+    )
+    record = _conclude(folder, end)
     aborting = exception is not None or record.status == "interrupted"
     where = mlflow.finish(wait=ABORT_STORE_WAIT_S if aborting else STORE_WAIT_S)
     if isinstance(display, EventStream):
@@ -153,6 +171,25 @@ def _recorded(
         raise exception
     show_card(record, folder, where, experiment.store)
     return record
+
+
+def _conclude(folder: Path, end: RunEnd) -> Record:
+    """Complete the log, and write the record that it gives."""
+    log = folder / events.NAME
+    events.append(log, "run_result", end.model_dump(mode="json"))
+    record = build_record(events.read(log))
+    record.save(folder)
+    events.append(log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
+    return record
+
+
+def _give_up(folder: Path, mlflow: uploader.MlflowUploader, why: str) -> None:
+    """End this process from a thread, with a record: the main thread waits in Ray and never returns."""
+    end = RunEnd(status="failed", error=why, ended=clock.wall(), stamps={}, hostname=platform.node())
+    _conclude(folder, end)
+    mlflow.finish(wait=ABORT_STORE_WAIT_S)
+    show.sentence(f"mlbench: failed: {why}; its record is in {folder}")
+    os._exit(1)
 
 
 def command(overrides: Sequence[str]) -> str:
@@ -256,12 +293,18 @@ def _memory_ran_out() -> str:
 
 
 def _measure(
-    experiment: Experiment, *, seed: int, display: Any, folder: Path, lock: MachineLock | None
+    experiment: Experiment,
+    *,
+    seed: int,
+    display: Any,
+    folder: Path,
+    lock: MachineLock | None,
+    give_up: Callable[[str], None],
 ) -> tuple[RunEnd, BaseException | None]:
     """Train on the cluster while showing progress; return how it ended, and what the caller has to raise.
 
     That is raised once the run has its record: a mistake of the user's, which may show hours into the
-    training, or a fault of the program's.
+    training, or a fault of the program's. `give_up` ends the process where Ray's start never returns.
     """
     stamps = {"connect_begin": clock.wall()}
     status: str | None = None  # what the workers say
@@ -274,14 +317,12 @@ def _measure(
     before = CpuUse(own=lambda: own_processes(persistent.servers()))
     kills = node.oom_kills()
     try:
-        with watch:
+        with watch, ExitStack() as cluster:
             watch.show("say", f"starting Ray ({experiment.cluster.name})")
+            with starting(give_up):
+                connection = cluster.enter_context(clusters.connect(experiment))
             # ray.init replaces signal handlers, so ours are set again after it.
-            with (
-                clusters.connect(experiment) as connection,
-                watch.connected(connection) as heartbeats,
-                signals.interruptible(),
-            ):
+            with watch.connected(connection) as heartbeats, signals.interruptible():
                 stamps["connect_end"] = clock.wall()
                 interference = before.interference() if lock else None
                 joined = connection

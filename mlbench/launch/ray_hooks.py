@@ -106,13 +106,14 @@ class ProcessGroupBackend(Backend):
         config, begin = backend_config, clock.wall()
         limit = config.start_timeout_s
         importing = worker_group.execute_async(import_backend, config.module, config.variables)
-        logs = await_ranks(importing, "import torch", limit)
+        hosts = [worker.metadata.hostname for worker in worker_group.get_workers()]
+        logs = await_ranks(importing, "import torch", limit, hosts)
         imported = clock.wall()
         head = ray.get_runtime_context().gcs_address.rpartition(":")[0].strip("[]")
         choosing = worker_group.execute_async(choose_interface, head, config.interface, config.sockets)
-        addresses = await_ranks(choosing, "name its network interface", limit)
+        addresses = await_ranks(choosing, "name its network interface", limit, hosts)
         listening = [worker_group.execute_single_async(0, listen, addresses[0])]
-        (port,) = await_ranks(listening, "open a port", limit)
+        (port,) = await_ranks(listening, "open a port", limit, hosts)
         meeting = Rendezvous(addresses[0], port, limit)
         size = len(worker_group)
         group = {"backend": config.backend, "world_size": size, "timeout_s": config.timeout_s}
@@ -120,7 +121,7 @@ class ProcessGroupBackend(Backend):
         joining = [
             worker_group.execute_single_async(rank, join, meeting, rank, **group) for rank in range(size)
         ]
-        await_ranks(joining, "join the process group", limit + 1)  # the ranks that wait tell what for
+        await_ranks(joining, "join the process group", limit + 1, hosts)  # ranks that wait tell what for
         stamps = {"backend_begin": begin, "imports_end": imported, "group_end": clock.wall()}
         if config.log is not None:
             events.append(Path(config.log), "startup", stamps, hostname=platform.node(), logs=logs)
@@ -130,15 +131,18 @@ class ProcessGroupBackend(Backend):
         ray.wait(worker_group.execute_async(leave), num_returns=len(worker_group), timeout=LEAVE_TIMEOUT_S)
 
 
-def await_ranks(results: Sequence[Any], what: str, timeout_s: float) -> list[Any]:
-    """Return every rank's result; RuntimeError names the ranks that have none after `timeout_s`."""
+def await_ranks(results: Sequence[Any], what: str, timeout_s: float, hosts: Sequence[str]) -> list[Any]:
+    """Return every rank's result; RuntimeError names the ranks that have none after `timeout_s`.
+
+    - hosts: the names of the ranks' nodes.
+    """
     done, missing = ray.wait(list(results), num_returns=len(results), timeout=timeout_s)
     if missing:
         try:
             ray.get(done)  # the cause, where another rank has failed
         except RayTaskError as error:
             raise error.as_instanceof_cause() from error
-        ranks = ", ".join(str(results.index(result)) for result in missing)
+        ranks = ", ".join(f"{rank} ({hosts[rank]})" for rank in sorted(map(results.index, missing)))
         raise RuntimeError(f"rank {ranks} did not {what} within {timeout_s:g} s: frozen, or not reachable")
     return ray.get(list(results))
 

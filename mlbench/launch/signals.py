@@ -1,5 +1,6 @@
-"""How a command ends before its time: by Ctrl-C, by SIGTERM, or with the process that started it."""
+"""How a command ends before its time: by Ctrl-C, SIGTERM or SIGHUP, or with the process that started it."""
 
+import atexit
 import os
 import signal
 import threading
@@ -7,26 +8,50 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mlbench.experiment import clock
+
 PARENT_PID = "MLBENCH_PARENT"  # environment variable: the process without which a command must not go on
 PARENT_POLL_S = 0.5  # s between two looks whether it lives
+REPEAT_S = 30.0  # s after a signal in which others are ignored: the command is writing its record
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_deadlines: list[float] = []  # until when the signals after the first are ignored
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make SIGTERM, and SIGINT even where a shell has it ignored, end the block as Ctrl-C does."""
+    """Make SIGTERM, SIGHUP, and SIGINT even where a shell has it ignored, end the block as Ctrl-C does.
+
+    SIGHUP stays ignored where it is (nohup). After the first signal others are ignored for REPEAT_S.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals
         return
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.getsignal(number) for number in SIGNALS}
+    if previous[signal.SIGHUP] is signal.SIG_IGN:
+        del previous[signal.SIGHUP]
+    if _interrupt not in previous.values():
+        _deadlines.clear()
+    for number in previous:
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _interrupt(*_: Any) -> None:
+    if not _deadlines:
+        atexit.register(_ignore_signals)  # runs before what other libraries registered earlier, as Ray
+    elif clock.monotonic() < _deadlines[-1]:
+        return
+    _deadlines.append(clock.monotonic() + REPEAT_S)
+    raise KeyboardInterrupt
+
+
+def _ignore_signals() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def exit_with_parent() -> None:

@@ -5,18 +5,47 @@ Nothing that fails here ends a run: a display that breaks leaves an event in the
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from mlbench.clusters.connection import Connection
+from mlbench.clusters import processes
+from mlbench.clusters.connection import Connection, Servers, WorkerProcess
 from mlbench.experiment import clock, events
 from mlbench.launch.heartbeat import HeartbeatServer
 
 POLL_S = 0.5  # s between two looks at the event log; heartbeats wake it
 SERVERS_POLL_S = 2.0  # s between two looks at Ray's servers
+GIVE_UP_S = 40.0  # s that the start has to fail by itself once its server has died; Ray takes 60 s (2.60)
 START_S = 900.0  # s from the connection to the process group; a worker may be frozen where Ray waits for ever
+FROZEN_S = 30.0  # s for which a worker's process is stopped before the run is given up, likewise
+
+
+@contextmanager
+def starting(conclude: Callable[[str], Any]) -> Iterator[None]:
+    """Call `conclude` with a sentence where Ray's server dies while the block starts Ray.
+
+    It is called in a thread and should end the process: the main thread waits in Ray, which after a minute
+    ends the process without a word of Python's.
+    """
+    over = threading.Event()
+    guard = threading.Thread(target=_guard, args=(over, conclude), name="start", daemon=True)
+    guard.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _guard(over: threading.Event, conclude: Callable[[str], Any]) -> None:
+    servers = Servers()
+    while not over.wait(SERVERS_POLL_S):
+        servers = servers if servers.local else Servers.started_here()
+        lost = servers.lost()
+        if lost is not None and not over.wait(GIVE_UP_S):
+            conclude(lost)
+            return
 
 
 class Watch:
@@ -33,6 +62,7 @@ class Watch:
         self._heartbeats: HeartbeatServer | None = None
         self._connection: Connection | None = None
         self._deadline: float | None = None
+        self._stopped: dict[int, float] = {}  # since when workers' processes are stopped, by their numbers
         self._waits_in_main_thread = False
         self._looking = threading.Lock()
         self._ending = threading.Event()
@@ -115,11 +145,29 @@ class Watch:
                 self._deadline = None
             self.show("event", event)
 
+    def _late(self, connection: Connection) -> str | None:
+        """Return which worker keeps the others from starting, once that is known."""
+        workers: list[WorkerProcess] = []
+        with suppress(Exception):  # whatever Ray raises: it is asked again
+            workers = connection.workers()
+        stopped = [worker for worker in workers if processes.stopped(worker.pid)]
+        now = clock.monotonic()
+        self._stopped = {one.pid: self._stopped.get(one.pid, now) for one in stopped}
+        for worker in stopped:
+            if now - self._stopped[worker.pid] >= FROZEN_S:
+                who = f"process {worker.pid} on {worker.address}"
+                return f"a worker is frozen before the training, {who}: it was stopped by a signal"
+        if self._deadline is not None and now > self._deadline:
+            who = ", ".join(f"process {one.pid} on {one.address}" for one in workers) or "Ray has made none"
+            return f"the workers did not start within {START_S:g} s: one may be frozen ({who})"
+        return None
+
     def _look_at_servers(self) -> None:
         if self._connection is None or self.lost is not None:
             return
-        self.lost = self._connection.lost()
-        if self.lost is None and self._deadline is not None and clock.monotonic() > self._deadline:
-            self.lost = f"the workers did not start within {START_S:g} s: one may be frozen"
+        with suppress(Exception):  # of Ray's C++ part, which has no type for each: it is asked again
+            self.lost = self._connection.lost()
+        if self.lost is None and self._deadline is not None:
+            self.lost = self._late(self._connection)
         if self.lost is not None and self._waits_in_main_thread:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)

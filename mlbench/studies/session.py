@@ -10,13 +10,14 @@ import platform
 import secrets
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlbench.clusters import connection, persistent, placement, ray_env
-from mlbench.experiment import config, events, format, run_folders, study
+from mlbench.experiment import clock, config, events, format, run_folders, study
 from mlbench.experiment.attempts import Attempts
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.credentials import without_credentials
@@ -24,6 +25,7 @@ from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.experiment.study import Study, Trial
 from mlbench.launch import execute, remote_run, signals
+from mlbench.launch.watch import SERVERS_POLL_S, starting
 from mlbench.studies.budget import Budget
 from mlbench.studies.spec import (
     Points,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from mlbench.report import writer
 
 POLL_S = 0.5  # s between two looks at the study's log
+LOST_S = 15.0  # s that the current run has to end without Ray, which ends this process after a minute
 
 
 @dataclass
@@ -87,6 +90,9 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
         added = [shlex.join(one.words) for one in plan.points if known_points and one.key not in known_points]
         _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, console=console)
         result.records = study.records(plan, result.output_root)
+        if result.interrupted:
+            with _mlflow_may_fail(result):
+                parent_runs.kill(plan, output_root=result.output_root, uri=result.store)
     return result
 
 
@@ -187,9 +193,17 @@ def _joined(
     """Join the cluster; yield the trials that fit on it."""
     sample = wanted[missing[0].point.key]
     progress.say(f"starting Ray ({sample.cluster.name})")
-    with connection.join(sample) as host:
+    with ExitStack() as cluster:
+        with starting(partial(_give_up, progress)):
+            host = cluster.enter_context(connection.join(sample))
         refusals = _refusals_there(missing, wanted, host=host, progress=progress)
         yield _feasible(missing, refusals, result=result, progress=progress), spec
+
+
+def _give_up(progress: SweepView, why: str) -> None:
+    """End this process from a thread: the main thread waits in Ray and never returns."""
+    progress.say(f"stopped: {why}; the same command resumes")
+    os._exit(1)
 
 
 @contextmanager
@@ -268,16 +282,26 @@ def _run(
         expires=cluster.expires(sample) if remote_run.takes(sample.cluster.name) else None,
     )
     thread = TuneThread(context)
-    try:
-        with signals.interruptible():
+    servers = connection.Servers.find()
+    lost: str | None = None
+    with signals.interruptible():
+        try:
             thread.start()
-            while not thread.wait(POLL_S):
+            next_look = clock.monotonic() + SERVERS_POLL_S
+            while lost is None and not thread.wait(POLL_S):
                 monitor.update()
-    except KeyboardInterrupt:
-        progress.say("stopping the current run")
-        result.interrupted = True
-        thread.interrupt()
+                if clock.monotonic() >= next_look:
+                    lost = servers.lost()
+                    next_look = clock.monotonic() + SERVERS_POLL_S
+        except KeyboardInterrupt:
+            progress.say("stopping the current run")
+            result.interrupted = True
+            thread.interrupt()
+        if lost is not None:
+            thread.interrupt(limit_s=LOST_S)
     monitor.update()
+    if lost is not None:
+        raise UserError(lost, hint="the same command resumes")
     result.unmeasured += monitor.unmeasured
     if thread.error is not None:
         raise UserError(f"Ray Tune ended: {thread.error}", hint="the same command resumes") from thread.error
@@ -389,13 +413,20 @@ def publish(result: StudyResult) -> "list[writer.Group]":
     writer.write(result.records, result.folder / study.REPORT, study=_text(result), grouped=groups)
     status = "FAILED" if result.unmeasured else "FINISHED"
     place = {"output_root": result.output_root, "uri": result.store}
-    try:
+    with _mlflow_may_fail(result):
         parent_runs.write(result.study, result.records, **place, status=status, groups=groups)
-    except Exception as error:  # whatever MLflow and what lies below it raise: the study has lost nothing
+    return groups
+
+
+@contextmanager
+def _mlflow_may_fail(result: StudyResult) -> Iterator[None]:
+    """Make a note of whatever MLflow and what lies below it raise: the study has lost nothing."""
+    try:
+        yield
+    except Exception as error:
         reason = without_credentials(str(error)).splitlines()[0]
         later = run_folders.results_command("sync", result.output_root)
         result.notes.append(f"MLflow could not be reached ({reason}): {later}")
-    return groups
 
 
 def _text(result: StudyResult) -> "writer.StudyText":

@@ -9,7 +9,6 @@ Tune's own state is thrown away.
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,10 +22,11 @@ import ray
 from ray import tune
 
 from mlbench.clusters import persistent
-from mlbench.experiment import clock, events, format, study
+from mlbench.experiment import clock, events, format, study, temporary_folder
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.record import FINISHED
-from mlbench.experiment.study import ENDED, REFUSED, STARTED, STOPPED, Trial
+from mlbench.experiment.study import ENDED, REFUSED, STARTED, STOPPED, WAITING, Trial
+from mlbench.launch import execute
 from mlbench.launch.signals import PARENT_PID
 from mlbench.studies.budget import Budget
 from mlbench.terminal.sweep_view import SweepView
@@ -34,7 +34,6 @@ from mlbench.terminal.sweep_view import SweepView
 PIN = 0.001  # of the resource that Ray gives every node under its address
 STOP_S = 20  # s that an interrupted run has to write its record before it is killed
 POLL_S = 0.5  # s between two looks at the log while the running trial ends
-TUNE = ".tune"  # folder of Tune's own state in the study's, gone at the end
 
 
 @dataclass(frozen=True)
@@ -88,17 +87,17 @@ class TuneThread(threading.Thread):
         """Wait for the end, at most so long; return whether it has come."""
         return self._ended.wait(seconds)
 
-    def interrupt(self) -> None:
+    def interrupt(self, *, limit_s: float = STOP_S) -> None:
         """Stop the running trial as Ctrl-C stops a run, start no other, and wait for the end."""
         events.append(self.context.log, STOPPED, {"sweep": self.context.sweep})
         signalled: set[int] = set()
-        end = clock.monotonic() + STOP_S
+        end = clock.monotonic() + limit_s
         while clock.monotonic() < end:
             signalled |= self._signal(signal.SIGTERM, but=signalled)
             if self.wait(POLL_S):
                 return
         self._signal(signal.SIGKILL)
-        self.wait(STOP_S)
+        self.wait(limit_s)
 
     def _signal(self, number: int, *, but: Collection[int] = ()) -> set[int]:
         """Signal the running trials; return their process ids."""
@@ -139,17 +138,13 @@ def _fit(context: TrialContext) -> None:
     if set(persistent.DRIVER_RESOURCE) <= set(ray.cluster_resources()):
         resources |= persistent.DRIVER_RESOURCE  # where two sweeps share a Ray, the second waits
     before = set(running(context.log))  # of a sweep that was killed
-    storage = context.folder / TUNE
-    shutil.rmtree(storage, ignore_errors=True)
-    try:
+    with temporary_folder.folder() as storage:
         tune.Tuner(
             tune.with_resources(tune.with_parameters(run_trial, context=context), resources),
             param_space={"trial": tune.grid_search(list(context.trials))},
             tune_config=tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True),
             run_config=tune.RunConfig(name="tune", storage_path=str(storage), verbose=0),
         ).fit()
-    finally:
-        shutil.rmtree(storage, ignore_errors=True)
     for trial in set(running(context.log)) - before:
         lost = {"run_id": None, "status": "failed", "error": "Tune's actor died", "seconds": 0.0}
         events.append(context.log, ENDED, {"trial": trial} | lost, kind="INTERVAL_END")
@@ -181,15 +176,22 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
         events.append(context.log, STARTED, about | {"pid": process.pid}, kind="INTERVAL_START")
         code = process.wait()
     runs = [run for run in study.attempts([trial], context.output_root)[trial.id] if run.run_id not in before]
-    ended = {
-        "trial": trial.id,
-        "run_id": runs[-1].run_id if runs else None,
-        "status": runs[-1].status if runs else "failed",
-        "error": runs[-1].error if runs else _last_line(output, code),
-        "seconds": clock.monotonic() - begun,
-    }
+    if runs:
+        result = {"run_id": runs[-1].run_id, "status": runs[-1].status, "error": runs[-1].error}
+    elif _stopped(context):  # while it waited for another run, say
+        result = {"run_id": None, "status": "interrupted", "error": execute.STOPPED}
+    else:
+        result = {"run_id": None, "status": "failed", "error": _last_line(output, code)}
+    seconds = clock.monotonic() - begun - _waited_s(context.log, process.pid)
+    ended = {"trial": trial.id, **result, "seconds": seconds}
     events.append(context.log, ENDED, ended, kind="INTERVAL_END")
     return {"status": ended["status"], "wall": ended["seconds"]}
+
+
+def _waited_s(log: Path, pid: int) -> float:
+    """Return how long the run of this process waited for another one, in s."""
+    waits = (event["value"] for event in events.read(log) if event["key"] == WAITING)
+    return sum(wait.get("waited_s", 0.0) for wait in waits if wait["pid"] == pid)
 
 
 def _stopped(context: TrialContext) -> bool:
@@ -264,17 +266,21 @@ class StudyMonitor:
         self._follower = events.Follower(folder / study.LOG)
         self._follower.take()
         self._run: RunProgress | None = None  # of the run in progress
+        self._pid: int | None = None  # its process
 
     def update(self) -> None:
         """Process the new events."""
         for event in self._follower.take():
             value = event["value"]
+            if event["key"] == WAITING and value["pid"] == self._pid:
+                self._progress.waiting("waited_s" not in value)
             trial = self.remaining.get(value.get("trial", ""))
             if trial is None:
                 continue
             if event["key"] == STARTED:
                 self._progress.started(shlex.join(trial.words))
                 self._run = RunProgress(self._folder.parent.parent, trial.seed)
+                self._pid = value["pid"]
             elif event["key"] == REFUSED:
                 self.refusal = value["reason"]
             elif event["key"] == ENDED:
@@ -296,4 +302,4 @@ class StudyMonitor:
             self.unmeasured.append(f"{words}: {value['status']}: {error}")
         self._progress.spent = self._budget.spent
         self._progress.left = self._budget.left([one.point.key for one in self.remaining.values()])
-        self._progress.ended(words, run, value["error"])
+        self._progress.ended(words, run, value["error"], value["status"])

@@ -22,6 +22,14 @@ def card(record: Record, *, folder: Path, where: str | None, tracking_uri: str) 
     stored(record, folder=folder, tracking_uri=tracking_uri, below=below)
 
 
+def sentence(text: str) -> None:
+    """Print a sentence to stderr, in lines where that is a terminal."""
+    console = Console(stderr=True)
+    lines = result_card.wrapped(text, console.width) if console.is_terminal else [text]
+    console.file.write("\n".join(lines) + "\n")
+    console.file.flush()
+
+
 def reused(record: Record, experiment: Experiment) -> None:
     """Print the card of a finished run that stands for the experiment, and how to measure again."""
     sentence = f"already measured at {record.started_at} with seed={record.seed}; force=true measures again"

@@ -113,6 +113,7 @@ class SweepView(View):
         self._running = ""
         self._run_begin = now()
         self._epoch: tuple[float, float] | None = None
+        self._waits = False
         self._rows: dict[str, tuple[int, list[str]]] = {}  # cells by label, with the count they are of
         common = self.points[0].words if len(self.points) > 1 else ()
         self._common = [word for word in common if all(word in point.words for point in self.points)]
@@ -129,7 +130,15 @@ class SweepView(View):
     def started(self, words: str) -> None:
         """Show which run is in progress; `words` are the point's overrides and the seed."""
         self._running, self._run_begin, self._epoch = words, self._now(), None
+        self._waits = False
         self.line(f"{self.done + self.failed + 1}/{self.total} {words}")
+
+    @never_raises
+    def waiting(self, waits: bool) -> None:
+        """Show that the run in progress waits for another run on this machine, or no longer does."""
+        self._waits, self._run_begin = waits, self._now()
+        if waits:
+            self.line("    waiting for another run that measures on this machine")
 
     @never_raises
     def advanced(self, epoch: float, epochs: float) -> None:
@@ -137,7 +146,7 @@ class SweepView(View):
         self._epoch = epoch, epochs
 
     @never_raises
-    def ended(self, words: str, record: Record | None, error: str | None) -> None:
+    def ended(self, words: str, record: Record | None, error: str | None, status: str = "failed") -> None:
         """Show how a run ended, and what is left of the sweep."""
         self._running = ""
         if record is not None and record.status in FINISHED:
@@ -145,8 +154,8 @@ class SweepView(View):
             for point in self.points:
                 if point.label == _point(words):
                     point.records.append(record)
-        self.failed += record is None or record.status == "failed"
-        self.line(f"    {outcome(record, error)}")
+        self.failed += (record.status if record else status) == "failed"
+        self.line(f"    {outcome(record, error, status)}")
         if not self.live:
             self.line(f"    {self.standing()}")
 
@@ -188,7 +197,9 @@ class SweepView(View):
         words = shlex.join(word for word in shlex.split(self._running) if word not in self._common)
         seconds = format.whole(self._now() - self._run_begin)
         epoch, epochs = self._epoch or (0.0, 0.0)
-        text = f"epoch {epoch:.1f} of {epochs:g}, {seconds}" if epochs else f"running, {seconds}"
+        text = f"waiting for another run, {seconds}" if self._waits else f"running, {seconds}"
+        if epochs:
+            text = f"epoch {epoch:.1f} of {epochs:g}, {seconds}"
         line = Table.grid(padding=(0, 1), expand=True)
         line.add_column(overflow="ellipsis", no_wrap=True, max_width=self.console.width // 2)
         line.add_column(ratio=1)
@@ -208,10 +219,11 @@ class SweepView(View):
         return ", ".join(parts)
 
 
-def outcome(record: Record | None, error: str | None) -> str:
-    """Return how a run ended, in one line."""
+def outcome(record: Record | None, error: str | None, status: str = "failed") -> str:
+    """Return how a run ended, in one line; `status` is that of a trial without a record."""
     if record is None or record.status == "failed":
-        return f"failed: {format.last_line((record and record.error) or error or '')}"
+        why = (record and record.error) or error or ""
+        return f"{record.status if record else status}: {format.last_line(why)}"
     text = record.status.replace("_", " ")
     if record.time_to_accuracy is not None:
         text += f" after {format.duration(record.time_to_accuracy)}"

@@ -82,6 +82,18 @@ def write(
     return run
 
 
+def kill(plan: Study, *, output_root: Path, uri: str) -> None:
+    """Give the parent of a sweep that was interrupted the status KILLED, if any of its runs has made one.
+
+    Raises what MLflow raises.
+    """
+    client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
+    assert client is not None
+    run = client.find(_identity(plan, plan.name))
+    if run is not None:
+        client.mlflow.set_terminated(run.info.run_id, status="KILLED")
+
+
 def tags(plan: Study, records: Sequence[Record], groups: "Sequence[Group]") -> dict[str, str]:
     """Return the parent's tags: what all its runs share, so that two studies compare side by side."""
     values_by_field: dict[str, set[str]] = {field: set() for field in FIELDS}

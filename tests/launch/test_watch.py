@@ -1,9 +1,11 @@
 """What the driver does beside the run decides nothing, except that a dead Ray ends the wait for it."""
 
+import shutil
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import psutil
 import pytest
 from commands import PATIENCE_S, until
 
-from mlbench.clusters.connection import Connection
+from mlbench.clusters.connection import Connection, Servers, WorkerProcess
 from mlbench.experiment import events
 from mlbench.launch import watch
 from mlbench.launch.heartbeat import HeartbeatClient
@@ -39,7 +41,9 @@ class Display:
 
 
 def connection(*servers: tuple[str, psutil.Process]) -> Connection:
-    return Connection({}, "PACK", 1, False, host="127.0.0.1", job_id="1", node_ids=[], servers=servers)
+    return Connection(
+        {}, "PACK", 1, False, host="127.0.0.1", job_id="1", node_ids=[], servers=Servers(servers)
+    )
 
 
 def test_a_display_that_breaks_leaves_an_event_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -100,3 +104,75 @@ def test_workers_that_do_not_start_have_a_deadline(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt), watching, watching.connected(connection()):
         time.sleep(PATIENCE_S)
     assert watching.lost is not None and "did not start within 0.1 s" in watching.lost
+
+
+class Starting(Connection):
+    """A connection whose only worker is the process with this number."""
+
+    def workers(self) -> list[WorkerProcess]:
+        return [WorkerProcess("n", "10.9.0.3", int(self.job_id))]
+
+
+def test_a_worker_that_is_frozen_before_the_training_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "FROZEN_S", 0.3)
+    monkeypatch.setattr(watch, "SERVERS_POLL_S", 0.05)
+    (tmp_path / "ray::RayTrainW").symlink_to(str(shutil.which("sleep")))
+    worker = subprocess.Popen([tmp_path / "ray::RayTrainW", "600"])
+    process = psutil.Process(worker.pid)
+    waiting = Starting({}, "PACK", 1, False, host="127.0.0.1", job_id=str(worker.pid), node_ids=[])
+    with Watch(tmp_path / "log", Display()) as watching, watching.connected(waiting):
+        time.sleep(1)
+        assert watching.lost is None, "it runs"
+    process.suspend()
+    watching = Watch(tmp_path / "log", Display())
+    with pytest.raises(KeyboardInterrupt), watching, watching.connected(waiting):
+        time.sleep(30)
+    assert watching.lost is not None and f"process {worker.pid} on 10.9.0.3" in watching.lost
+    worker.kill()
+    worker.wait()
+
+
+GCS = """
+import ctypes, os, signal, subprocess, sys, threading
+from mlbench.clusters import reaper
+from mlbench.launch import watch
+watch.SERVERS_POLL_S = watch.GIVE_UP_S = 0.1
+def conclude(why):
+    print(why, flush=True)
+    os._exit(1)
+lives = threading.Event()
+watch.Servers.lost = lambda self, lost=watch.Servers.lost: (self.local and lives.set()) or lost(self)
+with watch.starting(conclude):
+    server = subprocess.Popen([sys.argv[1], "600"], env={**os.environ, **reaper.environment()})
+    lives.wait()
+    print(server.pid, flush=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.valid_signals()))
+    while True:  # as in Ray: no signal reaches Python
+        ctypes.CDLL(None).sleep(60)
+"""
+
+
+def test_a_server_that_dies_while_ray_starts_is_told_though_ray_waits(tmp_path: Path) -> None:
+    (tmp_path / "gcs_server").symlink_to(str(shutil.which("sleep")))
+    words = [sys.executable, "-c", GCS, str(tmp_path / "gcs_server")]
+    run = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    server = psutil.Process(int(run.stdout.readline()))
+    server.kill()
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == 1 and "(GCS) has died" in out
+
+
+def test_a_node_that_is_gone_is_named_unless_no_worker_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    names = ("NodeID", "Alive", "NodeManagerHostname", "NodeManagerAddress")
+    nodes = [("n", False, "vm3", "10.9.0.3"), ("m", True, "vm2", "10.9.0.2")]
+    monkeypatch.setattr(ray, "nodes", lambda: [dict(zip(names, node, strict=True)) for node in nodes])
+    run = Starting({}, "PACK", 1, False, host="127.0.0.1", job_id="1", node_ids=["n", "m"])
+    assert "the node vm3 (10.9.0.3) cannot be reached any more" in str(run.lost())
+    assert replace(run, restarts=True).lost() is None
+    nodes[0], nodes[1] = ("k", False, "vm3", "10.9.0.3"), ("n", True, "vm2", "10.9.0.2")
+    assert run.lost() is None, "another run's node"

@@ -10,7 +10,7 @@ from rich.console import Console
 from scripted import BEGUN, Clock, Connection, experiment, failure, heartbeat, validation
 
 from mlbench.report import grouping
-from mlbench.terminal import live_view, sweep_view
+from mlbench.terminal import live_view, show, sweep_view
 from mlbench.terminal.live_view import RunView
 from mlbench.terminal.sweep_view import PointProgress, SweepView
 
@@ -220,6 +220,18 @@ def test_a_sweep_shows_its_points_with_their_medians_and_what_runs():
     assert any("5/87 done, 12 s elapsed, about 2 min 05 s left, 1.50 USD spent" in line for line in lines)
     assert any("more points" in line for line in lines), "a terminal of 24 lines has no room for 29"
     assert view.done == 6 and len(view.points[1].records) == 3
+
+
+def test_a_sentence_is_in_whole_words_on_a_terminal_and_in_one_line_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "waiting for another run that measures on this machine; cluster.exclusive=false runs beside it"
+    for terminal, lines in ((True, 4), (False, 1)):
+        target = Console(file=io.StringIO(), width=30, force_terminal=terminal)
+        monkeypatch.setattr(show, "Console", lambda stderr, target=target: target)
+        show.sentence(text)
+        printed = target.file.getvalue()  # type: ignore[attr-defined]
+        assert printed.split() == text.split() and len(printed.splitlines()) == lines
 
 
 def test_a_sweep_shows_no_speedup_where_the_report_takes_none():
