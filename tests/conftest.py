@@ -72,8 +72,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reaper.reap()
     left = sorted(path.name for path in FOLDER.iterdir() if not path.name.startswith(STAYS))
     shutil.rmtree(FOLDER, ignore_errors=True)
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left"] = left
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left"] = left
         return
     if left := LEFT + left:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

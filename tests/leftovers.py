@@ -5,11 +5,13 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+from commands import PATIENCE_S
 
 from mlbench.clusters import processes, reaper
 
@@ -78,6 +80,14 @@ def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
     for root in (environment["HOME"], environment["TMPDIR"]) if environment else ():
         left |= {f"file {path}: {_text(path)}" for path in Path(root).rglob("*")}
     return left
+
+
+def await_nothing_but(before: set[str], environment: Mapping[str, str]) -> None:
+    """Wait until nothing is left but what was there before; what was killed needs a moment."""
+    end = time.monotonic() + PATIENCE_S
+    while (left := leftovers(environment) - before) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert left == set()
 
 
 def _is_ours(process: psutil.Process, environment: Mapping[str, str] | None) -> bool:

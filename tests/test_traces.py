@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from commands import Run, until
+from commands import Run
 from conftest import ROOT
-from leftovers import KEPT, USERS_RAY, leftovers, mlbench, ray_found
+from leftovers import KEPT, USERS_RAY, await_nothing_but, leftovers, mlbench, ray_found
 
 from mlbench.clusters import persistent
 from mlbench.experiment import temporary_folder
@@ -37,11 +37,11 @@ def test_a_killed_run_leaves_nothing_once_the_next_command_has_begun(
     assert ray_found(own_places) == USERS_RAY
     out = mlbench(own_places, "reap")
     assert "ended and removed what a killed command had left: " in out
-    until(lambda: leftovers(own_places) <= before)
+    await_nothing_but(before, own_places)
     next_run = Run(own_places, tmp_path, data_root, "task=logreg", "workers=1")
     code, output = next_run.finish()
     assert code == 0, output
-    until(lambda: leftovers(own_places) <= before)
+    await_nothing_but(before, own_places)
 
 
 def test_a_closed_terminal_and_many_ctrl_c_leave_a_record_and_nothing_else(
@@ -56,7 +56,7 @@ def test_a_closed_terminal_and_many_ctrl_c_leave_a_record_and_nothing_else(
     code, output = run.finish()
     assert code == 130 and "Traceback" not in output, output
     assert run.record().status == "interrupted" and run.record().validations
-    until(lambda: leftovers(own_places) <= before)
+    await_nothing_but(before, own_places)
 
 
 def test_the_ray_that_is_kept_is_found_by_mlbench_alone_and_leaves_nothing(
@@ -70,10 +70,10 @@ def test_the_ray_that_is_kept_is_found_by_mlbench_alone_and_leaves_nothing(
     mlbench(own_places, "reap")
     assert persistent.address() is not None, "it is nobody's that was killed"
     assert mlbench(own_places, "stop").startswith("Ray has stopped")
-    until(lambda: leftovers(own_places) <= before)
+    await_nothing_but(before, own_places)
     mlbench(own_places, "start")
     for pid in persistent.servers():
         psutil.Process(pid).kill()
     assert ray_found(own_places) == USERS_RAY
     assert mlbench(own_places, "stop").startswith("no Ray of mlbench was running")
-    until(lambda: leftovers(own_places) <= before)
+    await_nothing_but(before, own_places)

@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ PREFIX = "mlb-"  # short, as Ray's sockets lie below (ray_env.require_short_path
 MARKER = ".mlbench"  # an empty file in each of them: another program's folder may have a name like theirs
 ATTEMPTS = 10  # another command may take a folder for an abandoned one before it is locked
 _open: set[Path] = set()  # this process's
+_lock_of_open = threading.Lock()
+_ended = threading.Event()
 
 
 def root() -> Path:
@@ -36,11 +39,17 @@ def create() -> tuple[Path, int | None]:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """Yield a new folder; it is removed with the block."""
-    path, descriptor = create()
-    if not _open:
-        atexit.register(_remove_all)
-    _open.add(path)
+    """Yield a new folder; it is removed with the block.
+
+    Raises RuntimeError in a thread that outlives the main one: nobody would remove the folder.
+    """
+    with _lock_of_open:
+        if _ended.is_set():
+            raise RuntimeError("this process ends")
+        if not _open:
+            atexit.register(_remove_all)
+        path, descriptor = create()
+        _open.add(path)
     try:
         yield path
     finally:
@@ -52,6 +61,8 @@ def folder() -> Iterator[Path]:
 
 def _remove_all() -> None:
     """Remove what threads still use when the process ends, e.g. one that writes to a slow store."""
+    with _lock_of_open:
+        _ended.set()
     for path in tuple(_open):
         shutil.rmtree(path, ignore_errors=True)
 

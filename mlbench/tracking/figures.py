@@ -102,7 +102,8 @@ def main() -> None:
             _draw(Path(line.rstrip("\n")))
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
-        print(json.dumps(error), flush=True)
+        sys.stdout.write(json.dumps(error) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from the same events, so it does not matter who comes first or is killed half-wa
 import fcntl
 import os
 import shutil
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from mlbench.experiment import events, record, temporary_folder
 from mlbench.experiment.build_record import run_start
 from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.record import Record, RunStart
+from mlbench.terminal import show
 from mlbench.tracking import figures, mapping, parent_runs, run_files
 from mlbench.tracking.client import TrackingClient, open_client
 
@@ -163,7 +163,7 @@ def _write_files(folder: Path, result: Record, files: Path) -> None:
             shutil.copyfile(source, files / trace)
     if (why := figures.draw(files)) is not None:
         with suppress(OSError, ValueError):  # nobody reads it any more
-            print(f"mlbench: {result.run_id} has no figures in MLflow: {why}", file=sys.stderr)
+            show.sentence(f"mlbench: {result.run_id} has no figures in MLflow: {why}")
     _table(clean, files)
 
 

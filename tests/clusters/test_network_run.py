@@ -14,7 +14,7 @@ import pytest
 import torch
 from commands import Run, until
 from conftest import ROOT
-from leftovers import USERS_RAY, leftovers, mlbench, ray_found
+from leftovers import USERS_RAY, await_nothing_but, leftovers, mlbench, ray_found
 from ranks import run_ranks
 
 from mlbench.clusters import reaper
@@ -191,7 +191,7 @@ def test_a_killed_run_on_hosts_leaves_nothing_and_no_address_that_a_plain_ray_wo
     run.process.communicate()
     assert any("control group" in name for name in leftovers(own_places) - before)
     mlbench(own_places, "reap")
-    until(lambda: leftovers(own_places) <= before)
+    await_nothing_but(before, own_places)
     Path(own_places["TMPDIR"], "ray", "ray_current_cluster").unlink()
     done = subprocess.run([sys.executable, "-c", PLAIN], env=own_places, stdout=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "7")

@@ -55,3 +55,30 @@ def test_the_owner_in_another_container_is_never_dead() -> None:
     assert reaper._lives(f"{pid}-1-{int(namespace) + 1}")
     assert reaper._lives(f"{pid}-{created}-{namespace}") and reaper._lives("somebody")
     assert namespace == str(os.stat("/proc/self/ns/pid").st_ino)
+
+
+ENDS = """
+import atexit, threading, time
+from mlbench.experiment import temporary_folder
+again, begun = threading.Event(), threading.Event()
+def write():  # to a slow store
+    with temporary_folder.folder():
+        begun.set()
+        again.wait()
+    with temporary_folder.folder():
+        time.sleep(600)
+def late():  # as Ray's end, which takes a while
+    again.set()
+    time.sleep(1)
+atexit.register(late)
+threading.Thread(target=write, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_thread_that_still_writes_when_the_process_ends_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    subprocess.run([sys.executable, "-c", ENDS], check=True)
+    assert list(tmp_path.iterdir()) == []
