@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "mlb-"  # short, as Ray's sockets lie below (ray_env.require_short_paths)
@@ -64,7 +64,8 @@ def _remove_all() -> None:
     with _lock_of_open:
         _ended.set()
     for path in tuple(_open):
-        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):  # under another name nobody writes into it while it is removed
+            shutil.rmtree(path.rename(f"{path}-"))
 
 
 def abandoned() -> Iterator[Path]:
@@ -72,7 +73,7 @@ def abandoned() -> Iterator[Path]:
     for path in sorted(root().glob(f"{PREFIX}*")):
         if (descriptor := _lock(path)) is not None:
             try:
-                if (path / MARKER).exists():
+                if (path / MARKER).exists() or not any(path.iterdir()):
                     yield path
             finally:
                 os.close(descriptor)

@@ -31,6 +31,7 @@ def test_a_folder_and_processes_go_once_their_maker_was_killed_and_no_others(
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     users = tmp_path / f"{temporary_folder.PREFIX}of_users"
     users.mkdir()
+    (users / "file").touch()
     with temporary_folder.folder() as own:
         assert stat.S_IMODE(own.stat().st_mode) == 0o700
         command = [sys.executable, "-c", MAKE]
