@@ -38,6 +38,7 @@ def own_places() -> Iterator[dict[str, str]]:
             folder.mkdir(parents=True)
         for path in KEPT:
             (home / path).write_text(secrets.token_hex(32))
+            (home / path).chmod(0o600)
         (temporary / "ray" / "ray_current_cluster").write_text(USERS_RAY)
         own = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "RAY_"))}
         own |= {"HOME": str(home), "TMPDIR": str(temporary), TRACE: secrets.token_hex(8)}
