@@ -36,8 +36,8 @@ def own_places() -> Iterator[dict[str, str]]:
         home, temporary = Path(name, "h"), Path(name, "t")
         for folder in (home / ".ray", home / ".cache" / "mlbench", temporary / "ray"):
             folder.mkdir(parents=True)
-        for path in KEPT:
-            (home / path).write_text(secrets.token_hex(32))
+        for path, text in zip(KEPT, (secrets.token_hex(32), ""), strict=True):
+            (home / path).write_text(text)
             (home / path).chmod(0o600)
         (temporary / "ray" / "ray_current_cluster").write_text(USERS_RAY)
         own = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "RAY_"))}
