@@ -102,6 +102,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_told_with_the_limit(
     monkeypatch.setattr(execute.clusters, "connect", fail)
     (tmp_path / "events.jsonl").touch()
     for error in (f"a process has died; the kernel killed a process here {sentence}", None):
-        end, _ = execute._measure(compose([]), seed=1, display=None, folder=tmp_path, lock=None)
+        about = {"seed": 1, "display": None, "folder": tmp_path, "lock": None, "give_up": pytest.fail}
+        end, _ = execute._measure(compose([]), **about)
         assert end.status == "failed" and end.error
         assert end.error.startswith(error) if error else end.error == "a process has died"
