@@ -57,7 +57,8 @@ class Run:
             "goal_reached": target is not None and target.reached(value),
         }
         self.validations.append(validation)
-        times = [phase_times(2.0 if rank else 1.0) for rank in range(self.experiment.workers)]
+        own = {"elapsed": validation["elapsed"]}
+        times = [phase_times(2.0 if rank else 1.0) | own for rank in range(self.experiment.workers)]
         metadata: dict[str, Any] = {"started_at": STARTED, "phase_times": times}
         if system is not None:
             metadata["system"] = system
@@ -86,12 +87,15 @@ class Run:
 
 def phase_times(factor: float) -> dict[str, Any]:
     """Return what one rank measured between two validations, `factor` times as slow as rank 0."""
+    inside = factor * sum(BATCH_S.values())
     return {
         "phases": {phase: factor * seconds for phase, seconds in BATCH_S.items()},
+        "seconds": inside,
+        "stamped_steps": UPDATES,
         "overlapped_communication": factor * 0.05,
-        "outside": {"validation": 0.5},
+        "outside": {"validation": 0.5, "loading": EPOCH_S - 0.5 - inside},
         "steps": UPDATES,
-        "samples": UPDATES * 100,
+        "samples": UPDATES * 128,  # logreg's batch
         "step_s": {},
     }
 

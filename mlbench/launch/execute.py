@@ -140,7 +140,8 @@ def _recorded(
     events.append(log, "run_configuration", start.model_dump(mode="json"))
     mlflow.start()
     end, exception = _measure(experiment, seed=seed, display=display, folder=folder, lock=lock)
-    events.append(log, "run_result", end.model_dump(mode="json"))
+    value = end.model_dump(mode="json")
+    events.append(log, "run_result", value, **events.checksum(events.read(log), value))
     record = build_record(events.read(log))
     record.save(folder)
     events.append(log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
@@ -293,6 +294,7 @@ def _measure(
                     heartbeats.token,
                     log=str(log.absolute()),
                     driver=os.getpid() if lock else None,
+                    epoch=clock.epoch(),
                 )
                 run_workers(spec, connection, folder)
     except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the second while it starts
