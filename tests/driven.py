@@ -57,8 +57,15 @@ class Run:
             "goal_reached": target is not None and target.reached(value),
         }
         self.validations.append(validation)
-        own = {"elapsed": validation["elapsed"]}
-        times = [phase_times(2.0 if rank else 1.0) | own for rank in range(self.experiment.workers)]
+        times = [phase_times(2.0 if rank else 1.0) for rank in range(self.experiment.workers)]
+        for rank in times:
+            rank["elapsed"] = validation["elapsed"]
+            least = rank["seconds"] + rank["outside"]["validation"]
+            if self.epoch_s < least:  # then everything in it is shorter
+                rank["phases"] = {name: s * self.epoch_s / least for name, s in rank["phases"].items()}
+                rank["seconds"] *= self.epoch_s / least
+                rank["outside"]["validation"] *= self.epoch_s / least
+            rank["outside"]["loading"] = self.epoch_s - min(least, self.epoch_s)
         metadata: dict[str, Any] = {"started_at": STARTED, "phase_times": times}
         if system is not None:
             metadata["system"] = system
