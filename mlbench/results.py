@@ -165,6 +165,7 @@ def _import(args: Args) -> int:
 
 def _plot(args: Args) -> int:
     """Write the report of a selection."""
+    from mlbench.experiment import study
     from mlbench.report import grouping, writer
 
     records = _some(args) if args.arguments else _selected(args)
@@ -177,7 +178,9 @@ def _plot(args: Args) -> int:
         commands=(f"{COMMAND.program} plot {filters}".strip(),),
     )
     folder = _folder(args, args.output_root / "reports")
-    grouped = grouping.groups(records, with_disturbed=args.options.with_disturbed)
+    grouped = grouping.groups(
+        records, with_disturbed=args.options.with_disturbed, histories=study.histories(args.output_root)
+    )
     for path in writer.write(records, folder, study=text, grouped=grouped):
         print(path)
     return OK
@@ -223,7 +226,7 @@ def _appendix(args: Args) -> int:
     about = (plan.question, study.commands(plan)) if plan else ("", ())
     path = Path(args.settings["to"] or folder / "appendix.md")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(appendix.text(writer.StudyText(name, *about), records))
+    path.write_text(appendix.text(writer.StudyText(name, *about), records, study.histories(args.output_root)))
     print(path)
     return OK
 
@@ -440,7 +443,7 @@ def _total(args: Args, outcomes: list[dict[str, Any]], known: Sequence[str]) -> 
 TRACKING_URI = {"tracking_uri": ("", "any MLflow tracking URI; default: the SQLite file in output_root")}
 FILTERS = (
     ("task=resnet20 workers=1,2", "values as on the command line; a comma means or"),
-    ("status=goal_reached", "also source=, key=, recipe=, seed=, official="),
+    ("status=goal_reached", "also source=, key=, recipe=, seed=, eligible="),
     ("source=mlbench", "measured here; source=imported, source=copied: elsewhere"),
     ("key:01ab", "the beginning of a configuration's key"),
     ("study:scaling", "the runs of a study"),

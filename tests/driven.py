@@ -58,6 +58,14 @@ class Run:
         }
         self.validations.append(validation)
         times = [phase_times(2.0 if rank else 1.0) for rank in range(self.experiment.workers)]
+        for rank in times:
+            rank["elapsed"] = validation["elapsed"]
+            least = rank["seconds"] + rank["outside"]["validation"]
+            if self.epoch_s < least:  # then everything in it is shorter
+                rank["phases"] = {name: s * self.epoch_s / least for name, s in rank["phases"].items()}
+                rank["seconds"] *= self.epoch_s / least
+                rank["outside"]["validation"] *= self.epoch_s / least
+            rank["outside"]["loading"] = self.epoch_s - min(least, self.epoch_s)
         metadata: dict[str, Any] = {"started_at": STARTED, "phase_times": times}
         if system is not None:
             metadata["system"] = system
@@ -86,12 +94,15 @@ class Run:
 
 def phase_times(factor: float) -> dict[str, Any]:
     """Return what one rank measured between two validations, `factor` times as slow as rank 0."""
+    inside = factor * sum(BATCH_S.values())
     return {
         "phases": {phase: factor * seconds for phase, seconds in BATCH_S.items()},
+        "seconds": inside,
+        "stamped_steps": UPDATES,
         "overlapped_communication": factor * 0.05,
-        "outside": {"validation": 0.5},
+        "outside": {"validation": 0.5, "loading": EPOCH_S - 0.5 - inside},
         "steps": UPDATES,
-        "samples": UPDATES * 100,
+        "samples": UPDATES * 128,  # logreg's batch
         "step_s": {},
     }
 

@@ -82,7 +82,7 @@ def test_another_package_s_task_strategy_and_cluster_run_with_one_command(place:
     words = ["task=blobs", "sync=model_average", "cluster=few_cpus", "division=open", "workers=2", "seed=1"]
     command(tool(place, "mlbench"), "run", *words, at=place)
     found = record(place, "blobs")
-    assert found["status"] == "goal_reached" and found["official"] is False
+    assert found["status"] == "goal_reached" and found["eligible"] is False
     assert found["experiment"]["cluster"]["cpus"] == 2 and found["experiment"]["sync"]["every"] == 4
     assert {"task", "cluster", "sync"} <= {deviation["field"] for deviation in found["deviations"]}
 

@@ -145,8 +145,8 @@ def test_list_selects(root: Path, capsys: Any) -> None:
     assert names("workers=3,4", "task=logreg") == ["run-workers3-a"]
     assert names("status=goal_not_reached") == names("b-2") == ["2026-b-2"]
     assert results.main(["list", "source=mlbench-published", f"output_root={root}"]) == 2
-    assert names("official=false") == names("official=False") == names()
-    assert results.main(["list", "official=true", f"output_root={root}"]) == 2
+    assert names("eligible=false") == names("eligible=False") == names()
+    assert results.main(["list", "eligible=true", f"output_root={root}"]) == 2
     capsys.readouterr()
     assert names("task.batch_size=32") == names("task=resnet20") == ["run-workers4-taskresnet20-a"]
     key = record.load(root / "run-workers3-a" / "record.json").key

@@ -2,17 +2,18 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlbench.analysis import pooling
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
-from mlbench.experiment import attempts
+from mlbench.experiment import attempts, official
 from mlbench.experiment.cost import nodes
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.identity import identity
 from mlbench.experiment.record import Record
+from mlbench.experiment.study import History
 
 COMPUTE = ("forward", "loss", "backward", "optimizer")  # what MLBench counted as compute
 SOURCE = "mlbench"  # of records that this suite measured
@@ -54,6 +55,8 @@ class Point:
     - disturbed: why the times of runs are not those of a quiet machine, by run id. They are listed and enter
       no other value, unless asked or unless nothing else was measured.
     - mixture: what the pooled runs do not share though it may change their times.
+    - attempts: all runs, those of no result too; deleted: how many more a study's log knows of.
+    - unofficial: why the point is not official, one sentence each.
     """
 
     key: str
@@ -98,6 +101,9 @@ class Point:
     disturbed: dict[str, str] = field(default_factory=dict)
     mixture: tuple[str, ...] = ()
     usd_cluster: Estimate | None = None
+    attempts: tuple[Record, ...] = ()
+    deleted: int = 0
+    unofficial: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
@@ -127,15 +133,47 @@ class Point:
         return None if self.times else "its runs had no goal"
 
 
-def points(records: Iterable[Record], *, with_disturbed: bool = False) -> list[Point]:
+def points(
+    records: Iterable[Record],
+    *,
+    with_disturbed: bool = False,
+    histories: Mapping[str, History] | None = None,
+) -> list[Point]:
     """Return the points of a study, few workers first; every seed counts once (experiment.attempts).
 
-    `with_disturbed`: pool also runs beside which their machine did something else.
+    `with_disturbed`: pool also runs beside which their machine did something else. `histories`: what studies
+    know of the points by key (`study.histories`).
     """
+    every: dict[tuple[str, str], list[Record]] = {}
+    records = list({run.run_id: run for run in records}.values())
+    for run in records:
+        every.setdefault((run.source, run.key), []).append(run)
     return sorted(
-        (_quiet_point(runs, with_disturbed=with_disturbed) for runs in by_configuration(records)),
+        (
+            _attempted(
+                _quiet_point(
+                    [*runs, *_censored(runs, every[runs[0].source, runs[0].key])],
+                    with_disturbed=with_disturbed,
+                ),
+                every[runs[0].source, runs[0].key],
+                (histories or {}).get(runs[0].key, History()),
+            )
+            for runs in by_configuration(records)
+        ),
         key=lambda point: (point.source, point.series, point.workers),
     )
+
+
+def _censored(runs: Sequence[Record], every: Sequence[Record]) -> list[Record]:
+    if runs[0].goal is None:
+        return []
+    return attempts.censored(attempts.by_seed(every), [time_to_goal(run) for run in runs])
+
+
+def _attempted(point: Point, every: Sequence[Record], history: History) -> Point:
+    """Return the point with what became of all its attempts."""
+    unofficial = official.of_point(point.records, every, history)
+    return replace(point, attempts=tuple(every), deleted=len(history.deleted), unofficial=tuple(unofficial))
 
 
 def by_configuration(records: Iterable[Record]) -> list[list[Record]]:

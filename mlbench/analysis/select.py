@@ -54,7 +54,7 @@ def fields(record: Record) -> dict[str, Any]:
     named = {name: value for name, value in flatten(experiment).items() if role(name) != "location"}
     groups = {name: value for name, value in experiment.items() if isinstance(value, dict)}
     named |= {name: value["name"] for name, value in groups.items() if "name" in value}
-    named |= {name: getattr(record, name) for name in ("status", "key", "seed", "official")}
+    named |= {name: getattr(record, name) for name in ("status", "key", "seed", "eligible")}
     return named | {"source": record.origin, "run": record.run_id, "recipe": record.experiment.task.recipe}
 
 

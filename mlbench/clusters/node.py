@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.clusters import ray_env
-from mlbench.experiment import provenance
+from mlbench.experiment import provenance, startup_code
 from mlbench.experiment.record import Gpu, Node
 
 ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
@@ -50,6 +50,7 @@ def describe() -> Node:
         cuda=cuda,
         nccl=nccl,
         environment=provenance.environment(),
+        startup_code=startup_code.files(),
         warnings=warnings(before_run=False),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlbench
-from mlbench.experiment import clock, cost, energy, noise, official
+from mlbench.experiment import clock, cost, energy, log_consistency, noise, official
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError, comparable, unreadable
 from mlbench.experiment.goal import Goal, better
@@ -69,9 +69,24 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         caveats.insert(0, f"{what}, and then it ended ({error}), so {missing} not described")
         error = None
     startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
+    contradictions = log_consistency.contradictions(
+        log,
+        start,
+        end,
+        result,
+        startup=startup,
+        startup_time=startup_time,
+        flops_per_s=flops * rate if flops and rate else None,
+    )
+    caveats += [f"{log_consistency.CAVEAT}{sentence}" for sentence in contradictions]
     told = {sentence for node in result.nodes for sentence in node.warnings}
     why_not = official.reasons(
-        start, result, status=status, caveats=caveats, frozen=frozen or official.reference()
+        start,
+        result,
+        status=status,
+        caveats=caveats,
+        sealed=log_consistency.sealed(log),
+        frozen=frozen or official.reference(),
     )
     task = experiment.task
     return Record(
@@ -83,7 +98,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         mlbench=start.mlbench,
         experiment=experiment,
         deviations=start.deviations,
-        official=not why_not,
+        eligible=not why_not,
         official_reasons=why_not,
         status=status,
         goal=experiment.target,
@@ -93,6 +108,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         oversubscribed=end.oversubscribed,
         caveats=caveats,
         disturbances=disturbed,
+        contradictions=contradictions,
         warnings=sorted(told | set(start.warnings)),
         started_at=clock.iso(start.begun),
         ended_at=clock.iso(end.ended),
@@ -121,7 +137,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
             wall_s=wall,
             time_to_accuracy_s=reached,
             clustered=cost.on_cluster(experiment),
-            provisioning_s=None if start.submitted is None else max(start.begun - start.submitted, 0.0),
+            provisioning_s=_provisioning(start),
         ),
         energy=energy.energy(
             experiment.hardware,
@@ -198,6 +214,16 @@ def worker_result(log: Log) -> WorkerResult | None:
     """Return what the workers reported at their end; None where they did not get there."""
     values = [event["value"] for event in log if event["key"] == "worker_result"]
     return WorkerResult.model_validate(values[0]) if values else None
+
+
+def _provisioning(start: RunStart) -> float | None:
+    """Return the seconds from the submission to the command's start; None where nobody measured them.
+
+    The clocks are those of two hosts; where the first is ahead of the second they measured nothing.
+    """
+    if start.submitted is None or start.submitted > start.begun:
+        return None
+    return start.begun - start.submitted
 
 
 def _submission(log: Log) -> Submission | None:

@@ -1,15 +1,25 @@
-"""Wall and monotonic clocks, and when the command started."""
+"""Wall and monotonic clocks, and when the command started.
+
+A wall clock may be set while a run lasts (NTP on a new machine). So a process looks at it once, when mlbench
+is imported; from there on `wall` counts on the clock since boot, which nobody sets. The processes of a run on
+one host count from the driver's look (`adopt`), so the difference of any two of their stamps is a duration.
+"""
 
 import datetime
+import os
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
-BEGAN = time.time()  # s, wall clock: mlbench/__init__.py imports this module before anything else
 BOOT_S = 2.0  # s that Python may take to come to mlbench's first import, from a cold disk, too
 
 
-def wall() -> float:
-    """Return the wall clock in seconds since 1970, comparable between processes of one machine."""
-    return time.time()
+class Epoch(NamedTuple):
+    """When the clock `clock_id`, which counts from a host's boot, stood at 0, s since 1970."""
+
+    clock_id: str
+    seconds: float
 
 
 def monotonic() -> float:
@@ -17,9 +27,31 @@ def monotonic() -> float:
     return time.perf_counter()
 
 
+def wall() -> float:
+    """Return the wall clock in seconds since 1970, comparable between the processes of a run on one host."""
+    return _epoch.seconds + _since_boot()
+
+
+def system() -> float:
+    """Return the wall clock as it is set now, s since 1970: what the kernel stamps files with."""
+    return time.time()
+
+
 def iso(seconds: float) -> str:
     """Return a wall-clock time as ISO 8601 in UTC."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def epoch() -> Epoch:
+    """Return what `wall` counts from here, for other processes of the run."""
+    return _epoch
+
+
+def adopt(epoch: Epoch) -> None:
+    """Let `wall` count as in the process that `epoch` is of; on another host nothing changes."""
+    global _epoch
+    if epoch.clock_id == _epoch.clock_id:
+        _epoch = epoch
 
 
 def process_start() -> float:
@@ -29,7 +61,31 @@ def process_start() -> float:
     `bash -c "pip install ... && python -m mlbench.run"`) may have run for long before: where mlbench's first
     import came more than BOOT_S later, that import is taken, which is some tens of milliseconds late.
     """
-    import psutil
+    # Not psutil's create_time: it adds the boot's time in whole seconds, so it is up to 1 s early.
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # proc_pid_stat(5)
+    started = ticks / os.sysconf("SC_CLK_TCK")
+    return _epoch.seconds + (started if _IMPORTED - started < BOOT_S else _IMPORTED)
 
-    started = psutil.Process().create_time()
-    return started if BEGAN - started < BOOT_S else BEGAN
+
+def host_clock_id() -> str:
+    """Return what processes have in common whose monotonic clocks are one: the boot and the namespace."""
+    parts: list[str] = []
+    reads: tuple[Callable[[], str], ...] = (
+        lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        lambda: str(Path("/proc/self/ns/time").readlink()),
+    )
+    for read in reads:
+        try:
+            parts.append(read())
+        except OSError:
+            parts.append("unknown")
+    return " ".join(parts)
+
+
+def _since_boot() -> float:
+    """Return the seconds since boot; unlike `monotonic` it goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+_IMPORTED = _since_boot()  # mlbench/__init__.py imports this module before anything else
+_epoch = Epoch(host_clock_id(), time.time() - _IMPORTED)

@@ -5,9 +5,10 @@ mllog (time_ms, event_type, key, value, metadata). A process that dies leaves at
 which readers skip.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,6 +80,21 @@ class Follower:
 def read(path: Path) -> list[dict[str, Any]]:
     """Return all events of a log; a torn line, left by a killed process or a full disk, is skipped."""
     return list(_parse(path.read_bytes()))
+
+
+def checksum(log: Sequence[dict[str, Any]], end: Any) -> dict[str, Any]:
+    """Return the metadata of the `run_result` with the value `end` that follows these events.
+
+    How many they are, and the SHA-256 of them and of `end`, without what an import adds to the first.
+    """
+    digest = hashlib.sha256()
+    for event in log:
+        if event["key"] == "run_configuration":
+            start = {name: value for name, value in event["value"].items() if name != "imported"}
+            event = event | {"value": start}
+        digest.update(json.dumps(event, sort_keys=True).encode())
+    digest.update(json.dumps(end, sort_keys=True).encode())
+    return {"events": len(log), "sha256": digest.hexdigest()}
 
 
 def opening(path: Path) -> Any:

@@ -1,5 +1,6 @@
-"""Whether a run may be called official, and if not, every reason why.
+"""Whether a point may be called official, and each of its runs be one of its runs; if not, every reason why.
 
+No single run is official: seeds differ by a factor of two in time, and who may choose one chooses the time.
 The facts are those of the run's own log. They are compared with official.json beside this file, which is
 frozen with a release: recipes and goals, sources, and the published data sets. Sources and data that it does
 not know (null) make no official result.
@@ -13,10 +14,15 @@ from importlib import resources
 from typing import Any
 
 from mlbench.experiment.config import Experiment
-from mlbench.experiment.record import Node, RunStart, Values, WorkerResult
+from mlbench.experiment.identity import listed
+from mlbench.experiment.record import FINISHED, Node, Record, RunStart, Values, WorkerResult
+from mlbench.experiment.study import History
 
 FILE = "official.json"
 IMPORTED = "imported: what it claims was not measured here"
+MISSED = "the goal was not reached"  # counts as infinite time, in official points, too
+REACHED = ("goal_reached", "completed")
+FEWEST_SEEDS = 5  # runs whose range holds the median in 94 % of studies (docs/statistics.md)
 # Variables that lower the precision of arithmetic, and the values that do not.
 PRECISION = {
     "ONEDNN_DEFAULT_FPMATH_MODE": ("STRICT",),
@@ -24,8 +30,23 @@ PRECISION = {
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("0",),
     "NVIDIA_TF32_OVERRIDE": ("0",),
 }
-# Variables that put other code into the process.
-OTHER_CODE = ("LD_PRELOAD", "PYTHONPATH")
+# Of these variables each changes what computes, what code runs or what is measured, but for those after them.
+CHANGING = {
+    "changes arithmetic or the library that does it": (("CUBLAS_*", "CUDNN_*", "TORCH_*"), (
+        "CUBLAS_LOG*", "CUBLAS_WORKSPACE_CONFIG", "CUDNN_LOG*", "TORCH_CPP_LOG_LEVEL", "TORCH_CUDA_ARCH_LIST",
+        "TORCH_DISTRIBUTED_DEBUG", "TORCH_HOME", "TORCH_LOGS*", "TORCH_NCCL_*", "TORCH_SHOW_*",
+    )),
+    "puts other code into the processes": (("LD_*", "PYTHON*", "RAY_*"), (
+        "PYTHONBREAKPOINT", "PYTHONCOERCECLOCALE", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER",
+        "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONSTARTUP",
+        "PYTHONUNBUFFERED", "PYTHONUTF8",
+    )),
+    "changes what mlbench measures": (("MLBENCH_*",), (
+        "MLBENCH_CONFIG_DIR",  # its choices are deviations
+        "MLBENCH_EMULATION", "MLBENCH_EVENT_STREAM", "MLBENCH_PARENT", "MLBENCH_RAY_ADDRESS",
+        "MLBENCH_SUBMITTED_AT",  # of mlbench's own commands
+    )),
+}  # fmt: skip
 
 
 class Recipe(Values):
@@ -68,9 +89,18 @@ def recipe_hash(experiment: Mapping[str, Any], free: Sequence[str]) -> str:
 
 
 def reasons(
-    start: RunStart, result: WorkerResult, *, status: str, caveats: list[str], frozen: Reference
+    start: RunStart,
+    result: WorkerResult,
+    *,
+    status: str,
+    caveats: list[str],
+    sealed: bool,
+    frozen: Reference,
 ) -> list[str]:
-    """Return why a run is not official, one sentence each; empty for one that is."""
+    """Return why a run is none of an official point's, one sentence each; empty for one that may be.
+
+    sealed: whether its event log has the checksum that the command wrote at its end.
+    """
     experiment = start.experiment
     sentences = list(_of_the_choice(experiment, status))
     sentences += [f"deviation: {deviation}" for deviation in start.deviations]
@@ -81,10 +111,36 @@ def reasons(
     sentences += _of_environment(start, result.nodes)
     sentences += [f"the machine was busy: {one}" for one in start.warnings if "load average" in one]
     sentences += [f"caveat: {caveat}" for caveat in caveats]
+    if not sealed:
+        sentences.append("its event log has no checksum")
     if result.data_changed:
         sentences.append("the data set changed while the run was training on it")
     if start.imported is not None:
         sentences.append(IMPORTED)
+    return list(dict.fromkeys(sentences))
+
+
+def of_point(runs: Sequence[Record], attempts: Sequence[Record], history: History) -> list[str]:
+    """Return why a point is not official, one sentence each; empty for one that is.
+
+    runs: those that count, one a seed; attempts: all of the point.
+    """
+    counted, drawn = {run.seed for run in runs}, history.drawn
+    given = ({run.seed for run in attempts} | history.planned) - drawn
+    interrupted = sum(run.status == "interrupted" for run in attempts)
+    numbers = {
+        f"of its seeds {len(drawn)} were drawn by a sweep, and it takes {FEWEST_SEEDS}": len(drawn)
+        < FEWEST_SEEDS,
+        f"of its seeds {len(given)} were chosen and not drawn": given,
+        f"of its seeds {len(drawn - counted)} have no result": drawn - counted,
+        f"of its attempts {len(history.deleted)} were deleted": history.deleted,
+        f"of its attempts {interrupted} were interrupted": interrupted,
+        "half of its runs or more missed the goal": 2 * sum(run.status not in REACHED for run in runs)
+        >= len(runs),
+    }
+    sentences = [sentence for sentence, holds in numbers.items() if holds]
+    finished = [run for run in attempts if run.status in FINISHED]
+    sentences += [one for run in finished for one in run.official_reasons if one != MISSED]
     return list(dict.fromkeys(sentences))
 
 
@@ -99,7 +155,7 @@ def _of_the_choice(experiment: Experiment, status: str) -> Iterator[str]:
         if experiment.goal != "official":
             yield f"goal={experiment.goal}"
         elif status != "goal_reached":
-            yield "the goal was not reached"
+            yield MISSED
     elif status != "completed":
         yield f"the run is {status.replace('_', ' ')}"
 
@@ -153,6 +209,9 @@ def _of_environment(start: RunStart, nodes: list[Node]) -> Iterator[str]:
             value = environment.get(name)
             if value and value.upper() not in harmless:
                 yield f"{name}={value} lowers the precision of arithmetic"
-        for name in OTHER_CODE:
-            if environment.get(name):
-                yield f"{name} puts other code into the processes"
+        for what, (patterns, harmless) in CHANGING.items():
+            for name in filter(environment.get, environment):
+                if listed(name, patterns) and name not in PRECISION and not listed(name, harmless):
+                    yield f"{name} {what}"
+    for code in (start.software.startup_code, *(node.startup_code for node in nodes)):
+        yield from (f"{name} runs before mlbench or changes how it runs" for name in code)

@@ -180,6 +180,8 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
     composed = json.loads(_compose(*words, folders=tuple(map(str, folders))))
     for group, path in files.items():
         _require_parts(group, composed.get(group), path)
+    for group in GROUPS:
+        _require_shipped(group, overrides.choices.get(group) or composed[group]["name"], composed[group])
     composed["hardware"] |= _price(composed["hardware"])
     task = composed["task"]
     defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
@@ -218,6 +220,26 @@ def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> N
 def _require_readable(path: Path) -> None:
     """Raise UserError that names a file with mistakes; once a process, as it is composed once."""
     plugins.values(path)
+
+
+def _require_shipped(group: str, choice: str, composed: dict[str, Any]) -> None:
+    """Raise UserError where a choice of mlbench's own was not composed from its file."""
+    path = plugins.own_conf() / group / f"{choice}.yaml"
+    if path.is_file() and any(composed.get(name) != value for name, value in _shipped(path).items()):
+        raise UserError(
+            f"{group}={choice} does not have the values of {path}: "
+            "a Hydra plug-in puts another file in front of it",
+            hint="uninstall the package that has a folder hydra_plugins",
+        )
+
+
+@cache
+def _shipped(path: Path) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    values = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(values, dict)
+    return {str(name): value for name, value in values.items() if name != "defaults"}
 
 
 def _price(hardware: dict[str, Any]) -> dict[str, Any]:

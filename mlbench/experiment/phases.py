@@ -42,6 +42,8 @@ class PhaseTimes:
     - lateness: of this rank; empty without communication.
     - bytes_sent: by this rank, to combine gradients or models; counted at the collectives, without headers;
       None in older logs.
+    - elapsed: from the first access to training data to the interval's end, on this rank's clock; None in
+      older logs.
     - clock_error_s: bound of the error with which this rank's clock was compared with rank 0's.
     """
 
@@ -56,6 +58,7 @@ class PhaseTimes:
     step_s: dict[int, int] = field(default_factory=dict)
     lateness: list[LatenessBlock] = field(default_factory=list)
     bytes_sent: int | None = None
+    elapsed: float | None = None
     clock_error_s: float = 0.0
 
     def plain(self) -> dict[str, Any]:

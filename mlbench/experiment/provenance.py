@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import mlbench
-from mlbench.experiment import plugins
+from mlbench.experiment import plugins, startup_code
 from mlbench.experiment.credentials import setting, without_credentials
 from mlbench.experiment.identity import version
 from mlbench.experiment.record import Git, Software
@@ -67,20 +67,21 @@ PRESENTATION = (
 # The variables that change speed, results or a calibration. No others are recorded: they may hold secrets.
 ENVIRONMENT = (
     "ATEN_CPU_CAPABILITY",
-    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLAS_*",
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_VISIBLE_DEVICES",
+    "CUDNN_*",
     "DNNL_*",
     "FI_*",
     "GLOO_*",
     "GOMP_*",
     "KMP_*",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
+    "GLIBC_TUNABLES",
+    "LD_*",
     "MALLOC_*",
     "MKL_*",
-    "MLBENCH_CALIBRATION_S",
+    "MLBENCH_*",
     "MPICH_*",
     "MPIR_CVAR_*",
     "NCCL_*",
@@ -88,11 +89,12 @@ ENVIRONMENT = (
     "OMP_*",
     "ONEDNN_*",
     "OPENBLAS_*",
-    "PYTHONHASHSEED",
-    "PYTHONPATH",
+    "PYTHON*",
     "PYTORCH_*ALLOC_CONF",
-    "TORCH_ALLOW_TF32_*",
-    "TORCH_NCCL_*",
+    "RAY_*HOOK*",
+    "RAY_*SETUP_FUNCTION*",
+    "RAY_preload_python_modules",
+    "TORCH_*",
     "UCX_*",
 )
 
@@ -108,6 +110,7 @@ def software() -> Software:
         code=code(),
         command=shlex.join(without_credentials(word) for word in sys.orig_argv),
         environment=environment(),
+        startup_code=startup_code.files(),
     )
 
 

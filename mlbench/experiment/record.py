@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_serializer
 
 import mlbench
 from mlbench.experiment.config import Cluster, Experiment, Sync, TaskConfig
@@ -35,7 +35,7 @@ STATUSES = (
 )
 FINISHED = ("goal_reached", "goal_not_reached", "completed", "diverged")
 TRACE = r"^profile/rank\d+\.[a-z_]+\.json$"  # of torch.profiler; a path that leads out of the folder is none
-EDITED = "edited: "  # begins the reason why a record that calls itself official is not
+EDITED = "edited: "  # begins the reason why a record that calls itself eligible is not
 Status = Annotated[str, Field(pattern=f"^({'|'.join(STATUSES)})$")]
 Row = dict[str, Any]  # of a task's table; the task names its columns
 
@@ -168,6 +168,9 @@ class Node(Values):
     nccl: str | None = None
     transport: dict[str, str] = {}  # what the backend's module says of itself: library, provider, interface
     environment: dict[str, str] = {}  # variables that change speed or results
+    startup_code: dict[
+        str, str
+    ] = {}  # what ran there before mlbench or stands in front of it: SHA-256 by name
     warnings: list[str] = []  # what may have made the machine noisy
     threads_per_worker: int | None = None
     ray_node_id: str | None = None
@@ -219,6 +222,7 @@ class Software(Values):
     code: str | None = None  # SHA-256 of the sources, plug-ins' too, that decide a measurement
     command: str | None = None
     environment: dict[str, str] = {}  # variables that change speed or results
+    startup_code: dict[str, str] = {}  # what ran before mlbench or stands in front of it: SHA-256 by name
 
 
 class Imported(Values):
@@ -336,8 +340,9 @@ class Record(Values):
     command: str  # repeats the run, without credentials
     experiment: RecordedExperiment  # the resolved configuration, without credentials
     deviations: list[Deviation]  # from the closed division
-    official: bool  # nothing speaks against it
-    official_reasons: list[str]  # why it is not official, one sentence each
+    # Nothing speaks against it as one of the runs of an official point; "official" in records of before.
+    eligible: bool = Field(validation_alias=AliasChoices("eligible", "official"))
+    official_reasons: list[str]  # why no official point has it, one sentence each
     status: Status
     goal: Goal | None  # None: none was asked
     error: str | None  # one sentence
@@ -346,6 +351,7 @@ class Record(Values):
     oversubscribed: bool  # more threads computed than there were CPUs
     caveats: list[str]  # why this number is not what it seems, one sentence each
     disturbances: list[str] = []  # those of them that tell what else the machine did meanwhile
+    contradictions: list[str] = []  # where its log contradicts itself, one sentence each: it counts nowhere
     warnings: list[str]  # what may have made the machine noisy, one sentence each
     started_at: str  # ISO 8601, when the command started
     ended_at: str  # ISO 8601
@@ -422,7 +428,7 @@ class Record(Values):
 def load(path: Path) -> Record:
     """Read a record.json; raises FileNotFoundError, or UserError where it cannot be used.
 
-    That is where this version cannot read it, and where it contradicts itself. One that calls itself official
+    That is where this version cannot read it, and where it contradicts itself. One that calls itself eligible
     is so only if the event log beside it says the same.
     """
     from mlbench.experiment import consistency
@@ -439,7 +445,7 @@ def load(path: Path) -> Record:
     if wrong:
         raise UserError(f"{path} was changed or is damaged: {wrong}", hint=_hint(path))
     record = _located(record, path.parent)
-    return _as_logged(record, path.parent) if record.official else record
+    return _as_logged(record, path.parent) if record.eligible else record
 
 
 def _hint(path: Path) -> str:
@@ -465,16 +471,16 @@ def _real(path: str) -> str:
 
 
 def _as_logged(record: Record, folder: Path) -> Record:
-    """Return an official record as it is, or with why its event log does not bear it out."""
+    """Return an eligible record as it is, or with why its event log does not bear it out."""
     from mlbench.experiment import build_record, events
 
     if record.mlbench != mlbench.__version__:
         reason = f"only mlbench {record.mlbench}, which measured it, can check it against its event log"
-        return record.model_copy(update={"official": False, "official_reasons": [reason]})
+        return record.model_copy(update={"eligible": False, "official_reasons": [reason]})
     try:
         build_record.verify_against_log(record, events.read(folder / events.NAME))
     except (OSError, ValueError, UserError) as error:
-        return record.model_copy(update={"official": False, "official_reasons": [f"{EDITED}{error}"]})
+        return record.model_copy(update={"eligible": False, "official_reasons": [f"{EDITED}{error}"]})
     return record
 
 

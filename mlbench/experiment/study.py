@@ -8,7 +8,7 @@ attempts, appended as they happen.
 import secrets
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -39,6 +39,7 @@ class Point(Model):
     key: str
     words: tuple[str, ...]
     seeds: tuple[int, ...]
+    drawn: tuple[int, ...] = ()  # those of them that the sweep drew; the others were given
 
 
 class Invocation(Model):
@@ -130,7 +131,9 @@ def extended(
     known = {point.key: point for point in study.points}
     for name, words in points.items():
         old = known.get(name) or Point(key=name, words=tuple(words), seeds=())
-        known[name] = old.model_copy(update={"seeds": _seeds(old.seeds, invocation.repeats, seeds)})
+        every = _seeds(old.seeds, invocation.repeats, seeds)
+        new = every[len(old.seeds) :] if seeds is None else ()
+        known[name] = old.model_copy(update={"seeds": every, "drawn": (*old.drawn, *new)})
     if tuple(known.values()) == study.points:
         return study
     return study.model_copy(
@@ -184,6 +187,37 @@ def lost_attempts(place: Path, records: Sequence[Record]) -> list[str]:
         for value in (event["value"] for event in log if event["key"] == ENDED)
         if value["run_id"] is None or value["run_id"] not in known
     ]
+
+
+class History(NamedTuple):
+    """What the studies below an output_root know of a point, whatever became of its runs.
+
+    - planned: all of its seeds; drawn: those that a sweep drew.
+    - deleted: the runs that the studies' logs name and that have no folder any more.
+    """
+
+    planned: frozenset[int] = frozenset()
+    drawn: frozenset[int] = frozenset()
+    deleted: frozenset[str] = frozenset()
+
+
+def histories(output_root: Path) -> dict[str, History]:
+    """Return what all studies know of their points, by key; a study that cannot be read knows nothing."""
+    found: dict[str, History] = {}
+    for path in sorted((output_root / "studies").glob(f"*/{PLAN}")):
+        with suppress(UserError):
+            plan = load(path.parent)
+            log = events.read(path.parent / LOG) if (path.parent / LOG).exists() else []
+            runs = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] == ENDED}
+            gone = [(trial, run) for trial, run in runs if run and not (output_root / run).exists()]
+            for point in plan.points if plan else ():
+                old = found.get(point.key, History())
+                found[point.key] = History(
+                    old.planned | set(point.seeds),
+                    old.drawn | set(point.drawn),
+                    old.deleted | {run for trial, run in gone if trial.startswith(f"{point.key}-")},
+                )
+    return found
 
 
 def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:

@@ -38,6 +38,7 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
             sockets=backend.sockets if backend.name == "gloo" else None,
             variables=environment(backend),
             log=str((folder / events.NAME).absolute()),
+            epoch=spec.epoch,
         ),
         scaling_config=ScalingConfig(
             num_workers=experiment.workers,

@@ -175,8 +175,8 @@ def _recorded(
 
 def _conclude(folder: Path, end: RunEnd) -> Record:
     """Complete the log, and write the record that it gives."""
-    log = folder / events.NAME
-    events.append(log, "run_result", end.model_dump(mode="json"))
+    log, value = folder / events.NAME, end.model_dump(mode="json")
+    events.append(log, "run_result", value, **events.checksum(events.read(log), value))
     record = build_record(events.read(log))
     record.save(folder)
     events.append(log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
@@ -334,6 +334,7 @@ def _measure(
                     heartbeats.token,
                     log=str(log.absolute()),
                     driver=os.getpid() if lock else None,
+                    epoch=clock.epoch(),
                 )
                 run_workers(spec, connection, folder)
     except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the second while it starts

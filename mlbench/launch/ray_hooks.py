@@ -78,7 +78,7 @@ class ProcessGroupConfig(BackendConfig):
     - interface: the network interface of all workers; None: the one by which each reaches the head.
     - sockets: connections of gloo between two workers. variables: what its library reads, by name.
     - start_timeout_s: how long the workers may take to import torch and to meet.
-    - log: the event log, which gets the stamps of these steps.
+    - log: the event log, which gets the stamps of these steps; epoch: what its wall clock counts from.
     """
 
     backend: str
@@ -89,6 +89,7 @@ class ProcessGroupConfig(BackendConfig):
     variables: dict[str, str] = field(default_factory=dict)
     start_timeout_s: float = START_TIMEOUT_S
     log: str | None = None
+    epoch: clock.Epoch = field(default_factory=clock.epoch)
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -103,7 +104,9 @@ class ProcessGroupBackend(Backend):
 
     def on_start(self, worker_group: Any, backend_config: ProcessGroupConfig) -> None:
         """Make the process group; every step has a deadline, for a worker may be frozen."""
-        config, begin = backend_config, clock.wall()
+        config = backend_config
+        clock.adopt(config.epoch)
+        begin = clock.wall()
         limit = config.start_timeout_s
         importing = worker_group.execute_async(import_backend, config.module, config.variables)
         hosts = [worker.metadata.hostname for worker in worker_group.get_workers()]

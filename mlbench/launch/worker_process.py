@@ -41,6 +41,7 @@ class WorkerSpec:
     - heartbeats: (host, port) of the driver's server; token: what it asks for.
     - log: the event log's absolute path on the driver's machine.
     - driver: the driver's process id where it is on the workers' machine, whose lock it then holds.
+    - epoch: what the driver's wall clock counts from.
     """
 
     experiment: Experiment
@@ -50,6 +51,7 @@ class WorkerSpec:
     token: str
     log: str
     driver: int | None
+    epoch: clock.Epoch
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
@@ -58,8 +60,9 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
 
     from mlbench.datasets import page_cache, verify
 
-    entered = clock.wall()
     spec: WorkerSpec = config["spec"]
+    clock.adopt(spec.epoch)
+    entered = clock.wall()
     experiment = spec.experiment
     worker = build_worker(spec)
     task = registry.load(experiment.task.name)

@@ -3,11 +3,12 @@
 The sections are those of the ACM artifact appendix (cTuning, https://ctuning.org/ae/submission_extra.html).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mlbench.experiment import attempts
 from mlbench.experiment.format import counted, duration
 from mlbench.experiment.record import Record
+from mlbench.experiment.study import History
 from mlbench.report import grouping, summary
 from mlbench.report.page_input import StudyText
 from mlbench.report.provenance_section import facts, provenance
@@ -17,7 +18,7 @@ SEEDS = "The seeds that were drawn are in study.yaml; a run alone is repeated wi
 UNKNOWN = "to be filled in by the authors"
 
 
-def text(study: StudyText, records: Sequence[Record]) -> str:
+def text(study: StudyText, records: Sequence[Record], histories: Mapping[str, History] | None = None) -> str:
     """Return the appendix as Markdown; what records cannot know is left to the authors and marked so."""
     known = dict(provenance(records))
     wall = sum(one.wall for one in records)
@@ -41,7 +42,8 @@ def text(study: StudyText, records: Sequence[Record]) -> str:
         "Data licences": "in the manifest of each data set (python -m mlbench.data list)",
         "Archived (DOI)": UNKNOWN,
     }
-    answers = [f"**{one.title}.** {' '.join(summary.answer(one))}" for one in grouping.groups(records)]
+    groups = grouping.groups(records, histories=histories)
+    answers = [f"**{one.title}.** {' '.join(summary.answer(one))}" for one in groups]
     commands = "\n".join(study.commands)
     doubts = [*known.get("caveats", []), *known.get("noise warnings", [])]
     parts = [

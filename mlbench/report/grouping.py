@@ -1,7 +1,7 @@
 """What the runs of a study have in common and what tells its curves apart, in words."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -12,6 +12,7 @@ from mlbench.analysis.speedup import Speedup, scaling_curves, speedups
 from mlbench.experiment.format import counted
 from mlbench.experiment.goal import Goal
 from mlbench.experiment.record import Record
+from mlbench.experiment.study import History
 
 LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware", "network")  # fields of Point
 OWN_FILES = ("_file", "_files", "_folder")  # ends of the fields by which a user names data of their own
@@ -98,12 +99,18 @@ class Group:
         return f"{first}, n = {n} a point, data {data}"
 
 
-def groups(records: Sequence[Record], *, with_disturbed: bool = False) -> list[Group]:
+def groups(
+    records: Sequence[Record],
+    *,
+    with_disturbed: bool = False,
+    histories: Mapping[str, History] | None = None,
+) -> list[Group]:
     """Return the records by what may be compared at all; ours come before published ones.
 
-    `with_disturbed`: pool also runs beside which their machine did something else.
+    `with_disturbed`: pool also runs beside which their machine did something else. `histories`: what studies
+    know of the points by key (`study.histories`).
     """
-    all_points = points(records, with_disturbed=with_disturbed)
+    all_points = points(records, with_disturbed=with_disturbed, histories=histories)
     compared = {id(one.point): one for one in speedups(all_points)}
     together: dict[tuple[str, ...], list[list[Point]]] = {}
     for curve in scaling_curves(all_points):

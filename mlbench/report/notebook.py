@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlbench.analysis import compare as comparison
 from mlbench.analysis.chart import Chart
 from mlbench.analysis.points import Point
-from mlbench.experiment import record, run_folders
+from mlbench.experiment import record, run_folders, study
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.identity import flatten
 from mlbench.experiment.record import Record
@@ -54,7 +54,10 @@ def summarize(runs: "pd.DataFrame") -> "pd.DataFrame":
 
 def answers(runs: "pd.DataFrame") -> dict[str, str]:
     """Return what the runs say about time, price and certainty, in sentences, by task, data and goal."""
-    return {one.title: " ".join(summary.answer(one)) for one in grouping.groups(_records(runs))}
+    roots = {Path(folder).parent for folder in runs["folder"]}
+    histories = {key: one for root in roots for key, one in study.histories(root).items()}
+    groups = grouping.groups(_records(runs), histories=histories)
+    return {one.title: " ".join(summary.answer(one)) for one in groups}
 
 
 def draw(runs: "pd.DataFrame", *names: str) -> "list[Picture]":

@@ -22,7 +22,7 @@ HEADINGS = [
     "samples / s",
     "cost",
     "runs",
-    "claims official",
+    "claims eligible",
     "study",
 ]
 
@@ -62,7 +62,7 @@ def _row(label: str, point: Point) -> Row:
     ends = ""
     if time and time.low is not None and time.high is not None and math.isfinite(time.high):
         ends = f"{duration(time.low)} to {duration(time.high)}"
-    official = sum(set(one.official_reasons) <= {IMPORTED} for one in point.records)
+    eligible = sum(set(one.official_reasons) <= {IMPORTED} for one in point.records)
     studies = sorted({one.experiment.study or SINGLE for one in point.records})
     cells = [
         Cell(f"{point.workers} x {point.backend}, {point.sync}", label),
@@ -71,7 +71,7 @@ def _row(label: str, point: Point) -> Row:
         Cell(number(rate.value) if rate else "-", number=True),
         Cell(usd(bill.value) if bill and math.isfinite(bill.value) else "-", number=True),
         Cell(f"{point.reached} of {point.n}", number=True),
-        Cell(f"{official} of {point.n}", number=True),
+        Cell(f"{eligible} of {point.n}", number=True),
         Cell(", ".join(studies)),
     ]
     filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}

@@ -8,6 +8,7 @@ from mlbench.analysis.points import Point
 from mlbench.analysis.pooling import calibration
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import optimum
+from mlbench.experiment import attempts
 from mlbench.experiment.format import counted, duration, factor, number, percent, usd
 from mlbench.report.grouping import Group, ScalingCurve, of, tables
 from mlbench.tasks import registry
@@ -204,6 +205,12 @@ def _certainty(some: Sequence[Point]) -> str:
             f"with n = {fewest} an interval is the full range of the runs and covers the median in "
             f"{100 * max_coverage(fewest):.0f} % of studies, not {100 * LEVEL:.0f} %"
         )
+    deleted = sum(point.deleted for point in some)
+    if beside := attempts.beside([run for point in some for run in point.attempts], deleted=deleted):
+        parts.append(f"of {beside}")
+    censored = sum(run.status in ("interrupted", "preempted") for point in some for run in point.records)
+    if censored:
+        parts.append(f"{censored} of the missed had been stopped after the median time")
     left_out = sum(len(point.left_out) for point in some)
     if left_out:
         parts.append(f"{counted(left_out, 'run')} left out, because the machine did something else meanwhile")
@@ -212,6 +219,8 @@ def _certainty(some: Sequence[Point]) -> str:
     mixed = sorted({what for point in some for what in point.mixture})
     if mixed:
         parts.append(f"the runs of a point mix {' and '.join(mixed)}")
+    if official := sorted({point.workers for point in some if not point.unofficial}):
+        parts.append(f"official: k = {', '.join(map(str, official))}")
     if apart:
         parts.append(f"k = {', '.join(apart)}: excluded from speed-ups")
     return "; ".join(parts) + "."

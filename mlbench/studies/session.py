@@ -409,7 +409,8 @@ def publish(result: StudyResult) -> "list[writer.Group]":
 
     if not result.records:
         return []
-    groups = writer.groups(result.records)  # once: their bootstraps take seconds
+    histories = study.histories(result.output_root)
+    groups = writer.groups(result.records, histories=histories)  # once: their bootstraps take seconds
     writer.write(result.records, result.folder / study.REPORT, study=_text(result), grouped=groups)
     status = "FAILED" if result.unmeasured else "FINISHED"
     place = {"output_root": result.output_root, "uri": result.store}

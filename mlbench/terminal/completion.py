@@ -77,7 +77,7 @@ def _names(verb: Verb, before: Sequence[str]) -> Iterator[str]:
         parts = ("name", "recipes", "scales", "datasets")
         yield from (f"task.{name}" for name in _task(before) if name not in parts)
     if "FILTER" in verb.arguments:
-        yield from ("status", "source", "key", "recipe", "run", "official")
+        yield from ("status", "source", "key", "recipe", "run", "eligible")
 
 
 def _values(field: str, before: Sequence[str]) -> list[str]:

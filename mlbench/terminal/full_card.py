@@ -58,8 +58,8 @@ def rows(record: Record) -> Rows:
         ("implausible", rcp.warning([record])),
         *(("warning", warning) for warning in record.warnings),
     ]
-    if record.official:
-        lines.append(("official", "yes: division=closed scale=official"))
+    if record.eligible:
+        lines.append(("eligible", "yes: one of the runs that an official point needs"))
     elif record.status not in NO_RESULT:
         lines += [("not official", reason) for reason in record.official_reasons]
     return [(label, format.printable(text)) for label, text in lines if text]

@@ -108,7 +108,7 @@ def end_tags(record: Record) -> dict[str, str]:
     """Return the tags that are known when the run has ended."""
     tags = {
         "status": record.status,
-        "official": json.dumps(record.official),
+        "eligible": json.dumps(record.eligible),
         "oversubscribed": json.dumps(record.oversubscribed),
         "restarts": str(len(record.restarts)),
         "mlbench": record.mlbench,

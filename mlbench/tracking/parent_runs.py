@@ -62,7 +62,8 @@ def write(
     client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
     assert client is not None
     ended = max((run.end_time for run in records), default=0.0)
-    groups = writer.groups(records) if groups is None else groups
+    histories = study.histories(output_root)
+    groups = writer.groups(records, histories=histories) if groups is None else groups
     metrics = [Metric(*one[:2], round(ended * 1000), one[2]) for one in writer.metrics(groups)]
     run = parent(client, output_root, plan.name)
     if _written(client, run) - {(m.name, m.step, m.value) for m in metrics}:
@@ -105,6 +106,7 @@ def tags(plan: Study, records: Sequence[Record], groups: "Sequence[Group]") -> d
     counts = {
         "runs": str(sum(point.n for point in all_points)),
         "attempts": str(len(records)),
+        "official": ", ".join(str(point.workers) for point in all_points if not point.unofficial) or "no",
         "reached": str(sum(point.reached for point in all_points)),
         "points": str(len(plan.points)),
         "workers": ", ".join(map(str, sorted({point.workers for point in all_points}))),

@@ -2,7 +2,7 @@
 
 - record.json, events.jsonl: from these two the run is imported again.
 - config.yaml: the resolved configuration.
-- official_result.txt or result.txt: the result line that MLBench (2018-2021) put into its downloads.
+- result.txt: the result line that MLBench (2018-2021) put into its downloads.
 """
 
 import json
@@ -15,7 +15,8 @@ from mlbench.experiment.credentials import without_credentials
 from mlbench.experiment.phases import exposed
 from mlbench.experiment.record import Record
 
-RECORD, CONFIG, RESULTS = "record.json", "config.yaml", ("official_result.txt", "result.txt")
+RECORD, CONFIG = "record.json", "config.yaml"
+RESULTS = ("official_result.txt", "result.txt")  # the first in archives of before 2026-11-23
 _TASK_RESULT = {
     "top1_accuracy": "{target:g}% Top 1 Validation Accuracy",
     "accuracy": "{target:g}% Top 1 Validation Accuracy",
@@ -40,18 +41,17 @@ def texts(original: Record, log: Log) -> dict[str, str]:
 def result_file(record: Record) -> tuple[str, str] | None:
     """Return name and text of the file with the result line; None where no goal was reached.
 
-    Only an official run has the original's `official_result.txt`; any other's is `result.txt`, whose line
+    No single run is official, so it is not the original's `official_result.txt` but `result.txt`, whose line
     says scale, division and why it is not official.
     """
     line = official_result(record)
     if line is None:
         return None
-    if record.official:
-        return "official_result.txt", line
     experiment = record.experiment
     about = f"scale={experiment.scale} division={experiment.division.name}"
     why = "imported" if record.imported else "; ".join(record.official_reasons)
-    return "result.txt", f"{line} ({about}, not official: {why})"
+    trust = "one run of an official point's five" if record.eligible else f"not official: {why}"
+    return "result.txt", f"{line} ({about}, {trust})"
 
 
 def official_result(record: Record) -> str | None:

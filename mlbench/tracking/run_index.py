@@ -2,7 +2,7 @@
 
 The file (`.index.json` in output_root) is derived: whoever deletes it loses seconds. A row counts only while
 the run's record is the file it was made from (inode, size, times of change), and where the record calls
-itself official the event log, too, against which it is checked. The whole file counts only while its checksum
+itself eligible the event log, too, against which it is checked. The whole file counts only while its checksum
 holds, it lies where it was written, and mlbench's sources are those that wrote it. Everything else is read
 from the records, as if there were no file.
 """
@@ -35,20 +35,20 @@ PLACES = [[column.name for column in COLUMNS].index(name) for name in OWN]
 class Entry(NamedTuple):
     """One run: its line in the table, and the fields that it is selected by.
 
-    - state: of the record and, if it calls itself official, the event log, as text; empty where a change may
+    - state: of the record and, if it calls itself eligible, the event log, as text; empty where a change may
       go unseen.
     """
 
     state: str
     row: Row
     key: str
-    official: bool
+    eligible: bool
     shared: Mapping[str, Any]  # the other fields
 
     @property
     def fields(self) -> dict[str, Any]:
         own = {name: self.row.values[place] for name, place in zip(OWN, PLACES, strict=True)}
-        return {**self.shared, **own, "key": self.key, "official": self.official}
+        return {**self.shared, **own, "key": self.key, "eligible": self.eligible}
 
 
 def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
@@ -85,16 +85,16 @@ def _entry(folder: Path, state: str, with_log: str, shared: dict[str, Mapping[st
 
     `state` and `with_log` are the record's, and the record's and the event log's, from before.
     """
-    now_ns = round(clock.wall() * 1e9)
+    now_ns = round(clock.system() * 1e9)
     one = run_folders.load(folder)
     fields = {
-        name: value for name, value in select.fields(one).items() if name not in (*OWN, "key", "official")
+        name: value for name, value in select.fields(one).items() if name not in (*OWN, "key", "eligible")
     }
     fields = shared.setdefault(json.dumps(fields), fields)
-    if one.official or any(reason.startswith(EDITED) for reason in one.official_reasons):
+    if one.eligible or any(reason.startswith(EDITED) for reason in one.official_reasons):
         state = with_log
     settled = now_ns - max(map(int, state.split()[2::4])) > SETTLED_NS
-    return Entry(state if settled else "", run_table.row(one), one.key, one.official, fields)
+    return Entry(state if settled else "", run_table.row(one), one.key, one.eligible, fields)
 
 
 def _log(folder: Path) -> str:
@@ -132,7 +132,7 @@ def _parsed(body: bytes) -> dict[str, Entry]:
     own_texts = (text and _unpacked(text) for text in stored["texts"])
     texts = [text or same for text, same in zip(own_texts, values, strict=True)]
     rows = map(Row, zip(*values, strict=True), zip(*texts, strict=True), _unpacked(stored["units"]))
-    more = (_unpacked(stored[name]) for name in ("keys", "official", "shared"))
+    more = (_unpacked(stored[name]) for name in ("keys", "eligible", "shared"))
     return dict(zip(values[0], map(Entry, stored["states"], rows, *more), strict=True))
 
 
@@ -150,7 +150,7 @@ def _write(path: Path, current: Mapping[str, Entry]) -> None:
         "texts": [None if own == same else _packed(own) for own, same in zip(texts, values, strict=True)],
         "units": _packed([entry.row.unit for entry in runs]),
         "keys": _packed([entry.key for entry in runs]),
-        "official": _packed([entry.official for entry in runs]),
+        "eligible": _packed([entry.eligible for entry in runs]),
         "shared": {
             "levels": [json.loads(text) for text in numbers],
             "places": [numbers[fields[id(entry.shared)]] for entry in runs],

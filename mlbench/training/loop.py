@@ -267,10 +267,12 @@ class Run:
 
     def record_validation(self, position: float, metrics: dict[str, float]) -> ValidationMessage:
         """Keep a validation that ends now, and what was measured up to it; `complete` fills in the rest."""
+        times, own = self.timer.pop()
+        assert times.elapsed is not None
         validation: ValidationMessage = {
             "epoch": position,
             "step": self.step,
-            "elapsed": self.timer.elapsed(),
+            "elapsed": times.elapsed,
             "wall": 0.0,
             "train_loss": None,
             "goal_reached": False,
@@ -278,7 +280,6 @@ class Run:
         }
         joules = self.worker.read_energy()
         self.energy_j = {part: joules[part] - j for part, j in self.energy_before.items() if part in joules}
-        times, own = self.timer.pop()
         before, self.bytes_sent = self.bytes_sent, self.sync.bytes_sent(self.step)
         times.bytes_sent = self.bytes_sent - before
         self.phase_times.append(times)

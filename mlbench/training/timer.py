@@ -1,6 +1,6 @@
 """The one clock: phases of a step, time outside the steps, and the wall clock of the run.
 
-Only this module and experiment/clock.py read time. From `start` on every moment belongs to the steps or to
+Only experiment/clock.py reads time. From `start` on every moment belongs to the steps or to
 what is outside them (loading, validation, report), so both add up to the elapsed time. A phase ends where the
 next one begins, so the phases add up to the step. On a GPU a stamp is a CUDA event on the current stream,
 read when the device has passed it; the host clock would only show when a kernel was queued.
@@ -13,12 +13,11 @@ for itself alone, because it waits for an epoch's set-up.
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from mlbench.experiment import clock
 from mlbench.experiment.phases import PhaseTimes, percentiles
 from mlbench.training.stamps import Arrivals, DeviceClock, StepTotals
 
@@ -46,14 +45,14 @@ class PhaseTimer:
         device: str = "cpu",
         *,
         enabled: bool = True,
-        now: Callable[[], float] = time.perf_counter,
-        wall_now: Callable[[], float] = time.time,
+        now: Callable[[], float] = clock.monotonic,
+        wall_now: Callable[[], float] = clock.wall,
         clock_id: str | None = None,
     ) -> None:
         self.enabled = self.stamping = enabled
         self.stamp_every = 1
         self.now = now
-        self.clock_id = clock_id or _host_clock_id()
+        self.clock_id = clock_id or clock.host_clock_id()
         self.started_at = 0.0  # wall clock, s
         self.started = now()
         self._wall_now = wall_now
@@ -191,6 +190,7 @@ class PhaseTimer:
         times.steps, self._first = self._place - self._first, self._place
         times.samples, self._samples = self._samples, 0
         times.stamp_every = self.stamp_every
+        times.elapsed = now - self.started
         arrivals = self._totals.fill(times)
         self._totals = StepTotals()
         self._enter_steps(now)
@@ -281,17 +281,3 @@ class PhaseTimer:
 
 def _nothing(phase: str) -> None:
     """End no phase."""
-
-
-def _host_clock_id() -> str:
-    """Return what processes have in common whose monotonic clocks are one: the boot and the namespace."""
-    parts = []
-    for read in (
-        lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-        lambda: str(Path("/proc/self/ns/time").readlink()),
-    ):
-        try:
-            parts.append(read())
-        except OSError:
-            parts.append("unknown")
-    return " ".join(parts)

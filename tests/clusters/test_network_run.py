@@ -129,6 +129,7 @@ def test_mpi_trains_over_the_emulated_links_as_gloo_does_and_the_rank_with_less_
             break
     assert code == 0, output
     measured = run.record()
+    assert measured.contradictions == []
 
     chosen = {"provider": "ofi tcp", "interface": links.INTERFACE}
     assert [chosen.items() <= node.transport.items() for node in measured.nodes] == [True, True]

@@ -56,13 +56,14 @@ def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Runs,
     assert record.time_to_accuracy is not None and record.startup_time is not None
     assert sum(record.startup.parts().values()) == pytest.approx(record.startup_time)
     assert record.wall > record.startup_time + record.time_to_accuracy
+    assert record.contradictions == []
     total = sum(spread.mean for spread in record.phases.values())
     assert total < record.time_to_accuracy
     assert 0 < record.phases["wait"].mean + record.phases["transfer"].mean < total
     assert len(record.nodes) == 1 and record.nodes[0].calibration == {}  # left out here
     assert record.data_hash is not None and record.flops_per_sample
     assert str(record.software.packages["torch"]).startswith("2.")
-    assert record.cost is None and not record.official
+    assert record.cost is None and not record.eligible
     told = " ".join(output.split())
     for words in (
         "GOAL REACHED",

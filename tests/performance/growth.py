@@ -130,7 +130,7 @@ def stand_in(template: dict, number: int, variant: int) -> dict:
         "seed": seed,
         "experiment": template["experiment"] | {"task": task, "seed": seed, "study": STAND_IN},
         "source": STAND_IN,
-        "official": False,
+        "eligible": False,
         "official_reasons": [f"{STAND_IN}: a copy made to measure how commands grow"],
         "data_hash": STAND_IN,
     }  # fmt: skip

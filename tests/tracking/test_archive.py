@@ -128,7 +128,7 @@ def test_equal_runs_make_equal_zips_and_nothing_is_overwritten(run: Run, tmp_pat
 
 def unmarked(found: Record) -> Record:
     """Return a record without the mark that it was imported, which it must have."""
-    assert found.imported and not found.official and found.official_reasons[-1].startswith("imported")
+    assert found.imported and not found.eligible and found.official_reasons[-1].startswith("imported")
     return found.model_copy(update={"imported": False, "official_reasons": found.official_reasons[:-1]})
 
 
@@ -206,7 +206,7 @@ def test_a_changed_export_is_refused(run: Run, tmp_path: Path, capsys: Any) -> N
         ("changed: experiment of", rewritten(files, experiment=asked | {"workers": 3})),
         ("changed: time_to_accuracy of", rewritten(files, time_to_accuracy=0.001)),
         ("changed: nodes of", rewritten(files, nodes=[{"hostname": "n", "usable_cpus": 64}])),
-        ("changed: official of", rewritten(files, official=True)),
+        ("changed: eligible of", rewritten(files, eligible=True)),
         ("measured by mlbench 9.9", relogged(files, 0, mlbench="9.9.0")),
         ("record.json was changed \\(workers\\)", rewritten(files, workers="many")),
         ("changed \\(status\\)", rewritten(files, status="excellent")),

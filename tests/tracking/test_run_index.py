@@ -129,11 +129,11 @@ def test_a_log_counts_where_its_record_calls_itself_official(original: Path, tmp
     """Such a record is official only if its log says the same; here it has none at first, then junk."""
     root = tmp_path / "runs"
     shutil.copytree(original, root)
-    save(root, 3, official=True, official_reasons=[], mlbench=__version__)
+    save(root, 3, eligible=True, official_reasons=[], mlbench=__version__)
     while time.time_ns() - (root / run_name(3) / "record.json").stat().st_ctime_ns <= SETTLED_NS:
         time.sleep(0.1)
     first = entries(root)[0]
-    assert not first[run_name(3)].official and len(run_index._read(root / NAME)) == RUNS
+    assert not first[run_name(3)].eligible and len(run_index._read(root / NAME)) == RUNS
     for number in (3, 4):
         (root / run_name(number) / events.NAME).write_text("no log\n")
     stored, current = run_index._read(root / NAME), entries(root)[0]
@@ -167,7 +167,7 @@ def test_a_record_that_was_just_written_is_not_kept_in_an_index(
         time.sleep(0.1)
     late.write_text(late.read_text())
     written_s = late.stat().st_ctime_ns / 1e9
-    monkeypatch.setattr(clock, "wall", lambda: written_s + 0.9 * SETTLED_NS / 1e9)
+    monkeypatch.setattr(clock, "system", lambda: written_s + 0.9 * SETTLED_NS / 1e9)
     entries(root)
     stored = run_index._read(root / NAME)
     assert run_name(3) not in stored and len(stored) == RUNS - 1

@@ -105,7 +105,7 @@ def test_a_profiled_run_has_a_caveat_and_is_not_official(tmp_path: Path) -> None
     run = driven.Run(tmp_path, "profile=3")
     run.validate(99.0)
     found = run.end("goal_reached")
-    assert any("torch.profiler" in caveat for caveat in found.caveats) and not found.official
+    assert any("torch.profiler" in caveat for caveat in found.caveats) and not found.eligible
     assert any("torch.profiler" in reason for reason in found.official_reasons)
 
 

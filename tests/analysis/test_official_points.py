@@ -1,0 +1,128 @@
+"""Official belongs to a point: five drawn seeds of one plan, every attempt counted and told."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import studies
+
+from mlbench.analysis.points import Point, points
+from mlbench.experiment import events, study
+from mlbench.experiment.record import Record
+from mlbench.experiment.study import History, Invocation
+from mlbench.report import grouping, summary
+
+SEEDS = (1, 2, 3, 4, 5)
+DRAWN = History(planned=frozenset(SEEDS), drawn=frozenset(SEEDS))
+
+
+def runs(**changes: Any) -> list[Record]:
+    """Return five eligible runs of one point, 10 to 14 s."""
+    return [
+        studies.run(2, seed, time=9.0 + seed).model_copy(
+            update={"eligible": True, "official_reasons": [], "key": "k"} | changes
+        )
+        for seed in SEEDS
+    ]
+
+
+def stopped(seed: int, *, after: float) -> Record:
+    """Return a run that was interrupted after so many seconds of training."""
+    whole = studies.run(2, seed, time=20.0, status="interrupted")
+    validation = whole.validations[0].model_copy(update={"elapsed": after, "goal_reached": False})
+    return whole.model_copy(
+        update={"validations": [validation], "key": "k", "official_reasons": ["the run was interrupted"]}
+    )
+
+
+def point(records: list[Record], history: History = DRAWN) -> Point:
+    (one,) = points(records, histories={"k": history})
+    return one
+
+
+def certainty(records: list[Record], history: History = DRAWN) -> str:
+    (group,) = grouping.groups(records, histories={"k": history})
+    return summary.answer(group)[2]
+
+
+def test_five_drawn_seeds_of_one_plan_are_official() -> None:
+    assert point(runs()).unofficial == ()
+    assert "official: k = 2" in certainty(runs())
+
+
+@pytest.mark.parametrize(
+    ("records", "history", "reason"),
+    [
+        (runs(), History(), "of its seeds 0 were drawn by a sweep, and it takes 5"),
+        (runs()[:1], DRAWN, "of its seeds 4 have no result"),
+        (runs()[:4], History(frozenset(SEEDS[:4]), frozenset(SEEDS[:4])), "4 were drawn by a sweep"),
+        (runs(), History(frozenset(SEEDS), frozenset(SEEDS[1:])), "of its seeds 1 were chosen and not drawn"),
+        (runs(), DRAWN._replace(deleted=frozenset({"r"})), "of its attempts 1 were deleted"),
+        ([*runs(), stopped(5, after=1.0)], DRAWN, "of its attempts 1 were interrupted"),
+        (
+            [*runs(), studies.run(2, 9, time=9.0).model_copy(update={"key": "k"})],
+            DRAWN,
+            "1 were chosen and not drawn",
+        ),
+        (runs(official_reasons=["scale=mini"], eligible=False), DRAWN, "scale=mini"),
+        (runs(status="goal_not_reached", time_to_accuracy=None), DRAWN, "half of its runs or more missed"),
+    ],
+)
+def test_every_reason_why_a_point_is_not_official(
+    records: list[Record], history: History, reason: str
+) -> None:
+    assert any(reason in sentence for sentence in point(records, history).unofficial)
+    assert "official: k" not in certainty(records, history)
+
+
+def test_deleted_interrupted_and_repeated_attempts_are_in_the_third_sentence() -> None:
+    again = studies.run(2, 1, time=30.0).model_copy(update={"key": "k", "run_id": "again"})
+    told = certainty(
+        [*runs(), again, stopped(9, after=1.0)], DRAWN._replace(deleted=frozenset({"gone", "too"}))
+    )
+    assert "of 9 attempts: 1 interrupted, 2 deleted, 1 repeated" in told
+
+
+def test_an_interrupted_run_that_trained_longer_than_the_median_counts_as_missed() -> None:
+    assert point([*runs(), stopped(9, after=11.9)]).n == 5
+    one = point([*runs(), stopped(9, after=12.0)])
+    assert one.n == 6 and one.median_s == pytest.approx(12.5) and math.inf in one.times
+    # The longest makes the median larger, so that the next, above the old one, tells nothing.
+    both = point([*runs(), stopped(8, after=12.2), stopped(9, after=13.0)])
+    assert both.n == 6
+    assert "1 of the missed had been stopped after the median time" in certainty(
+        [*runs(), stopped(9, after=12.0)]
+    )
+
+
+def test_the_five_lucky_of_ten_seeds_are_not_the_median_of_all() -> None:
+    """Ten seeds of 10 to 19 s, those above 14.5 s stopped there: the five others' median is 12 s."""
+    slow = [stopped(seed, after=14.5) for seed in range(6, 11)]
+    assert point([*runs(), *slow]).median_s == math.inf
+
+
+def test_runs_whose_log_contradicts_itself_count_nowhere_and_are_told() -> None:
+    bad = runs()[0].model_copy(update={"contradictions": ["x"], "caveats": ["the log contradicts itself: x"]})
+    one = point([bad, *runs()[1:]])
+    assert one.n == 4 and one.caveats == () and "of its seeds 1 have no result" in one.unofficial
+    assert "of 5 attempts: 1 contradictory" in certainty([bad, *runs()[1:]])
+
+
+def test_a_plan_knows_which_seeds_it_drew_and_which_runs_are_gone(tmp_path: Path) -> None:
+    invocation = Invocation(at="2026-11-23", words=("task=logreg",), repeats=5)
+    plan = study.extended(study.new("s", question="?"), {"k": ["task=logreg"]}, invocation=invocation)
+    plan = study.extended(plan, {"k": ["task=logreg"]}, invocation=invocation, seeds=[7])
+    place = study.folder(tmp_path, "s")
+    study.save(plan, place)
+    (tmp_path / "here").mkdir()
+    for run in ("here", "gone", None):
+        trial = {"trial": "k-7", "run_id": run, "status": "goal_reached", "error": None}
+        events.append(place / study.LOG, study.ENDED, trial)
+    history = study.histories(tmp_path)["k"]
+    assert len(history.drawn) == 5 and history.planned - history.drawn == {7}
+    assert history.deleted == {"gone"}
+    assert study.load(place) == plan and json.loads(plan.model_dump_json())["points"][0]["drawn"]
+    (place / study.PLAN).write_text("{")
+    assert study.histories(tmp_path) == {}
