@@ -58,7 +58,7 @@ class Run:
         }
         self.validations.append(validation)
         times = [phase_times(2.0 if rank else 1.0) for rank in range(self.experiment.workers)]
-        metadata: dict[str, Any] = {"started_at": STARTED, "phase_times": times}
+        metadata: dict[str, Any] = {"started_at": STARTED, "phase_times": times, "unit": "rows"}
         if system is not None:
             metadata["system"] = system
         events.append(self.log, "validation", validation, **metadata)

@@ -1,8 +1,10 @@
-"""Whether the nodes of a run are of one type: the slowest of several decides the time of all."""
+"""Whether the nodes of a run are of one type, whose slowest decides all times, and of the stated one."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from mlbench.experiment.config import Hardware
 from mlbench.experiment.format import counted
 from mlbench.experiment.record import Node
 
@@ -18,6 +20,24 @@ def mixture(nodes: Iterable[Node]) -> str | None:
         return None
     parts = [f"{_listed(hosts)}: {text}" for text, hosts in names.items()]
     return f"the nodes are of {len(names)} types ({'; '.join(parts)})"
+
+
+def misfits(hardware: Hardware, *, host: str, cpus: int, gpus: Sequence[str] | None) -> dict[str, str]:
+    """Return what a node has other than its profile states, and what is not this hardware's therefore.
+
+    `gpus` are the names of its GPUs; None where they say nothing, as the run does not compute on them.
+    """
+    found = {}
+    stated, model = hardware.cpus, hardware.gpu_model
+    # A node keeps some CPUs for its own services, so it may have up to twice those of its workers.
+    if stated is not None and not stated <= cpus <= 2 * stated:
+        found[f"states {stated} CPUs a node, {host} has {cpus}"] = "the cost is not this hardware's"
+    if model and gpus is not None:
+        names = gpus or ["none that the driver names"]
+        other = next((name for name in names if not re.search(rf"\b{re.escape(model)}\b", name)), None)
+        if other is not None:
+            found[f"states {model} GPUs, {host} has {other}"] = "neither cost nor peak are this hardware's"
+    return found
 
 
 def node_type(node: Node) -> str:
