@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlbench
-from mlbench.experiment import clock, cost, energy, noise, official
+from mlbench.experiment import clock, cost, energy, node_types, noise, official
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError, comparable, unreadable
 from mlbench.experiment.goal import Goal, better
-from mlbench.experiment.node_types import misfits, mixture
 from mlbench.experiment.phases import EXPOSED, PHASES, PhaseTimes, merged, percentiles
 from mlbench.experiment.record import (
     FINISHED,
@@ -61,7 +60,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
     if disturbed:  # measured while it ran, so the load before it says nothing more
         quiet = [one for one in start.warnings if "load average" not in one]
         start = start.model_copy(update={"warnings": quiet})
-    other_hardware = _other_hardware(experiment, result.nodes)
+    other_hardware = node_types.other_hardware(experiment, result.nodes)
     caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed)
     caveats = [*other_hardware, *caveats, *disturbed]
     if status in FINISHED and error:
@@ -315,29 +314,10 @@ def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool)
             f"hardware={hardware.name} has GPUs that backend={experiment.backend.name} left idle: "
             "the cost is that of a node which could have done more"
         )
-    types = None if experiment.network.emulated else mixture(nodes)
+    types = None if experiment.network.emulated else node_types.mixture(nodes)
     if types:
         caveats.append(f"{types}: the slowest decides the time of all")
     return list(dict.fromkeys(caveats))
-
-
-def _other_hardware(experiment: Experiment, nodes: list[Node]) -> list[str]:
-    """Return in what the nodes are not the profile's, whose price and peak then say nothing of them."""
-    hardware, on_gpu = experiment.hardware, experiment.backend.device == "cuda"
-    sentences = []
-    for node in nodes:
-        gpus = [gpu.name or "?" for gpu in node.gpus] if on_gpu else None
-        faults = misfits(hardware, host=node.hostname, cpus=node.usable_cpus, gpus=gpus)
-        sentences += [f"hardware={hardware.name} {fault}: {so}" for fault, so in faults.items()]
-    if on_gpu and not hardware.gpus and hardware.cpus is not None:
-        sentences.append(f"hardware={hardware.name} states no GPU: the cost is not that of the GPUs used")
-    stated = cost.nodes(hardware, experiment.workers)
-    if nodes and len(nodes) != stated and hardware.workers_per_node is not None:
-        sentences.append(
-            f"hardware={hardware.name} puts {experiment.workers} worker(s) on {stated} node(s), they ran on "
-            f"{len(nodes)}: neither time nor cost are this hardware's"
-        )
-    return list(dict.fromkeys(sentences))
 
 
 def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:

@@ -4,7 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from mlbench.experiment.config import Hardware
+from mlbench.experiment import cost
+from mlbench.experiment.config import Experiment, Hardware
 from mlbench.experiment.format import counted
 from mlbench.experiment.record import Node
 
@@ -38,6 +39,25 @@ def misfits(hardware: Hardware, *, host: str, cpus: int, gpus: Sequence[str] | N
         if other is not None:
             found[f"states {model} GPUs, {host} has {other}"] = "neither cost nor peak are this hardware's"
     return found
+
+
+def other_hardware(experiment: Experiment, nodes: Sequence[Node]) -> list[str]:
+    """Return in what the nodes are not the profile's, whose price and peak then say nothing of them."""
+    hardware, on_gpu = experiment.hardware, experiment.backend.device == "cuda"
+    sentences = []
+    for node in nodes:
+        gpus = [gpu.name or "?" for gpu in node.gpus] if on_gpu else None
+        faults = misfits(hardware, host=node.hostname, cpus=node.usable_cpus, gpus=gpus)
+        sentences += [f"hardware={hardware.name} {fault}: {so}" for fault, so in faults.items()]
+    if on_gpu and not hardware.gpus and hardware.cpus is not None:
+        sentences.append(f"hardware={hardware.name} states no GPU: the cost is not that of the GPUs used")
+    stated = cost.nodes(hardware, experiment.workers)
+    if nodes and len(nodes) != stated and hardware.workers_per_node is not None:
+        sentences.append(
+            f"hardware={hardware.name} puts {experiment.workers} worker(s) on {stated} node(s), they ran on "
+            f"{len(nodes)}: neither time nor cost are this hardware's"
+        )
+    return list(dict.fromkeys(sentences))
 
 
 def node_type(node: Node) -> str:
