@@ -21,7 +21,7 @@ USER_ERROR = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command by its name; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help", "help"):
         print("usage: mlbench COMMAND ...\n")
         print("\n".join(f"  {name:10}{meaning}" for name, meaning in COMMANDS.items()))
         print("\nmlbench COMMAND --help explains a command; mlbench --completion bash prints tab completion.")
@@ -32,9 +32,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] in ("--completion", "--complete"):
         return _complete(*words)
     if words[0] not in COMMANDS:
-        print(f"mlbench: {words[0]} is unknown{suggest(words[0], list(COMMANDS))}", file=sys.stderr)
+        print(f"mlbench: {words[0]} is unknown{_meant(words[0])}", file=sys.stderr)
         return USER_ERROR
     return import_module(f"mlbench.{words[0]}").main(words[1:])
+
+
+def _meant(word: str) -> str:
+    """Return the end of the sentence about an unknown command: whose sub-command it is, or the nearest."""
+    if "=" in word:
+        return f"; write mlbench run {word}"
+    if word.startswith("-"):
+        return "; options are written after the command"
+    owners = [name for name in ("results", "data", "cluster")
+              if word in import_module(f"mlbench.{name}").COMMAND.verbs]  # fmt: skip
+    if owners:
+        return f": did you mean {' or '.join(f'mlbench {name} {word}' for name in owners)}?"
+    return suggest(word, list(COMMANDS))
 
 
 def _complete(option: str, shell: str = "", line: str = "") -> int:

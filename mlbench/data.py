@@ -24,26 +24,33 @@ def _list(args: Args) -> int:
 
 
 def _prepare(args: Args) -> int:
-    """Make the data set of the composed experiment, showing progress, and print what it is."""
-    check_overrides(args.arguments)
-    experiment = config.compose(args.arguments)
-    task = registry.load(experiment.task.name)
-    if registry.datasets(experiment.task.name) is None:
-        print(f"task {experiment.task.name} needs no data set")
-        return OK
-    with dataset_table.progress() as progress:
-        folder = task.prepare(experiment.task, experiment.data_root, progress=progress)
-    print(dataset_table.summary(folder, arrow.read_manifest(folder)))
+    """Make the data sets of the composed experiments, showing progress, and print what they are."""
+    for experiment in _experiments(args):
+        task = registry.load(experiment.task.name)
+        if registry.datasets(experiment.task.name) is None:
+            print(f"task {experiment.task.name} needs no data set")
+            continue
+        with dataset_table.progress() as progress:
+            folder = task.prepare(experiment.task, experiment.data_root, progress=progress)
+        print(dataset_table.summary(folder, arrow.read_manifest(folder)))
     return OK
+
+
+def _experiments(args: Args) -> list[config.Experiment]:
+    """Return an experiment for each task of the words, e.g. task=logreg,resnet20."""
+    check_overrides(args.arguments)
+    others = [word for word in args.arguments if not word.startswith("task=")]
+    given = [word.partition("=")[2].split(",") for word in args.arguments if word.startswith("task=")]
+    tasks = [[f"task={name}"] for name in given[0]] if given else [[]]
+    return [config.compose([*task, *others]) for task in tasks]
 
 
 def _verify(args: Args) -> int:
     """Hash prepared data sets again and print a line each; UserError for the first damaged file."""
-    check_overrides(args.arguments)
-    experiment = config.compose(args.arguments)
-    root = experiment.data_root
+    experiments = _experiments(args)
+    root = experiments[0].data_root
     if any(word.startswith("task=") for word in args.arguments):
-        folders = [root / experiment.task.dataset]
+        folders = [root / one.task.dataset for one in experiments]
     else:
         folders = sorted(path.parent for path in root.glob(f"[!.]*/{arrow.MANIFEST}"))
     if not folders:

@@ -36,8 +36,9 @@ def _sweep(args: Args) -> int:
             print(document, end="")
         return OK
     if args.options.dry_run:
-        print("\n".join(preview.sweep(spec)))
-        return OK
+        lines, refused = preview.sweep(spec)
+        print("\n".join(lines))
+        return FAILED if refused else OK
     return _finish(measure(spec))
 
 

@@ -51,7 +51,7 @@ def checked(study: str, baseline: str = "", limit: float | str = 0.0) -> SweepSp
 
 def preview(of: SweepSpec) -> list[str]:
     """Return the plan of a study and an estimate of its time and money."""
-    return previews.sweep(of)
+    return previews.sweep(of)[0]
 
 
 def configurations(of: SweepSpec) -> list[str]:

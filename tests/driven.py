@@ -5,7 +5,7 @@ from typing import Any
 
 import mlbench
 from mlbench.clusters import node
-from mlbench.experiment import config, events, identity, provenance
+from mlbench.experiment import config, cost, events, identity, provenance
 from mlbench.experiment.build_record import build_record
 from mlbench.experiment.phases import PHASES
 from mlbench.experiment.record import FINISHED, Record, RunEnd, RunStart, WorkerResult
@@ -66,7 +66,7 @@ class Run:
                 rank["seconds"] *= self.epoch_s / least
                 rank["outside"]["validation"] *= self.epoch_s / least
             rank["outside"]["loading"] = self.epoch_s - min(least, self.epoch_s)
-        metadata: dict[str, Any] = {"started_at": STARTED, "phase_times": times}
+        metadata: dict[str, Any] = {"started_at": STARTED, "phase_times": times, "unit": "rows"}
         if system is not None:
             metadata["system"] = system
         events.append(self.log, "validation", validation, **metadata)
@@ -75,7 +75,9 @@ class Run:
         """End the run as the driver does: `run_result`, record, `run_stop`. `more`: of WorkerResult."""
         back = status in FINISHED
         elapsed = self.validations[-1]["elapsed"] if self.validations else 0.0
-        nodes = [node.describe().model_copy(update={"warnings": []})]
+        hardware, here = self.experiment.hardware, node.describe()
+        shape = {"warnings": [], "usable_cpus": hardware.cpus or here.usable_cpus}
+        nodes = [here.model_copy(update=shape)] * cost.nodes(hardware, self.experiment.workers)
         values = {"status": status, "sample_unit": "rows", "nodes": nodes} | more
         result = WorkerResult.model_validate(values) if back else None
         end = RunEnd(

@@ -211,3 +211,16 @@ def test_on_a_terminal_there_are_bars(tmp_path):
     assert out.startswith(f"{tmp_path / 'digits'}: train 1,415 rows, test 382 rows, 5.54 MB, manifest ")
     for part in ("write train", "1,415 rows", "\x1b["):
         assert part in shown.decode()
+
+
+def test_a_task_and_a_scale_choose_lines_of_the_list(command):
+    rows = command("list", "task=logreg,resnet20", "scale=mini").rows
+    assert set(rows) == {("logreg", "mini"), ("resnet20", "mini")}
+
+
+def test_several_tasks_are_prepared_and_verified_by_one_command(command, tmp_path):
+    words = ("task=allreduce,resnet20", f"data_root={tmp_path}")
+    ended = command("prepare", *words)
+    assert ended.code == 0 and "task allreduce needs no data set" in ended.out
+    assert f"{tmp_path}/digits: train 1,415 rows" in ended.out
+    assert command("verify", "task=resnet20", words[1]).code == 0

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from driven import Run
 
+import mlbench.__main__
 from mlbench.clusters import connection
+from mlbench.experiment import config
+from mlbench.studies import spec
 
 # A command line, and what its sentence must contain. {root} has two runs, {tmp} nothing.
 MISTAKES = """
@@ -233,6 +236,55 @@ def test_a_mistake_is_one_sentence_that_names_the_field(
     others = [line for line in err.splitlines() if not line.startswith("mlbench: ")]
     assert all(line.startswith(("[", "2026-")) for line in others), "nothing else but progress and names"
     assert len(told[0]) < 600, "a sentence, not a list of everything"
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("RUN", "did you mean run?"),
+        ("list", "mlbench results list"),
+        ("compare a b", "did you mean mlbench results compare?"),
+        ("task=logreg", "write mlbench run task=logreg"),
+        ("--verbose run", "options are written after the command"),
+    ],
+)
+def test_a_command_that_is_not_there_is_one_sentence(
+    line: str, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mlbench.__main__.main(line.split()) == 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("mlbench: ") and part in told
+    assert mlbench.__main__.main(["help"]) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["run --dry-run", "sweep study=quick", "data list", "results list", "predict x", "cluster list"],
+)
+def test_a_current_folder_that_was_deleted_is_one_sentence(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert mlbench.__main__.main(command.split()) == 2
+    assert capsys.readouterr().err == "mlbench: the current folder was deleted (cd to one that exists)\n"
+
+
+@pytest.mark.parametrize("word", ["output_root=résultats/ünïcode", "study=日本", "output_root=Größe 2"])
+def test_names_in_any_script_are_accepted(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, _, value = word.partition("=")
+    assert str(getattr(config.compose([word]), name)) == value
+    assert spec.sample_of(spec.read(["task=logreg", word]).output_settings)
+    assert import_module("mlbench.run").main(["workers=1", "--dry-run", "--", word]) == 0
+
+
+def test_a_word_nested_beyond_all_reason_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    deep = "[" * 3000 + "]" * 3000
+    for line in (["run", f"workers={deep}"], ["sweep", "task=logreg", f"workers={deep}"]):
+        assert mlbench.__main__.main(line) == 2
+        assert len(capsys.readouterr().err) < 600
 
 
 def test_a_folder_that_cannot_be_read_is_named(

@@ -27,9 +27,9 @@ def describe() -> Node:
     """
     import psutil
 
-    gpus, gpu_error = _gpus()
+    gpus_here, gpu_error = gpus()
     quota, memory_limit = _cgroup_limits()
-    cuda, nccl = _cuda_versions() if gpus else (None, None)
+    cuda, nccl = _cuda_versions() if gpus_here else (None, None)
     return Node(
         hostname=platform.node(),
         os=_os_name(),
@@ -44,7 +44,7 @@ def describe() -> Node:
         usable_cpus=usable_cpus(),
         memory_bytes=psutil.virtual_memory().total,
         memory_limit_bytes=memory_limit,
-        gpus=gpus,
+        gpus=gpus_here,
         gpu_error=gpu_error,
         sources=provenance.sources(),
         cuda=cuda,
@@ -122,20 +122,20 @@ def gpu_handles() -> tuple[Any, ...]:
     return tuple(pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount()))
 
 
-def _gpus() -> tuple[list[Gpu], str | None]:
+def gpus() -> tuple[list[Gpu], str | None]:
     """Return all NVIDIA GPUs of the machine, and why there are none although a driver is there."""
     import pynvml
 
     try:
         handles = gpu_handles()
         driver = pynvml.nvmlSystemGetDriverVersion() if handles else None
-        gpus = [
+        found = [
             Gpu(name=pynvml.nvmlDeviceGetName(handle), memory_bytes=_memory(handle), driver=driver)
             for handle in handles
         ]
     except pynvml.NVMLError as error:
         return [], str(error)
-    return gpus, None
+    return found, None
 
 
 def _memory(handle: Any) -> int | None:

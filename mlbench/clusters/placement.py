@@ -6,11 +6,13 @@ from typing import Any
 
 from mlbench.clusters import node
 from mlbench.clusters.connection import Connection, WorkerResources
-from mlbench.experiment import clock
+from mlbench.experiment import clock, cost
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError
+from mlbench.experiment.node_types import misfits
 
 POLL_S = 2.0  # s between two looks whether the autoscaler has added a node
+LOCAL = "local"  # the profile that is this machine, whatever it is
 CROWD = 16  # workers per CPU from which cluster.oversubscribe=force is needed: a mistyped number starts none
 
 
@@ -83,10 +85,32 @@ def request_nodes(experiment: Experiment | None) -> None:
 
 
 def require_room(experiment: Experiment) -> None:
-    """Raise UserError for workers that can never fit on this machine, before Ray is started here."""
+    """Raise UserError, before Ray is started here, for workers that can never fit on this machine.
+
+    Also where the machine is not what the profile states: times and prices under its name would be nobody's.
+    """
+    _require_machine(experiment)
     gpus = len(node.gpu_handles()) if experiment.backend.device == "cuda" else 0
     if not gpus:  # how many GPUs are free is for Ray to say
         worker_resources(experiment, [{"CPU": float(node.usable_cpus())}])
+
+
+def _require_machine(experiment: Experiment) -> None:
+    hardware, cpus = experiment.hardware, node.usable_cpus()
+    if hardware.name == LOCAL:
+        return
+    gpus = [gpu.name or "?" for gpu in node.gpus()[0]] if hardware.gpus else None
+    faults = list(misfits(hardware, host="this machine", cpus=cpus, gpus=gpus))
+    nodes = cost.nodes(hardware, experiment.workers)
+    if nodes > 1 and not experiment.network.emulated:
+        faults.append(f"puts {experiment.workers} workers on {nodes} nodes, this is one machine")
+    if faults:
+        raise UserError(
+            f"hardware={hardware.name} {'; it '.join(faults)}",
+            hint=f"leave hardware out to measure this machine, or reach such nodes by cluster=attached or "
+            f"kuberay; hardware.cpus={cpus} hardware.gpu_model=null hardware.workers_per_node="
+            f"{experiment.workers} measure and price it all the same, as deviations",
+        )
 
 
 def worker_resources(experiment: Experiment, nodes: list[dict[str, float]]) -> WorkerResources:

@@ -38,6 +38,7 @@ class DatasetInfo(NamedTuple):
     manifest: Mapping[str, Any]  # name, source, licence and parameters
     download: int | None  # bytes to fetch; None: unknown
     prepared: int  # bytes of the prepared columns
+    train_rows: int | None = None  # that an epoch cuts into global batches; None: unknown, or no rows
 
 
 FORMAT = 1  # raised when files of older preparations can no longer be read

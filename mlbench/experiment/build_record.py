@@ -2,16 +2,14 @@
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import mlbench
-from mlbench.experiment import clock, cost, energy, log_consistency, noise, official
+from mlbench.experiment import clock, cost, energy, log_consistency, node_types, noise, official
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.errors import UserError, comparable, unreadable
 from mlbench.experiment.goal import Goal, better
-from mlbench.experiment.node_types import mixture
 from mlbench.experiment.phases import EXPOSED, PHASES, PhaseTimes, merged, percentiles
 from mlbench.experiment.record import (
     FINISHED,
@@ -62,7 +60,9 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
     if disturbed:  # measured while it ran, so the load before it says nothing more
         quiet = [one for one in start.warnings if "load average" not in one]
         start = start.model_copy(update={"warnings": quiet})
-    caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed) + disturbed
+    other_hardware = node_types.other_hardware(experiment, result.nodes)
+    caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed)
+    caveats = [*other_hardware, *caveats, *disturbed]
     if status in FINISHED and error:
         what = "its workers had finished" if end.result else "it reached its goal"
         missing = "its cluster is" if end.result else "its nodes are"
@@ -126,12 +126,14 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         best=_best(validations, task.metric, task.direction),
         epochs=validations[-1].epoch if validations else 0.0,
         steps=validations[-1].step if validations else 0,
-        sample_unit=result.sample_unit,
+        sample_unit=_unit(log) or result.sample_unit,
         flops_per_sample=flops,
         gradient_bytes=result.gradient_bytes,
         model_flops_per_s=flops * rate if flops and rate else None,
-        mfu=_mfu(experiment, flops * rate) if flops and rate else None,
-        cost=cost.cost(
+        mfu=_mfu(experiment, flops * rate) if flops and rate and not other_hardware else None,
+        cost=None
+        if other_hardware
+        else cost.cost(
             experiment.hardware,
             experiment.workers,
             wall_s=wall,
@@ -254,6 +256,12 @@ def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
     return entries
 
 
+def _unit(log: Log) -> str | None:
+    """Return what samples are, as the last validation says; None without one, and in older logs."""
+    validations = (event["metadata"] for event in reversed(log) if event["key"] == "validation")
+    return next((metadata.get("unit") for metadata in validations), None)
+
+
 def _status(
     end: RunEnd, result: WorkerResult, validations: list[Validation], goal: Goal | None
 ) -> tuple[str, str | None]:
@@ -316,7 +324,7 @@ def _restarts(log: Log, status: str) -> list[Restart]:
 
 
 def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool) -> list[str]:
-    """Return why the number may not be what its name says, one sentence each."""
+    """Return why the number may not be what its name says, one sentence each, the heaviest first."""
     hardware = experiment.hardware
     caveats = []
     if experiment.profile:
@@ -332,33 +340,10 @@ def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool)
             f"hardware={hardware.name} has GPUs that backend={experiment.backend.name} left idle: "
             "the cost is that of a node which could have done more"
         )
-    if on_gpu and not hardware.gpus and hardware.cpus is not None:
-        caveats.append(f"hardware={hardware.name} states no GPU: the cost is not that of the GPUs used")
-    for node in nodes:
-        if hardware.cpus is not None and node.usable_cpus < hardware.cpus:
-            caveats.append(
-                f"hardware={hardware.name} states {hardware.cpus} CPUs a node, "
-                f"{node.hostname} has {node.usable_cpus}: the cost is not this hardware's"
-            )
-        model = hardware.gpu_model
-        if on_gpu and model:
-            names = [gpu.name or "?" for gpu in node.gpus] or ["none that the driver names"]
-            other = [name for name in names if not re.search(rf"\b{re.escape(model)}\b", name)]
-            caveats += [
-                f"hardware={hardware.name} states {model} GPUs, {node.hostname} has {name}: "
-                "neither cost nor peak are this hardware's"
-                for name in other[:1]
-            ]
-    types = None if experiment.network.emulated else mixture(nodes)
+    types = None if experiment.network.emulated else node_types.mixture(nodes)
     if types:
         caveats.append(f"{types}: the slowest decides the time of all")
-    stated = cost.nodes(hardware, experiment.workers)
-    if nodes and len(nodes) != stated and hardware.workers_per_node is not None:
-        caveats.append(
-            f"hardware={hardware.name} puts {experiment.workers} worker(s) on {stated} node(s), they ran on "
-            f"{len(nodes)}: neither time nor cost are this hardware's"
-        )
-    return sorted(set(caveats))
+    return list(dict.fromkeys(caveats))
 
 
 def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:

@@ -55,6 +55,7 @@ class TaskConfig(Model):
 
     FREE: ClassVar[tuple[str, ...]] = ()  # fields that change speed, not the algorithm
     OWN_DATA: ClassVar[tuple[str, ...]] = ()  # fields that name files of the user's own
+    CLASSES: ClassVar[int | None] = None  # that the metric, an accuracy in %, tells apart; None: unknown
     DATA_FIELDS: ClassVar[tuple[str, ...]] = ()  # further fields that say how data are split or read
 
     name: str
@@ -282,6 +283,8 @@ class Experiment(Model):
     def _place_is_named(cls, place: Any) -> Any:
         if place == "":
             raise ValueError("is empty; leave it out for the default")
+        if isinstance(place, str) and place.startswith("$"):
+            raise ValueError("the shell has not put in the variable's value; leave out single quotes")
         return place
 
     @field_validator("tracking_uri")
@@ -406,7 +409,7 @@ def compose(words: Sequence[str] = ()) -> Experiment:
         raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
     if experiment.tracking_uri is not None:
         check_store(experiment.tracking_uri)
-    differences = (*_foreign(parsed), *_deviations(experiment, reference))
+    differences = (*_foreign(parsed), *_varied(parsed, reference), *_deviations(experiment, reference))
     return experiment.model_copy(update={"deviations": differences})
 
 
@@ -422,6 +425,17 @@ def _foreign(parsed: overrides.Overrides) -> Iterator[Deviation]:
                 fixed=False,
                 declared=True,
             )
+
+
+def _varied(parsed: overrides.Overrides, reference: dict[str, Any]) -> Iterator[Deviation]:
+    """Yield in what a file of the user's differs from the task of mlbench's that it varies."""
+    shipped = overrides.shipped_task(reference["task"]["name"], parsed)
+    if shipped is None:
+        return
+    varied, own = (_validated(reference | {"task": task}, []) for task in (reference["task"], shipped))
+    if varied is not None and own is not None:
+        for one in deviations(varied.plain(), own.plain(), own.division):
+            yield one.model_copy(update={"declared": True})
 
 
 def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Deviation, ...]:
@@ -442,9 +456,22 @@ def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Devia
     else:
         refused = [one for one in differences if one.fixed]
         hint = "make it a task of your own: docs/adding-a-task.md"
+    if any(one.field == "sync.name" for one in refused):  # its fields say nothing more
+        refused = [one for one in refused if one.field == "sync.name" or not one.field.startswith("sync.")]
     if refused:
         raise UserError("; ".join(map(str, refused)), hint=hint)
     return differences
+
+
+def _too_easy(experiment: Experiment) -> str | None:
+    """Return why a goal in % says nothing: it is a fraction, or guessing reaches it."""
+    goal, task = experiment.goal, experiment.task
+    if isinstance(goal, str) or task.metric_unit != "%" or task.direction != "max":
+        return None
+    if 0 < goal < 1:
+        return f"goal={goal:g}: {task.metric} is in %: goal={100 * goal:g} is {100 * goal:g} %"
+    chance = 100 / task.CLASSES if task.CLASSES else 0.0
+    return f"goal={goal:g}: guessing reaches {task.metric} {chance:g} %" if goal <= chance else None
 
 
 def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None:
@@ -465,6 +492,8 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
     if experiment is not None:
         cluster, backend = experiment.cluster.name, experiment.backend
         errors += faults(experiment.network, workers=experiment.workers, cluster=cluster, backend=backend)
+    if experiment is not None and (sentence := _too_easy(experiment)):
+        errors.append(sentence)
     if experiment is not None and isinstance(experiment.task, TrainingConfig):
         task, device = experiment.task, experiment.backend.device
         precision = task.precision or task.RECIPE_PRECISION[device]

@@ -13,6 +13,7 @@ import mlbench
 from mlbench.experiment import cost, events
 from mlbench.experiment.build_record import accuracy_after, verify_against_log
 from mlbench.experiment.errors import UserError, comparable
+from mlbench.experiment.node_types import other_hardware
 from mlbench.experiment.record import Record, load
 
 VERDICTS = ("as logged", "different", "without a log", "not checked")  # the first is good
@@ -94,6 +95,8 @@ def _inexact(record: Record) -> Iterator[str]:
         total = math.fsum(one.phases[name].mean for one in record.intervals if name in one.phases)
         if not _same(spread.mean, total):
             yield f"its phase {name} is {spread.mean:g} s, that of its intervals {total:g} s"
+    if record.cost is None and other_hardware(record.experiment, record.nodes):
+        return
     bill = cost.cost(
         record.experiment.hardware,
         record.workers,

@@ -1,10 +1,22 @@
 """What a run costs: nodes, hours and the price that its hardware profile states."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from mlbench.experiment.config import Experiment, Hardware
+from mlbench.experiment.division import Deviation
 from mlbench.experiment.overhead import hourly, overhead
+
+
+class Priced(Protocol):
+    """What `of_other_node` needs of a Record."""
+
+    @property
+    def caveats(self) -> Sequence[str]: ...
+    @property
+    def deviations(self) -> Sequence[Deviation]: ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,13 @@ class Cost:
     date: str  # ISO date of the price
     source: str
     whole: Bill | None = None  # None: the run was on no cluster, or the hardware is no cloud's machine
+
+
+def of_other_node(record: Priced) -> bool:
+    """Return whether a run's price is not its machine's: it says so, or the command changed the profile."""
+    changed = {f"hardware.{name}" for name in ("cpus", "gpus", "gpu_model", "workers_per_node")}
+    told = any("this hardware's" in one for one in record.caveats)
+    return told or any(one.field in changed for one in record.deviations)
 
 
 def nodes(hardware: Hardware, workers: int) -> int:

@@ -1,6 +1,6 @@
 """Closed and open division as data: lists of fields and one comparison (RULES.md)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
@@ -45,6 +45,12 @@ class Deviation(BaseModel):
 
     def __str__(self) -> str:
         return f"{self.field} is {self.given}, the reference is {self.reference} (rule {self.rule})"
+
+
+def task_title(name: str, deviations: Iterable[Deviation]) -> str:
+    """Return a task's name, and before it that of the user's own file that chose it."""
+    chosen = next((str(one.given) for one in deviations if one.field == "task"), name)
+    return name if chosen == name else f"{chosen} (a variant of {name})"
 
 
 def deviations(

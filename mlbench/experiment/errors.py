@@ -7,6 +7,7 @@ from typing import Any
 
 import mlbench
 
+CLOSE = 0.65  # of difflib's ratio: max_time is not max_failures
 FEW, MANY = 12, 24  # names that an error lists with a suggestion, and without one
 
 
@@ -47,9 +48,12 @@ def first_line(error: Exception) -> str:
 
 def suggest(name: str, allowed: Sequence[str]) -> str:
     """Return the end of a sentence about an unknown name: the nearest one, or all that there are."""
-    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
+    lower = {one.lower(): one for one in reversed(allowed)}
+    longer = [one for one in allowed if name and one.lower().startswith(name.lower())]
+    nearest = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=CLOSE)
+    close = longer if len(longer) == 1 else [lower[one] for one in nearest]
     if close:
-        return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if len(allowed) < FEW else "")
+        return f": did you mean {close[0]}?" + (f" ({', '.join(allowed)})" if 1 < len(allowed) < FEW else "")
     short = allowed if len(allowed) < FEW else [one for one in allowed if "." not in one]
     if len(short) > MANY:
         like = [one for one in short if one.startswith(name[:3])][:FEW] or short[:FEW]

@@ -32,6 +32,7 @@ class Report(TypedDict):
     rank: int
     parts: list[Part]
     system: list[dict[str, Any]]  # samples of its node, on a node's first rank
+    unit: str  # of samples
     hostname: NotRequired[str]
 
 

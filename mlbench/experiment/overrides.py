@@ -5,7 +5,7 @@ groups; a task's recipe and scale are laid over its values here, before single v
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlbench.experiment import plugins
-from mlbench.experiment.errors import UserError, suggest
+from mlbench.experiment.errors import FEW, UserError, suggest
 from mlbench.experiment.identity import flatten
 
 if TYPE_CHECKING:
@@ -23,6 +23,17 @@ GROUPS = plugins.GROUPS
 SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra's own that is read: more folders of YAML files
 # Names of 0.1 and what they are called now.
 RENAMED = {"instrument": "phase_timing", "rerun": "force", "unit": "task.metric_unit", "task.rate": "task.lr"}
+ELSEWHERE = {  # what is not a field of a run, and what to write for it
+    **dict.fromkeys(("repeats", "n"), "python -m mlbench.sweep takes repeats=N"),
+    **dict.fromkeys(("max_usd", "question", "extend"), "it is a word of python -m mlbench.sweep"),
+    "parallel": "runs are measured one after the other, or each would slow the others down",
+    "name": "study=NAME names a study; a run gets its name from its time, task and seed",
+    "nodes": "workers=N train; cluster=attached or kuberay has nodes, hardware=NAME how many on each",
+    **dict.fromkeys(
+        ("model", "task.model"), "a task has its model: task=NAME, or one of your own (docs/adding-a-task.md)"
+    ),
+}
+LONGEST = 200  # characters of a word that a sentence repeats
 LAYERS = {"task.recipe": "recipes", "scale": "scales"}  # overrides that choose a part of the task's file
 DATASETS = "datasets"  # the part, where there is one, with other data sets of mini scale: task.dataset=NAME
 
@@ -46,7 +57,7 @@ def parse(words: Sequence[str]) -> Overrides:
     for word in words:
         try:
             parsed.append((word, _override(word)))
-        except HydraException:
+        except (HydraException, RecursionError):
             result.errors.append(_unreadable(word))
     for _, override in parsed:
         if override.key_or_group == SEARCH_PATH and not override.is_delete():
@@ -65,32 +76,53 @@ def parse(words: Sequence[str]) -> Overrides:
                 f"{word!r} names several values; one run takes one: use python -m mlbench.sweep"
             )
         elif name in GROUPS:
-            value, known = str(override.value()), list(plugins.files(name, result.searchpath))
-            if value in known:
+            value, files = str(override.value()), plugins.files(name, result.searchpath)
+            if value in files:
                 result.choices[name] = value
             else:
-                result.errors.append(_unknown(name, value, known))
+                result.errors.append(unknown(name, value, files))
         else:
             result.values[name] = deepcopy(override.value())
     return result
 
 
-def _unknown(group: str, choice: str, known: list[str]) -> str:
-    return f"{group}={choice} is unknown{suggest(choice, known)}"
+def unknown(group: str, choice: str, files: Mapping[str, Path]) -> str:
+    """Return that a choice is unknown, with those whose name or description has the word."""
+    like = [
+        name
+        for name, path in files.items()
+        if choice and choice.lower() in f"{name} {plugins.values(path).get('description')}".lower()
+    ]
+    return f"{group}={choice} is unknown{suggest(choice, like if 0 < len(like) < FEW else list(files))}"
 
 
 @lru_cache(maxsize=1024)  # the points of a study share most words
 def _override(word: str) -> "Override":
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    return OverridesParser.create().parse_override(word)
+    return OverridesParser.create().parse_override(quoted(word))
+
+
+def shortened(word: str) -> str:
+    """Return a word as a sentence repeats it."""
+    return word if len(word) <= LONGEST else f"{word[:LONGEST]}..."
+
+
+def quoted(word: str) -> str:
+    """Return the word as Hydra's grammar, which knows ASCII alone, takes it, e.g. with ü in a path."""
+    name, _, value = word.partition("=")
+    plain = not value.isascii() and all(one.isalnum() or one in "_-./:+@% " for one in value)
+    return f"{name}='{value}'" if plain else word
 
 
 def _unreadable(word: str) -> str:
     """Return why Hydra's grammar does not take a word, and how it is written."""
+    word = shortened(word)
     name, equals, value = word.partition("=")
     if not equals or not name:
         return f"{word!r} is not of the form name=value"
+    if f",{name}=" in value:
+        return f"{word!r} holds several values: write {name}={value.replace(f',{name}=', ',')}"
     if value.endswith(","):
         return f"{word!r} ends in a comma"
     if value.startswith("~/"):
@@ -120,6 +152,17 @@ def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
     return composed, reference
 
 
+def shipped_task(name: str, overrides: Overrides) -> dict[str, Any] | None:
+    """Return the values of mlbench's own task where a file of another name chose it; None otherwise."""
+    if overrides.choices.get("task") in (None, name):
+        return None
+    if not (plugins.own_conf() / "task" / f"{name}.yaml").is_file():
+        return None
+    layers = {name: value for name, value in overrides.values.items() if name in (*LAYERS, "task.dataset")}
+    shipped = Overrides(overrides.choices | {"task": name}, layers, overrides.searchpath)
+    return _layered(shipped)["task"]
+
+
 def hardware(name: str) -> dict[str, Any]:
     """Return the values of a profile of conf/hardware with the user's price, without the rest of a run.
 
@@ -127,7 +170,7 @@ def hardware(name: str) -> dict[str, Any]:
     """
     known = plugins.files("hardware")
     if name not in known:
-        raise UserError(_unknown("hardware", name, list(known)))
+        raise UserError(unknown("hardware", name, known))
     plugins.values(known[name])  # its mistakes are told with its name
     folders = tuple(map(str, plugins.search_folders()))
     others = (f"~{group}" for group in GROUPS if group != "hardware")
@@ -150,8 +193,9 @@ def _compose(*words: str, folders: tuple[str, ...] = ()) -> str:
         with initialize_config_dir(str(plugins.own_conf()), version_base="1.3"):
             composed = compose("config", overrides=[*words, *more])
         return json.dumps(OmegaConf.to_container(composed, resolve=True))
-    except (HydraException, OmegaConfBaseException) as error:
-        reason = " ".join(str(error).split())
+    except (HydraException, OmegaConfBaseException, RecursionError) as error:
+        circle = isinstance(error, RecursionError)
+        reason = "its files name each other as defaults" if circle else " ".join(str(error).split())
         raise UserError(f"{' '.join(words) or 'the configuration'} cannot be composed: {reason}") from error
 
 
@@ -202,7 +246,7 @@ def _layered(overrides: Overrides) -> dict[str, Any]:
 def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> None:
     """Lay the values of another data set that the task offers at mini scale over its values."""
     offered, chosen = task.pop(DATASETS, {}), overrides.values.get("task.dataset")
-    if chosen == task["dataset"] or chosen is None or not offered:
+    if "dataset" not in task or chosen == task["dataset"] or chosen is None or not offered:
         return
     if chosen not in offered:
         known = [task["dataset"], *(offered if scale == "mini" else ())]
@@ -256,6 +300,9 @@ def _require_parts(group: str, composed: Any, path: Path) -> None:
     missing = [name for name in needed if not isinstance(composed, dict) or name not in composed]
     layers = {*LAYERS.values(), *({DATASETS} & {*composed} if isinstance(composed, dict) else ())}
     wrong = [name for name in layers if group == "task" and not missing and not _named(composed[name])]
+    label = "" if missing or group != "hardware" else str(composed["name"])
+    if label not in ("", path.stem):  # prices and results are found by it
+        raise UserError(f"{path} says name: {label}", hint=f"write name: {path.stem}, as the file is called")
     if missing or wrong:
         fault = f"it lacks {', '.join(missing)}" if missing else f"{wrong[0]} is no group of named values"
         raise UserError(f"{path}: {fault}", hint=f"see docs/adding-a-{group}.md")
@@ -276,10 +323,10 @@ def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) 
             errors.append(f"{name} cannot be set: {parents[0]}={composed[parents[0]]['name']} has no {group}")
             return
     if not isinstance(node, dict) or last not in node:
-        known = {*flatten(composed), *composed}
+        known = {one for one in (*flatten(composed), *composed) if not one.endswith(".name")}
         meant = RENAMED.get(name) or next((one for one in sorted(known) if one.endswith(f".{name}")), None)
         near = f": did you mean {meant}?" if meant else suggest(name, sorted(known))
-        errors.append(f"{name} is unknown{near}")
+        errors.append(f"{name} is unknown{f': {ELSEWHERE[name]}' if name in ELSEWHERE else near}")
     elif parents and last == "name":
         errors.append(f"{name} cannot be set: {parents[0]}=NAME chooses all values of that name")
     elif isinstance(node[last], dict):

@@ -104,6 +104,10 @@ def user_conf() -> tuple[str, ...]:
     """Return the folder of the user's own YAML files, if there is one with one of FOLDERS."""
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     place = os.environ.get(USER_CONF, os.path.join(config, "mlbench"))
+    if os.environ.get(USER_CONF) and not os.path.isdir(place):
+        raise UserError(
+            f"{USER_CONF}={place} is not a folder", hint="unset it, or name a folder of YAML files"
+        )
     # There may be other files, e.g. the user's prices.
     return (os.path.abspath(place),) if place and _has_groups(Path(place)) else ()
 
@@ -152,7 +156,7 @@ def values(path: Path) -> dict[str, Any]:
     """Return what a YAML file holds; UserError that names the file and its line where it cannot be read."""
     try:
         found = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]

@@ -79,15 +79,23 @@ def resolved(experiment: Experiment) -> tuple[Experiment, int]:
             "output_root": experiment.output_root.absolute(),
         }
     )
-    if experiment.profile and not isinstance(experiment.task, TrainingConfig):
-        raise UserError(
-            f"task={experiment.task.name} trains no steps that profile={experiment.profile} could record",
-            hint="leave profile= out",
-        )
     if clusters.shares_files(experiment):
         placement.require_room(experiment)
     check_data(experiment)
     return experiment, seed
+
+
+def check(experiment: Experiment) -> None:
+    """Raise UserError for what cannot be measured on any machine, and for data that are not prepared."""
+    task = experiment.task
+    if experiment.profile and not isinstance(task, TrainingConfig):
+        raise UserError(
+            f"task={task.name} trains no steps that profile={experiment.profile} could record",
+            hint="leave profile= out",
+        )
+    registry.check(task, workers=experiment.workers, folder=None)
+    if clusters.shares_files(experiment):
+        registry.require_data(task, experiment.scale, experiment.data_root)
 
 
 def submitted() -> float | None:
@@ -255,10 +263,9 @@ def check_data(experiment: Experiment) -> str | None:
     from mlbench.datasets import verify  # pyarrow is slow to import, and --help needs none
 
     task = experiment.task
+    check(experiment)
     if not clusters.shares_files(experiment) or task.dataset == registry.NO_DATASET:
-        registry.check(task, workers=experiment.workers, folder=None)
         return None
-    registry.require_data(task, experiment.scale, experiment.data_root)
     folder = registry.load(task.name).prepare(task, experiment.data_root)
     registry.check(task, workers=experiment.workers, folder=folder)
     return verify.content(folder).data_hash

@@ -189,6 +189,7 @@ class EventLogCallback(UserCallback):
                 "validation",
                 parts[0]["validation"],
                 started_at=started_at,
+                unit=reports[0]["unit"],
                 phase_times=[part["phase_times"] for part in parts],
                 system=system,
             )

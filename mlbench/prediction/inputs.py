@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from mlbench.experiment import format, plugins, record, run_folders, study
-from mlbench.experiment.config import Hardware, choices
-from mlbench.experiment.errors import UserError, suggest
+from mlbench.experiment import format, overrides, plugins, record, run_folders, study
+from mlbench.experiment.config import Hardware
+from mlbench.experiment.errors import UserError
 from mlbench.experiment.record import Record
 from mlbench.prediction import model
 from mlbench.prediction.forecast import FURTHEST, Target
@@ -91,10 +91,11 @@ def _run(word: str, output_root: Path) -> Record:
 
 
 def profile(name: str) -> Hardware:
-    known = choices("hardware")
-    if name not in known:
-        raise UserError(f"hardware={name} is unknown{suggest(name, known)}")
-    file = plugins.files("hardware")[name]
+    if "," in name or name == "all":
+        raise UserError(f"hardware={name}: a prediction is for one profile", hint="predict once for each")
+    file = plugins.files("hardware").get(name)
+    if file is None:
+        raise UserError(overrides.unknown("hardware", name, plugins.files("hardware")))
     try:
         return Hardware.model_validate(plugins.values(file))
     except ValidationError as error:

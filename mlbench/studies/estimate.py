@@ -1,14 +1,19 @@
 """How long a run will take and what it will cost, and what that is known from."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
+from typing import Any
 
-from mlbench.experiment import cost, identity
+from mlbench.experiment import config, cost, identity
 from mlbench.experiment.config import Experiment
 from mlbench.experiment.format import counted
 from mlbench.experiment.record import FINISHED, Record
 from mlbench.tasks import registry
+
+NODES = ("workers", "backend", "hardware", "cluster", "framework", "phase_timing")
+MOST_FIELDS = 4  # in a sentence
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,9 @@ class Estimate:
 def estimate(experiment: Experiment, runs: Iterable[Record]) -> Estimate:
     """Return the estimate of a run from `runs` measured here.
 
-    They are the runs of the same configuration (their median); without any, those of the task on this data
-    set (the longest, as for the limit of a study); without any, what the task's page says of its mini scale.
+    They are the runs of the same configuration (their median); without any, those of the same training with
+    other workers, backend or hardware (the longest, as for the limit of a study); without any, what the
+    task's page says of its mini scale, where nothing else of the training is other.
     """
     return estimates([experiment], runs)[0]
 
@@ -37,35 +43,45 @@ def estimate(experiment: Experiment, runs: Iterable[Record]) -> Estimate:
 def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list[Estimate]:
     """Return the estimate of a run of each experiment."""
     by_key: dict[str, list[float]] = {}  # s
-    by_task: dict[tuple[str, str, str], list[float]] = {}
+    by_training: dict[str, list[float]] = {}
     for run in runs:
         if run.source == "mlbench" and not run.imported and run.status in FINISHED:
             by_key.setdefault(run.key, []).append(run.wall)
-            by_task.setdefault(_data(run.experiment), []).append(run.wall)
-    longest = {task: (max(walls), len(walls)) for task, walls in by_task.items()}
-    return [_estimate(one, by_key.get(identity.key(one), ()), longest) for one in experiments]
+            by_training.setdefault(str(_training(run.experiment)), []).append(run.wall)
+    longest = {training: (max(walls), len(walls)) for training, walls in by_training.items()}
+    usual = cache(lambda task: _training(config.compose([f"task={task}"])))
+    return [_estimate(one, by_key.get(identity.key(one), ()), longest, usual) for one in experiments]
 
 
 def _estimate(
-    experiment: Experiment, same: Sequence[float], longest: Mapping[tuple[str, str, str], tuple[float, int]]
+    experiment: Experiment,
+    same: Sequence[float],
+    longest: Mapping[str, tuple[float, int]],
+    usual: Callable[[str], Mapping[str, Any]],
 ) -> Estimate:
     task, scale = experiment.task, experiment.scale
     if same:
         return _priced(experiment, median(same), f"the median of {counted(len(same), 'earlier run')}")
-    if _data(experiment) in longest:
-        seconds, count = longest[_data(experiment)]
-        basis = f"the longest of {counted(count, 'earlier run')} of {task.name} with other settings"
+    if (training := _training(experiment)) and str(training) in longest:
+        seconds, count = longest[str(training)]
+        basis = f"the longest of {counted(count, 'earlier run')} of {task.name} with other workers or nodes"
         return _priced(experiment, seconds, basis)
     expected = registry.expected(task.name) if scale == "mini" else None
-    if expected is None or expected["dataset"] != task.dataset:
-        other = f" on {task.dataset}" if expected else ""
-        return Estimate(None, None, f"nothing: no run of {task.name} {scale}{other} is known here")
+    unknown = f"nothing: no run of {task.name} {scale}"
+    if expected is None:
+        return Estimate(None, None, f"{unknown} is known here")
+    default = usual(task.name)
+    other = [f"{name}={value}" for name, value in training.items() if default.get(name) != value]
+    if other:
+        more = ", ..." if len(other) > MOST_FIELDS else ""
+        return Estimate(None, None, f"{unknown} with {', '.join(other[:MOST_FIELDS])}{more} is known here")
     return _priced(experiment, expected["seconds"], expected["source"])
 
 
-def _data(experiment: Experiment) -> tuple[str, str, str]:
-    """Return task, scale and data set: runs on other data say nothing of the time."""
-    return experiment.task.name, experiment.scale, experiment.task.dataset
+def _training(experiment: Experiment) -> dict[str, Any]:
+    """Return what decides how long a run trains, beside who computes it: its identity without the nodes."""
+    fields = identity.identity(experiment.plain())
+    return {name: value for name, value in fields.items() if name.partition(".")[0] not in NODES}
 
 
 def _priced(experiment: Experiment, seconds: float, basis: str) -> Estimate:

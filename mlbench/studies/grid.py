@@ -6,7 +6,7 @@ from itertools import product
 
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.identity import role
-from mlbench.experiment.overrides import SEARCH_PATH
+from mlbench.experiment.overrides import SEARCH_PATH, quoted, shortened
 from mlbench.experiment.study import SEEDS
 
 OUTPUT = ("study", "verbose", SEARCH_PATH)  # with locations and operation, the same for all runs of a sweep
@@ -49,12 +49,12 @@ def parse(words: Sequence[str]) -> Grid:
     faults: list[str] = []
     for word in words:
         try:
-            override = parser.parse_override(word)
+            override = parser.parse_override(quoted(word))
             name = override.key_or_group
             swept = override.is_sweep_override()
             values = list(override.sweep_string_iterator()) if swept else [word.split("=", 1)[1]]
-        except (HydraException, IndexError):
-            faults.append(f"{word!r} is not of the form name=value or name=value,value")
+        except (HydraException, IndexError, RecursionError):
+            faults.append(f"{shortened(word)!r} is not of the form name=value or name=value,value")
             continue
         if not values:
             faults.append(f"{word!r} names no value")

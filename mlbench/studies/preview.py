@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from mlbench.datasets import arrow
 from mlbench.experiment import format, run_folders, study
 from mlbench.experiment.attempts import Attempts
 from mlbench.experiment.config import Experiment, TrainingConfig
+from mlbench.experiment.division import task_title
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.study import Study
+from mlbench.launch import execute
 from mlbench.studies import session
 from mlbench.studies.estimate import Estimate, estimate, estimates
 from mlbench.studies.spec import SweepSpec, compose_points
@@ -25,6 +28,7 @@ from mlbench.terminal.result_card import wrapped
 from mlbench.tracking import cache
 
 LABEL = 12  # columns of the first column
+BY_FIRST_RUN = "made by the first run"
 NOTHING = "dry run: nothing was started or written"
 
 
@@ -47,8 +51,7 @@ def run(experiment: Experiment, words: Sequence[str]) -> list[str]:
     """Return the plan of one run. UserError for what `mlbench.run` would refuse."""
     if (refusal := session.refusal(experiment)) is not None:
         raise UserError(refusal)
-    task = experiment.task
-    registry.require_data(task, experiment.scale, experiment.data_root)
+    _check(experiment)
     one = estimate(experiment, run_folders.readable(experiment.output_root))
     rows = [
         ("run", _headline(experiment)),
@@ -65,13 +68,13 @@ def run(experiment: Experiment, words: Sequence[str]) -> list[str]:
     return [*lines, f"{'all values':{LABEL}}{every}", NOTHING]
 
 
-def sweep(spec: SweepSpec) -> list[str]:
-    """Return the plan of a sweep. UserError for what `mlbench.sweep` would refuse."""
+def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
+    """Return the plan of a sweep, and whether a point is refused; UserError as `mlbench.sweep` has it."""
     composed = compose_points(spec)
     result = session.load_results(spec)
     plan, wanted, _ = session.extended_plan(spec, result.study, composed)
     for one in wanted.values():
-        registry.require_data(one.task, one.scale, one.data_root)
+        _check(one)
     hashes = {key: _prepared(one) for key, one in wanted.items()}
     study.check_data(plan, hashes, output_root=result.output_root)
     points = _points(plan, wanted, result)
@@ -88,7 +91,22 @@ def sweep(spec: SweepSpec) -> list[str]:
         lines += _row("limit", f"max_usd={spec.max_usd:g}: no run starts that would exceed it")
     lines += _row("data", "; ".join(dict.fromkeys(map(_data, wanted.values()))))
     lines += _row("results", str(result.folder))
-    return [*lines, NOTHING]
+    return [*lines, NOTHING], any(one.refusal for one in points)
+
+
+def _check(experiment: Experiment) -> None:
+    """Raise UserError for what the command itself refuses before a worker starts; write nothing."""
+    execute.check(experiment)
+    folders = {"output_root": experiment.output_root}
+    if connection.shares_files(experiment) and _data(experiment).endswith(BY_FIRST_RUN):
+        folders["data_root"] = experiment.data_root
+    for name, folder in folders.items():
+        there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+        try:
+            tempfile.TemporaryFile(dir=there).close()  # it never has a name
+        except OSError as error:
+            sentence = f"{name}={folder}: cannot make a folder in {there}: {error.strerror}"
+            raise UserError(sentence, hint=f"give another {name}") from error
 
 
 def configurations(spec: SweepSpec) -> Iterator[str]:
@@ -160,10 +178,12 @@ def _headline(experiment: Experiment) -> str:
         shared = f" x {format.counted(room.threads, 'thread')} on {format.counted(cpus, 'CPU')}"
         shared += " (oversubscribed: excluded from speed-ups)" if room.oversubscribed else ""
     seed = "a fresh seed" if experiment.seed is None else f"seed={experiment.seed}"
+    groups = ("hardware", "cluster", "sync", "network")
+    named = ", ".join(f"{group}={getattr(experiment, group).name}" for group in groups)
+    task = experiment.task
     return (
-        f"{experiment.task.name} {experiment.scale}, recipe {experiment.task.recipe}, division "
-        f"{experiment.division.name}, {workers}{shared}, {experiment.backend.name}, "
-        f"hardware={experiment.hardware.name}, cluster={experiment.cluster.name}, {seed}"
+        f"{task_title(task.name, experiment.deviations)} {experiment.scale}, recipe {task.recipe}, division "
+        f"{experiment.division.name}, {workers}{shared}, {experiment.backend.name}, {named}, {seed}"
     )
 
 
@@ -185,7 +205,7 @@ def _data(experiment: Experiment) -> str:
     folder = experiment.data_root / task.dataset
     if not connection.shares_files(experiment):
         return f"{folder} on every node"
-    return f"{folder}, {'prepared' if _prepared(experiment) else 'made by the first run'}"
+    return f"{folder}, {'prepared' if _prepared(experiment) else BY_FIRST_RUN}"
 
 
 def _prepared(experiment: Experiment) -> str | None:

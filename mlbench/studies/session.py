@@ -33,7 +33,7 @@ from mlbench.studies.spec import (
     compose_points,
     plan_experiments,
     require_measurable,
-    require_same_tasks,
+    require_same_study,
     sample_of,
 )
 from mlbench.studies.trial_order import ordered_trials
@@ -112,7 +112,7 @@ def extended_plan(
     study.check_versions(plan, every)
     wanted = experiments or every
     require_measurable(wanted, spec)
-    require_same_tasks(before, every, spec)
+    require_same_study(before, wanted, every, spec)
     return plan, wanted, every
 
 
@@ -222,16 +222,6 @@ def _submitting(
     """
     sample = wanted[missing[0].point.key]
     cluster = connection.load(sample.cluster.name)
-    refusals: dict[str, str] = {}
-    for key in dict.fromkeys(trial.point.key for trial in missing):
-        try:
-            cluster.check(wanted[key])
-        except UserError as error:
-            refusals[key] = str(error)
-    missing = _feasible(missing, refusals, result=result, progress=progress)
-    if not missing:
-        yield [], spec
-        return
     place = f"{platform.node()}:{result.folder.absolute()}"  # a resumed sweep has it, and nobody else's
     digest = hashlib.sha256(place.encode()).hexdigest()[:8]
     shared = getattr(sample.cluster, "shared", None) or f"mlb-sweep-{digest}"
@@ -323,7 +313,7 @@ def _feasible(
 
 
 def _refusals_here(missing: Sequence[Trial], wanted: Mapping[str, Experiment]) -> dict[str, str]:
-    """Return why points can never run on this machine, by key, before Ray is started on it."""
+    """Return why points can never run on this machine or their cluster, by key, before Ray is started."""
     return {
         key: why
         for key in dict.fromkeys(trial.point.key for trial in missing)
@@ -332,10 +322,12 @@ def _refusals_here(missing: Sequence[Trial], wanted: Mapping[str, Experiment]) -
 
 
 def refusal(experiment: Experiment) -> str | None:
-    """Return why this experiment's workers can never fit on this machine; None where they may."""
+    """Return why this experiment can never run on this machine or its cluster; None where it may."""
     try:
         if connection.shares_files(experiment):
             placement.require_room(experiment)
+        elif remote_run.takes(experiment.cluster.name):
+            connection.load(experiment.cluster.name).check(experiment)
     except UserError as error:
         return str(error)
     return None

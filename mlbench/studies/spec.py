@@ -49,13 +49,18 @@ class SweepSpec:
 
 
 def read(words: Sequence[str]) -> SweepSpec:
-    """Parse a command line; `study=NAME` alone takes its grids from conf/study or from the study on disk."""
+    """Parse a command line; `study=NAME` takes its grids from conf/study, with the other words over theirs.
+
+    Without other words it takes them from the study on disk as well.
+    """
     options, overrides = _options(words)
     parsed = grid.parse(overrides)
-    if not parsed.parameters:
-        if "study" not in options:
-            raise UserError("nothing to sweep over", hint="e.g. task=logreg workers=1,2, or study=quick")
-        return named(options["study"], output_settings=parsed.output_settings, options=options)
+    over = [word for word in overrides if word not in parsed.output_settings.values()]
+    files = plugins.files("study", _searchpath(parsed.output_settings))
+    if not parsed.parameters and "study" not in options:
+        raise UserError("nothing to sweep over", hint="e.g. task=logreg workers=1,2, or study=quick")
+    if options.get("study") in files or not over:
+        return named(options["study"], over, output_settings=parsed.output_settings, options=options)
     name = options.get("study") or _name(parsed)
     question = options.get("question") or _question(parsed)
     settings = {word for setting, word in parsed.output_settings.items() if setting != SEARCH_PATH}
@@ -65,9 +70,13 @@ def read(words: Sequence[str]) -> SweepSpec:
 
 
 def named(
-    name: str, *, output_settings: Mapping[str, str], options: Mapping[str, str] | None = None
+    name: str,
+    over: Sequence[str] = (),
+    *,
+    output_settings: Mapping[str, str],
+    options: Mapping[str, str] | None = None,
 ) -> SweepSpec:
-    """Return the sweep of a study in conf/study, or else of one that has been begun."""
+    """Return the sweep of a study in conf/study, with the words `over` its own, or of a begun one."""
     options, files = dict(options or {}), plugins.files("study", _searchpath(output_settings))
     path = files.get(name)
     if path is None:
@@ -76,6 +85,9 @@ def named(
         if plan is None:
             begun = sorted(one.parent.name for one in (output_root / "studies").glob(f"*/{study.PLAN}"))
             known = sorted({*files, *begun})
+            if name.endswith(".yaml"):
+                hint = f"copy it to FOLDER/study, and write --config-dir FOLDER study={Path(name).stem}"
+                raise UserError(f"study={name} is a file, not the name of a study", hint=hint)
             raise UserError(
                 f"study={name}: there is no study {name!r} in conf/study or below {output_root}",
                 hint=f"choose one of {', '.join(known)}, or say what it measures: task=logreg workers=1,2",
@@ -84,7 +96,10 @@ def named(
     file = load_file(path)
     grids = []
     for line in file.sweeps:
-        words = shlex.split(line)
+        by_name = {word.partition("=")[0]: word for word in (*shlex.split(line), *over)}
+        if any(word.startswith("seed=") for word in over):
+            by_name.pop("repeats", None)  # as many as there are seeds
+        words = list(by_name.values())
         own, overrides = _options(words)
         parsed = grid.parse(overrides)
         grids.append((parsed, _invocation(words, own | options, seeds=parsed.seeds)))
@@ -152,15 +167,39 @@ def require_measurable(wanted: Mapping[str, Experiment], spec: SweepSpec) -> Non
         raise UserError("a study measures a seed once", hint="raise repeats= instead of force=true")
 
 
-def require_same_tasks(before: Study, every: Mapping[str, Experiment], spec: SweepSpec) -> None:
-    """Refuse tasks that a begun study was not begun with, unless the sweep extends it on purpose."""
-    known = dict.fromkeys(every[point.key].task.name for point in before.points)
-    added = dict.fromkeys(one.task.name for one in every.values() if one.task.name not in known)
-    if known and added and not spec.extend:
+def require_same_study(
+    before: Study, wanted: Mapping[str, Experiment], every: Mapping[str, Experiment], spec: SweepSpec
+) -> None:
+    """Refuse to add points to a begun study that have another task, or lack a word that all its points have.
+
+    `extend=true` adds them on purpose. Words that restate all that the study has are no mistake.
+    """
+    old, new = ([every[key] for key in every if (key in _keys(before)) == known] for known in (True, False))
+    if not old or not new or spec.extend:
+        return
+    tasks = dict.fromkeys(one.task.name for one in old)
+    added = dict.fromkeys(one.task.name for one in new if one.task.name not in tasks)
+    if added:
         raise UserError(
-            f"study={spec.name} measures task={','.join(known)}; this would add task={','.join(added)}",
+            f"study={spec.name} measures task={','.join(tasks)}; this would add task={','.join(added)}",
             hint="another study=NAME keeps them apart; extend=true adds it",
         )
+    given = {word.partition("=")[0] for parsed, _ in spec.grids for word in parsed.parameters}
+    first, *others = (point.words for point in before.points)
+    left_out = [w for w in first if all(w in words for words in others) and w.partition("=")[0] not in given]
+    fields = [identity.identity(one.plain()).items() for one in (*old, *new)]
+    fixed = set.intersection(*({(n, str(v)) for n, v in items} for items in fields[: len(old)]))
+    same = all(fixed <= {(n, str(v)) for n, v in items} for items in fields[len(old) :])
+    if left_out and not same and not _keys(before) <= wanted.keys():
+        command = shlex.join(["python", "-m", "mlbench.sweep", *left_out, *spec.grids[-1][1].words])
+        raise UserError(
+            f"study={spec.name} measures {shlex.join(left_out)}, which is left out here",
+            hint=f"{command}; another study=NAME keeps them apart; extend=true adds it",
+        )
+
+
+def _keys(plan: Study) -> set[str]:
+    return {point.key for point in plan.points}
 
 
 def load_file(path: Path) -> StudyFile:

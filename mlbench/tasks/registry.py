@@ -85,6 +85,13 @@ def check(task: Any, *, workers: int, folder: Path | None) -> None:
     function = getattr(load(task.name), "check", None)
     if function is not None:
         function(task, workers=workers, folder=folder)
+    info = None if own_data(task) else (datasets(task.name) or {}).get(task.dataset)
+    if info is not None and info.train_rows is not None and task.global_batch(workers) > info.train_rows:
+        raise UserError(
+            f"{workers} workers x batch {task.batch_size} need {task.global_batch(workers):,} rows, "
+            f"{task.dataset} has {info.train_rows:,}",
+            hint="use fewer workers or a smaller task.batch_size",
+        )
 
 
 def mlperf(name: str) -> ModuleType | None:

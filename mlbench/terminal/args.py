@@ -47,6 +47,7 @@ BEFORE: dict[str, dict[str, Any]] = {  # options of what measures
 HYDRA = {  # options of Hydra's own command line, and what to use instead
     "-m": "several values make a sweep: python -m mlbench.sweep workers=1,2",
     "--multirun": "several values make a sweep: python -m mlbench.sweep workers=1,2",
+    "--config": "--config-dir FOLDER adds YAML files; the values of a run are its name=value words",
     "-c": "--cfg job prints the resolved configuration",
     "--cfg": "python -m mlbench.run --cfg job prints the resolved configuration of one run",
     "--dryrun": "--dry-run shows the plan and an estimate, and starts nothing",
@@ -136,6 +137,7 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
     streams.open_standard_streams()
     try:
         with ignore_broken_pipe():
+            _require_current_folder()
             if not argv and not command.empty:
                 print(parser(command).format_help(), end="")
                 return USER_ERROR
@@ -165,6 +167,13 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
 def say(text: str, *, file: TextIO | None = None) -> None:
     """Print lines without terminal control codes: they may hold what others wrote, e.g. a folder's name."""
     print("\n".join(map(format.printable, text.splitlines())), file=file, flush=True)
+
+
+def _require_current_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UserError("the current folder was deleted", hint="cd to one that exists") from error
 
 
 @contextmanager
@@ -211,6 +220,8 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
     arguments: list[str] = []
     for word in rest:
         left, equals, value = word.partition("=")
+        if word == "--" and word is not rest[-1]:
+            continue  # what follows are words, as they are without it
         if word.startswith("-") and len(word) > 1:
             sentence, hint = _unknown_option(left, value, rest, verb, label)
             raise UserError(sentence, hint=hint)
@@ -253,6 +264,9 @@ def check_overrides(words: Sequence[str]) -> None:
                 f"{word} is not a list of numbers",
                 hint=f"write {name}=range({ends[1]},{int(ends[2]) + 1}) or {name}={ends[1]},{ends[2]}",
             )
+        if name in ("workers", "seed") and (numbers := re.fullmatch(r"\[([\d, ]+)\]|([\d,]+),\.\.\.", value)):
+            listed = (numbers[1] or numbers[2]).replace(" ", "")
+            raise UserError(f"{word} is not a list of numbers", hint=f"write {name}={listed}")
         if name in names:
             raise UserError(f"{name} is given twice: {names[name]} and {word}", hint="keep one of them")
         names[name] = word
@@ -376,7 +390,9 @@ def _meant(words: Sequence[str], place: int) -> str:
         return f"write {name.strip('=')}={value.strip('=')} without spaces"
     if word in (*config.GROUPS, *config.Experiment.model_fields):
         return f"write {word}={after or 'VALUE'}"
-    for group in config.GROUPS:
-        if word in config.choices(group):
-            return f"write {group}={word}"
+    if word in ("help", "list"):
+        return "--help explains the command; python -m mlbench.results list shows the runs"
+    for group in (*config.GROUPS, "study"):
+        if Path(word).name.removesuffix(".yaml") in config.choices(group):
+            return f"write {group}={Path(word).name.removesuffix('.yaml')}"
     return "e.g. task=logreg workers=2"

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mlbench.datasets import arrow
 from mlbench.experiment import config, plugins
-from mlbench.experiment.errors import UserError
+from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.format import with_prefix
 from mlbench.tasks import registry
 from mlbench.terminal import help, tables
@@ -21,15 +21,28 @@ STEPS = 10  # lines that a step of the work prints where there is no terminal fo
 
 
 def text(overrides: list[str]) -> str:
-    """Return a line per task and scale, and one per data set that it offers besides."""
+    """Return a line per task and scale, and one per data set that it offers besides.
+
+    Of the words task= and scale= choose lines, each with one value or several.
+    """
+    tasks = plugins.files("task")
+    wanted: dict[str, list[str]] = {"task": list(tasks), "scale": ["official", "mini"]}
+    for word in overrides:
+        name, _, value = word.partition("=")
+        for one in value.split(",") if name in wanted else ():
+            if one not in (allowed := tasks if name == "task" else wanted[name]):
+                raise UserError(f"{name}={one} is unknown{suggest(one, list(allowed))}")
+    given = {name: value.split(",") for name, _, value in (word.partition("=") for word in overrides)}
+    overrides = [word for word in overrides if word.partition("=")[0] not in wanted]
     chosen = [
         (task, scale, words)
-        for task, path in plugins.files("task").items()
+        for task, path in tasks.items()
         for scale, words in (
             ("official", []),
             ("mini", []),
             *(("mini", [f"task.dataset={name}"]) for name in help.datasets(path)),
         )
+        if task in given.get("task", wanted["task"]) and scale in given.get("scale", wanted["scale"])
     ]
     rows = [
         [task, scale, *_cells(config.compose([*overrides, f"task={task}", f"scale={scale}", *words]))]

@@ -131,6 +131,8 @@ def _cost(record: Record) -> str | None:
     if cost is None:
         if record.status in UNFINISHED:
             return None
+        if record.experiment.hardware.price is not None:
+            return f"not priced: the machine is not what hardware={name} states, see the caveats"
         why = "this machine has no list price" if name == "local" else "its profile states none"
         return (
             f"not priced: hardware={name} has no price, {why}; choose a hardware profile that has one "

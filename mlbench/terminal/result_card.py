@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from mlbench.experiment import format
-from mlbench.experiment.config import Experiment
+from mlbench.experiment import cost, format
+from mlbench.experiment.division import task_title
 from mlbench.experiment.record import Record
 from mlbench.tasks import registry
 from mlbench.terminal import next_steps
@@ -83,14 +83,13 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     # Why a run failed is its answer, so it is not cut.
     ranked = [(0, line) for line in heading(record, lines if record.error else _cut(lines, width))]
     ranked += [(1, line) for line in doubts(record, width)]
-    what = record.experiment
-    run = wrapped(f"{_measured(what)}, {_where(record)}", width - LABEL)
+    run = wrapped(f"{_measured(record)}, {_where(record)}", width - LABEL)
     ranked += [(3 if number else 2, _row("" if number else "run", line)) for number, line in enumerate(run)]
     hint = wrapped(advice(record) or "", width - LABEL)[:SENTENCE_LINES]
     ranked += [(3, _row("" if number else "next", line)) for number, line in enumerate(hint)]
     ranked.append((2, _row("time", _time(record, width - LABEL))))
-    if cost := _short_cost(record):
-        ranked.append((2 if record.cost else 6, _row("cost", cost)))
+    if price := _short_cost(record):
+        ranked.append((2 if record.cost else 6, _row("cost", price)))
     ranked += [(5, line) for line in _bars(record, width, "#" if ascii_only else "━")]
     ranked.append((0, _row("all numbers", next_steps.full(record, folder))))
     again = next_steps.again(record) if record.source == "mlbench" else ""
@@ -155,10 +154,11 @@ def _progress(record: Record) -> str:
     return "no epoch" if of else f"{len(record.table)} rows measured"
 
 
-def _measured(experiment: Experiment) -> str:
-    task = experiment.task
+def _measured(record: Record) -> str:
+    experiment, task = record.experiment, record.experiment.task
+    title = task_title(task.name, record.deviations)
     data = "" if task.dataset == registry.NO_DATASET else f" on {task.dataset}"
-    return f"{task.name} {experiment.scale}{' on own files' if registry.own_data(task) else data}"
+    return f"{title} {experiment.scale}{' on own files' if registry.own_data(task) else data}"
 
 
 def _where(record: Record) -> str:
@@ -190,13 +190,18 @@ def _time(record: Record, width: int) -> str:
 def _short_cost(record: Record) -> str | None:
     if record.cost is None:
         name = record.experiment.hardware.name
-        return None if record.status in UNFINISHED else f"not priced (hardware={name} has no price)"
+        if record.status in UNFINISHED:
+            return None
+        priced = record.experiment.hardware.price is not None
+        why = f"the machine is not hardware={name}" if priced else f"hardware={name} has no price"
+        return f"not priced ({why})"
     text = f"{format.usd(record.cost.wall_usd)} for the whole command"
     if record.cost.goal_usd is not None:
         text = f"{format.usd(record.cost.goal_usd)} to the goal, {text}"
     if record.cost.whole is not None:
         text += f", {format.usd(record.cost.whole.usd)} for the whole cluster"
-    return f"{text}, prices of {record.cost.date}"
+    other = " of another node than this" if cost.of_other_node(record) else ""
+    return f"{text}, prices of {record.cost.date}{other}"
 
 
 def _bars(record: Record, width: int, mark: str) -> list[Text]:

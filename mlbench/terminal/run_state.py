@@ -2,12 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Protocol
 
 from mlbench.experiment import clock, format
 from mlbench.experiment.config import Experiment, TrainingConfig
+from mlbench.experiment.division import task_title
 from mlbench.experiment.messages import Heartbeat, ValidationMessage
 
 RATE_WINDOW_S = 10  # s over which the shown rates are averaged
@@ -55,7 +56,9 @@ class RunState:
         self._command_started = command_started
         self._now = now
         self._losses: dict[int, float] = {}  # of the ranks that reported since the last validation
-        self._recent: deque[tuple[float, int]] = deque()  # (wall, step), latest last
+        self._recent: deque[tuple[float, int]] = deque()  # (wall, step) since the last validation
+        self._before: tuple[float, int] | None = (0.0, 0)  # elapsed and step of the last validation
+        self._validated_rate: float | None = None  # steps/s up to the last validation, by rank 0's own clock
         self._counted: tuple[int, int] | None = None  # steps and samples of rank 0's last heartbeat
         self._samples_per_step: float | None = None  # of rank 0
         self._clock_start: float | None = None  # wall clock of the first access to training data
@@ -101,14 +104,16 @@ class RunState:
         if key == "run_start":
             self._clock_start = value
         elif key == "validation":
-            self._validated(value, event["metadata"]["started_at"])
+            self._validated(value, event["metadata"])
         elif key == "worker_failure":
             self._failed(value, event["metadata"]["count"])
 
-    def _validated(self, value: ValidationMessage, started_at: float) -> None:
-        self._clock_start = started_at
+    def _validated(self, value: ValidationMessage, metadata: Mapping[str, Any]) -> None:
+        self._clock_start = metadata["started_at"]
+        self.unit = metadata.get("unit", self.unit)
         if value["step"] >= self.step:  # else a later heartbeat was faster
-            self._advance(value["epoch"], value["step"])
+            self.epoch, self.step = value["epoch"], value["step"]
+        self._measure_rate(value, metadata["phase_times"])
         self._epoch_s = value["elapsed"] / value["epoch"] if value["epoch"] else None
         if value["train_loss"] is not None:
             self._losses = {0: value["train_loss"]}  # the mean over all workers
@@ -118,6 +123,21 @@ class RunState:
         over = value.get("goal_reached") or not value["metrics"] or value["epoch"] == self.epochs
         self.activity = ENDING if over else TRAINING
 
+    def _measure_rate(self, value: ValidationMessage, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Take the rate since the last validation as the record does, without what lies outside the steps.
+
+        Validations may arrive in a burst, so when they arrive says nothing.
+        """
+        self._recent.clear()
+        before, self._before = self._before, (value["elapsed"], value["step"])
+        outside = max((math.fsum(times["outside"].values()) for times in ranks), default=0.0)
+        if before is None or value["step"] <= before[1]:
+            return
+        steps, seconds = value["step"] - before[1], value["elapsed"] - before[0] - outside
+        self._validated_rate = steps / seconds if seconds > 0 else None
+        if samples := sum(times["samples"] for times in ranks):
+            self._samples_per_step = samples / steps / self.experiment.workers
+
     def _failed(self, failures: dict[str, str], count: int) -> None:
         allowed = self.experiment.max_failures
         what = f"restart {count} of at most {allowed}" if count <= allowed else "no restart is left"
@@ -125,6 +145,7 @@ class RunState:
         self.warnings += [f"{failure} ({what})" for failure in format.failures(by_rank)]
         self.activity = RESTARTING if count <= allowed else ENDING
         self.step, self._counted = 0, None
+        self._before = self._validated_rate = None
         self._recent.clear()
         self._losses.clear()
 
@@ -152,11 +173,9 @@ class RunState:
 
     @property
     def steps_per_s(self) -> float | None:
-        """The rate over the last seconds, validations included; None before two points are known."""
-        if len(self._recent) < 2:
-            return None
-        (begin, first), (end, last) = self._recent[0], self._recent[-1]
-        return (last - first) / (end - begin) if end > begin else None
+        """The rate over the last seconds, else up to the last validation; None before either is known."""
+        (begin, first), (end, last) = (self._recent[0], self._recent[-1]) if self._recent else ((0, 0),) * 2
+        return (last - first) / (end - begin) if end > begin else self._validated_rate
 
     @property
     def samples_per_s(self) -> float | None:
@@ -182,7 +201,8 @@ class RunState:
         experiment = self.experiment
         threads = f" x {format.counted(self.threads, 'thread')}" if self.threads else ""
         return (
-            f"{experiment.task.name} {experiment.scale} {experiment.division.name}, "
+            f"{task_title(experiment.task.name, experiment.deviations)} {experiment.scale} "
+            f"{experiment.division.name}, "
             f"{format.counted(experiment.workers, 'worker')}{threads}, {experiment.backend.name}, "
             f"{experiment.hardware.name}, {experiment.cluster.name}, seed={self.seed}"
         )

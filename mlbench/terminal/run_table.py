@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mlbench.experiment import format
+from mlbench.experiment import cost, format
 from mlbench.experiment.errors import UserError, suggest
 from mlbench.experiment.record import Record
 from mlbench.terminal import tables
@@ -56,7 +56,8 @@ COLUMNS = (
     Column("throughput", lambda r: r.samples_per_s,
            lambda r, rate: f"{format.number(rate)} {r.sample_unit}/s", right=True),
     Column("cost_usd", lambda r: r.cost.wall_usd if r.cost else None,
-           lambda r, cost: format.usd(cost), right=True, heading="cost"),
+           lambda r, usd: format.usd(usd) + (" elsewhere" if cost.of_other_node(r) else ""),
+           right=True, heading="cost"),
     Column("hardware", lambda r: r.experiment.hardware.name),
     Column("sync", lambda r: r.experiment.sync.name),
     Column("network", lambda r: str(r.experiment.network)),

@@ -316,6 +316,7 @@ class Run:
             "rank": worker.rank,
             "parts": [{"validation": v, "phase_times": times.plain()} for v, times, _ in self.unreported],
             "system": worker.drain_node_metrics(),
+            "unit": self.setup.sample_unit,
         }
         self.unreported = []
         self.reported_at = self.validations[-1]["elapsed"] if self.validations else 0.0

@@ -154,7 +154,7 @@ class Driver:
 
 def test_gpus_are_what_the_driver_lists(monkeypatch):
     Driver(monkeypatch)
-    gpus, error = node._gpus()
+    gpus, error = node.gpus()
     assert [vars(gpu) for gpu in gpus] == [
         {"name": "Tesla T4", "memory_bytes": 15360 * 2**20, "driver": "550.54.15"},
         {"name": "NVIDIA GH200", "memory_bytes": None, "driver": "550.54.15"},

@@ -312,12 +312,24 @@ def test_a_task_s_own_fields_are_read_back_without_its_package() -> None:
     assert json.loads(record.model_dump_json()) == values
 
 
-def test_a_profile_that_this_node_is_not_makes_a_caveat_and_a_stated_peak_an_mfu() -> None:
-    record = built("hardware=gcp_n1_t4", "backend=nccl")
-    assert any("states 3 CPUs" in caveat for caveat in record.caveats)
+T4 = NODE | {"usable_cpus": 3, "gpus": [{"name": "Tesla T4"}]}
+
+
+@pytest.mark.parametrize(("cpus", "told"), [(2, True), (3, False), (4, False), (64, True)])
+def test_a_node_that_is_not_the_profile_s_has_neither_its_price_nor_its_peak(cpus: int, told: bool) -> None:
+    result = RESULT | {"nodes": [T4 | {"usable_cpus": cpus}] * 2}
+    record = built("hardware=gcp_n1_t4", "backend=nccl", "workers=2", result=result, oversubscribed=True)
+    assert ("states 3 CPUs" in record.caveats[0]) == told, "the heaviest caveat is the first"
+    assert (record.cost is None) == (record.mfu is None) == told
     rate = record.model_flops_per_s
-    assert rate is not None and record.mfu == pytest.approx(rate / (2 * 8.1e12))
-    assert record.cost is not None
+    assert rate is not None and record.mfu in (None, pytest.approx(rate / (2 * 8.1e12)))
+
+
+def test_an_interrupted_run_names_its_samples_as_its_task_does() -> None:
+    for event_of_log in (measured := json.loads(json.dumps(MEASURED))):
+        event_of_log["metadata"]["unit"] = "images"
+    record = built(events=measured, result=None, status="interrupted")
+    assert record.samples and record.sample_unit == "images"
 
 
 def test_mfu_is_over_gpus_and_cost_over_nodes_where_a_node_has_eight() -> None:
@@ -436,15 +448,16 @@ def test_accuracy_after_time_is_the_best_within_the_budget(budget: float, ended:
 def test_a_run_on_a_cluster_is_billed_from_its_submission() -> None:
     """100 s of command and 500 s between submission and command are ten minutes of five parts."""
     words = ("hardware=gcp_n1_standard_4", "cluster=attached", "workers=3")
-    submitted = built(*words, begun={"submitted": -400.0})
+    result = RESULT | {"nodes": [NODE | {"usable_cpus": 4}] * 3}
+    submitted = built(*words, begun={"submitted": -400.0}, result=result)
     assert submitted.cost is not None and submitted.cost.whole is not None
     assert submitted.cost.whole.provisioning_s == 500
     assert submitted.cost.whole.parts["head"] == pytest.approx(0.19 * 600 / 3600)
     assert submitted.cost.whole.parts["workers"] == pytest.approx(3 * 0.19 * 600 / 3600)
-    there = built(*words)
+    there = built(*words, result=result)
     assert there.cost is not None and there.cost.whole is not None
     assert there.cost.whole.provisioning_s is None and there.cost.whole.billed_s == 100
     assert there.cost.wall_usd == submitted.cost.wall_usd == pytest.approx(3 * 0.19 * 100 / 3600)
-    alone = built("hardware=gcp_n1_standard_4", "cluster=local", "workers=3")
+    alone = built("hardware=gcp_n1_standard_4", "cluster=local", "workers=3", result=result)
     assert alone.cost is not None and alone.cost.whole is None
     assert Record.model_validate_json(submitted.model_dump_json()) == submitted

@@ -136,3 +136,10 @@ def test_a_copied_folder_is_said_to_be_one(run: Run, tmp_path: Path, capsys: Any
     (tmp_path / "link").symlink_to(tmp_path)
     linked = tmp_path / "link" / run.folder.name / "record.json"
     assert record.load(linked).origin == "mlbench", "another name of the same folder"
+
+
+def test_a_record_of_other_hardware_than_its_profile_s_has_no_price_to_agree_with(tmp_path: Path) -> None:
+    run = Run(tmp_path, "hardware=gcp_n1_standard_4")
+    run.validate(90.0)
+    record_ = run.end("goal_reached", nodes=[{"hostname": "n", "usable_cpus": 64}])
+    assert record_.cost is None and consistency.contradiction(record_) is None

@@ -109,24 +109,45 @@ def test_a_user_s_own_folder_adds_choices_that_are_never_official(mine: Path) ->
     assert [one.field for one in experiment.deviations] == ["hardware"]
 
 
+NO_DATASET = "name: logreg\nrecipe: own\nrecipes: {own: {}}\nscales: {mini: {}, official: {}}"
+
+
+def test_a_folder_that_the_environment_names_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(plugins.USER_CONF, "/nonexistent")
+    with pytest.raises(UserError, match="MLBENCH_CONFIG_DIR=/nonexistent is not a folder"):
+        config.compose([])
+
+
 def test_a_task_of_the_user_s_varies_a_shipped_one(mine: Path) -> None:
     (mine / "task").mkdir()
     (mine / "task" / "wide.yaml").write_text("defaults: [resnet20, _self_]\nvariant: v2\n")
     experiment = config.compose(["task=wide"])
     assert (experiment.task.name, vars(experiment.task)["variant"]) == ("resnet20", "v2")
-    assert [(one.field, one.given) for one in experiment.deviations] == [("task", "wide")]
+    assert [(one.field, one.given) for one in experiment.deviations] == [
+        ("task", "wide"),
+        ("task.variant", "v2"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("file", "text", "word", "sentence"),
     [
         ("hardware/bad.yaml", "cpus: [", "hardware=bad", r"hardware/bad.yaml, line 1: no YAML"),
+        ("hardware/bad.yaml", "name: good", "hardware=bad", "hardware/bad.yaml says name: good"),
+        ("hardware/bad.yaml", "defaults: [bad, _self_]", "hardware=bad", "files name each other as defaults"),
+        ("hardware/bad.yaml", "a: " + "[" * 3000 + "]" * 3000, "hardware=bad", "bad.yaml: no YAML"),
         ("hardware/bad.yaml", "- 1", "hardware=bad", "hardware/bad.yaml is no list of name: value"),
         ("hardware/bad.yaml", "cpus: 2", "hardware=bad", "hardware/bad.yaml: it lacks name"),
         ("hardware/bad.yaml", "name: bad\ncpus: 2", "hardware=bad", "the file of hardware=bad lacks descr"),
         ("backend/bad.yaml", "name: bad\ndevice: tpu\ntimeout_s: 9", "backend=bad", "backend.device=tpu"),
         ("backend/bad.yaml", "name: bad\ndevices: cpu", "backend=bad", "devices is not a field of the file"),
         ("task/bad.yaml", "name: bad", "task=bad", "it lacks recipe, recipes, scales"),
+        (
+            "task/bad.yaml",
+            NO_DATASET,
+            "task=bad",
+            "the file of task=logreg lacks dataset, metric, metric_unit",
+        ),
         ("task/bad.yaml", "defaults: [nothing]", "task=bad", "task=bad cannot be composed: .*nothing"),
         ("task/bad.yaml", "defaults: [resnet20, _self_]\nrecipes: 3", "task=bad", "recipes is no group"),
         ("task/bad.yaml", "defaults: [resnet20, _self_]\nname: nowhere", "task=bad", "no task 'nowhere'"),

@@ -28,9 +28,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(capsys: pytest.CaptureFixture[str], command: Any, *words: str) -> str:
+def said(capsys: pytest.CaptureFixture[str], command: Any, *words: str, code: int = 0) -> str:
     """Return what a command prints, its line breaks as blanks."""
-    assert command.main(words) == 0
+    assert command.main(words) == code
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -44,7 +44,9 @@ def measured(root: Path, *words: str, seed: int, wall: float) -> None:
 def test_a_dry_run_says_what_would_run_and_writes_nothing(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = said(capsys, run, "task=gnmt", "workers=2", "hardware=gcp_n1_standard_4", "--dry-run")
+    insisting = (f"hardware.cpus={node.usable_cpus()}", "hardware.workers_per_node=2")
+    text = said(capsys, run, "task=gnmt", "hardware=gcp_n1_standard_4", *insisting, "--dry-run")
+    assert "hardware=gcp_n1_standard_4, cluster=local, sync=ddp, network=host" in text
     assert "gnmt mini" in text and "goal bleu >= 80" in text and "made by the first run" in text
     assert re.search(r"estimate about 50 s; about 0\.00\d+ USD at the on-demand price", text)
     assert "basis docs/results.md" in text and "--cfg job" in text and "nothing was started" in text
@@ -61,7 +63,10 @@ def test_the_estimate_comes_from_what_was_measured_here(here: Path) -> None:
 
     measured(here, "workers=1", "hardware=gcp_n1_t4", seed=1, wall=100.0)
     other = estimate(one, run_folders.records(here)[0])
-    assert other.seconds == 100.0 and "longest of 1 earlier run of logreg with other settings" in other.basis
+    assert (
+        other.seconds == 100.0
+        and "longest of 1 earlier run of logreg with other workers or nodes" in other.basis
+    )
     for seed, wall in ((2, 10.0), (3, 30.0), (4, 80.0)):
         measured(here, "hardware=gcp_n1_t4", seed=seed, wall=wall)
     same = estimate(one, run_folders.records(here)[0])
@@ -89,7 +94,7 @@ def test_a_dry_sweep_counts_what_is_reused_and_refuses_nothing_else(
         measured(here / "runs", "workers=1", seed=seed, wall=12.0)
     crowd = 16 * node.usable_cpus()
     words = ("task=logreg", f"workers=1,2,{crowd}", "seed=1,2,3", "output_root=runs")
-    text = said(capsys, sweep, *words, "--dry-run")
+    text = said(capsys, sweep, *words, "--dry-run", code=1)  # as the sweep itself ends
     assert re.search(r"every point: task=logreg point runs reused to measure one run about", text)
     assert re.search(r"workers=1 3 2 1 12 s \[1\] workers=2 3 0 3 12 s \[2\]", text)
     assert f"workers={crowd} is 16 workers per CPU" in text and "cluster.oversubscribe=force insists" in text
@@ -118,16 +123,66 @@ def test_a_run_that_stands_for_another_is_named(here: Path, capsys: pytest.Captu
 
 
 def test_another_task_needs_a_word_to_join_a_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = read(["task=resnet20", "workers=1", "study=mine"])
-    from mlbench.studies.spec import compose_points
-
-    plan, _, _ = session.extended_plan(spec, session.load_results(spec).study, compose_points(spec))
-    study.save(plan, study.folder(Path("runs"), "mine"))
+    begin("task=resnet20", "workers=1", "study=mine")
     for words in (["task=gnmt", "workers=1"], ["workers=1", "task=gnmt,resnet20"]):
         assert sweep.main([*words, "study=mine"]) == 2
         assert "study=mine measures task=resnet20; this would add task=gnmt" in capsys.readouterr().err
         assert "gnmt" in said(capsys, sweep, *words, "study=mine", "extend=true", "--dry-run")
     assert sweep.main(["task=resnet20", "workers=2", "study=mine", "--dry-run"]) == 0
+
+
+def begin(*words: str) -> None:
+    """Leave the plan of a study."""
+    from mlbench.studies.spec import compose_points
+
+    spec = read(words)
+    plan, _, _ = session.extended_plan(spec, session.load_results(spec).study, compose_points(spec))
+    study.save(plan, study.folder(Path("runs"), spec.name))
+
+
+def test_words_beside_a_study_change_that_study(here: Path) -> None:
+    spec = read(["study=quick", "workers=4", "goal=85"])
+    assert spec.question.startswith("Is a second worker worth its price")
+    ((parsed, invocation),) = spec.grids
+    assert parsed.points == [
+        (f"task={task}", "workers=4", "hardware.threads_per_worker=1", "goal=85")
+        for task in ("logreg", "resnet20")
+    ]
+    assert invocation.repeats == 3 and "goal=85" in invocation.words
+    ((seeded, _),) = read(["study=quick", "seed=1,2"]).grids
+    assert seeded.seeds == (1, 2) and len(seeded.points) == 4
+
+
+def test_words_that_drop_what_a_begun_study_fixes_are_refused_with_the_whole_command(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = ["task=resnet20", "goal=90", "hardware.threads_per_worker=1"]
+    begin("study=cut", *fixed, "workers=1,2")
+    assert sweep.main(["study=cut", "workers=1,2,4", "--dry-run"]) == 2
+    told = capsys.readouterr().err
+    assert f"study=cut measures {' '.join(fixed)}, which is left out here" in told
+    assert f"python -m mlbench.sweep {' '.join(fixed)} workers=1,2,4 study=cut;" in told
+    for words in (
+        [*fixed, "workers=1,2,4"],
+        ["workers=4", "extend=true"],
+        [fixed[0], "goal=95", fixed[2], "workers=1"],
+    ):
+        assert "study cut: " in said(capsys, sweep, "study=cut", *words, "--dry-run")
+
+
+@pytest.mark.parametrize(
+    "word", ["goal=none", "goal=85", "task.epochs=1000000000", "sync=fsdp", "task.batch_size=8"]
+)
+def test_an_estimate_is_of_the_same_training_or_unknown(here: Path, word: str) -> None:
+    """The page has seconds of the default recipe to its goal, and a run here those of its own."""
+    usual, other = (config.compose(["task=logreg", "division=open", *more]) for more in ([], [word]))
+    measured(here, "workers=1", seed=1, wall=100.0)
+    from mlbench.experiment import run_folders
+
+    for known in ([], run_folders.records(here)[0]):
+        assert estimate(usual, known).seconds is not None
+        unknown = estimate(other, known)
+        assert unknown.seconds is None and word.partition("=")[0] in unknown.basis
 
 
 @pytest.mark.parametrize(

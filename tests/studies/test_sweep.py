@@ -24,6 +24,7 @@ import terminals
 from commands import PATIENCE_S, until
 from conftest import ROOT
 
+from mlbench.clusters import node
 from mlbench.experiment import config, events, record, study
 from mlbench.experiment.record import Record
 from mlbench.tracking import sync
@@ -224,8 +225,9 @@ def test_a_finished_study_is_answered_without_ray_and_what_does_not_fit_is_refus
 
 def test_a_dead_server_stops_nothing_and_money_does(place: Place) -> None:
     dead = "tracking_uri=http://127.0.0.1:9"
-    # It states 3 CPUs a worker; this machine may have fewer, and what is oversubscribed has no aggregates.
+    # It states 3 CPUs a node, this machine may have others; what is oversubscribed has no aggregates.
     hardware = ("hardware=gcp_n1_standard_4", "hardware.threads_per_worker=1")
+    hardware += (f"hardware.cpus={node.usable_cpus()}",)
     words = ("workers=1", "repeats=2", *hardware, "max_usd=0.000001", dead)
     sweep = place.tiny(*words, name="poor")
     code, said = sweep.finish()

@@ -70,7 +70,8 @@ def test_a_pipe_gets_one_line_per_state_and_validation_and_few_signs_of_life():
         "[   11 s] training",
         f"[   21 s] training: epoch 0.9 of 20, loss 1.5, {rate}, "
         "about 3 min 49 s to the last epoch, validations not counted yet",
-        f"[   22 s] epoch 1: top1_accuracy 81.20 %, goal >= 95 %, loss 0.75, {rate}",
+        "[   22 s] epoch 1: top1_accuracy 81.20 %, goal >= 95 %, loss 0.75, "
+        "1.92 steps/s, 123 images/s on 2 workers",
         "[   22 s] warning: rank 1 failed: ActorDiedError: killed (restart 1 of at most 1)",
         "[   22 s] restarting from the last checkpoint",
         "[   37 s] restarting from the last checkpoint",

@@ -33,6 +33,19 @@ def test_epochs_shorter_than_a_second_have_a_rate_too(clock):
     assert state.steps_per_s == pytest.approx(80)
 
 
+def test_validations_that_arrive_in_a_burst_have_the_rate_of_their_own_clock(clock):
+    """Epochs of 20 steps in 0.25 s, of which 0.05 s validate; the driver hears of all of them at once."""
+    state = made(clock)
+    times = {"outside": {"validation": 0.05}, "samples": 640}
+    for epoch in (1, 2, 3, 4):
+        told = validation(epoch, 50, update=20 * epoch, elapsed=0.25 * epoch)
+        told["metadata"] |= {"phase_times": [times, times], "unit": "rows"}
+        clock.wait(0.001)
+        state.event(told)
+        assert state.steps_per_s == pytest.approx(100)
+        assert state.rates()[1:] == ["100 steps/s", "6,400 rows/s on 2 workers"]
+
+
 def test_the_loss_is_the_mean_over_the_ranks_heard_of(clock):
     state = made(clock)
     assert state.loss is None

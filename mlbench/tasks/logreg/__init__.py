@@ -12,6 +12,7 @@ prepare = data.prepare_dataset
 class Config(TrainingConfig):
     """What conf/task/logreg.yaml holds beyond the fields of every training task."""
 
+    CLASSES = 2
     FREE = ("precision",)
     PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
     OWN_DATA = ("train_file", "test_file")

@@ -277,11 +277,12 @@ def _batches(path: Path, layout: Layout, writer: DatasetWriter) -> "Iterator[pa.
 
 DATASETS = {
     # rows of float32 features and a float32 label; the LIBSVM page says 400,000 and 100,000 of them
-    "epsilon": DatasetInfo(EPSILON, download=None, prepared=500_000 * 4 * (2_000 + 1)),
-    "epsilon_like": DatasetInfo(EPSILON_LIKE, download=0, prepared=25_000 * 4 * (200 + 1)),
+    "epsilon": DatasetInfo(EPSILON, download=None, prepared=500_000 * 4 * (2_000 + 1), train_rows=400_000),
+    "epsilon_like": DatasetInfo(EPSILON_LIKE, download=0, prepared=25_000 * 4 * (200 + 1), train_rows=20_000),
     "fashion_mnist_tops": DatasetInfo(  # four of ten classes, all of the same size
         FASHION_MNIST_TOPS,
         download=fashion_mnist.PACKAGE.size,
         prepared=28_000 * 4 * (fashion_mnist.SIDE**2 + 1),
+        train_rows=24_000,
     ),
 }

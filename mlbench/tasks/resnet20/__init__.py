@@ -13,6 +13,7 @@ prepare = data.prepare_dataset
 class Config(TrainingConfig):
     """What conf/task/resnet20.yaml holds beyond the fields of every training task."""
 
+    CLASSES = 10
     FREE = ("precision",)
     PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 

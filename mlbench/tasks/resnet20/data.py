@@ -203,9 +203,14 @@ def statistics(images: np.ndarray) -> dict[str, list[float]]:
 
 PREPARED = 3 * SIDE * SIDE + 8  # bytes of an image and its int64 label
 DATASETS = {
-    "cifar10": DatasetInfo(CIFAR10, download=CIFAR10_ARCHIVE.size, prepared=60_000 * PREPARED),
-    "digits": DatasetInfo(DIGITS, download=0, prepared=1_797 * PREPARED),
+    "cifar10": DatasetInfo(
+        CIFAR10, download=CIFAR10_ARCHIVE.size, prepared=60_000 * PREPARED, train_rows=50_000
+    ),
+    "digits": DatasetInfo(DIGITS, download=0, prepared=1_797 * PREPARED, train_rows=FORMS[-TEST_FORMS]),
     "fashion_mnist": DatasetInfo(
-        FASHION_MNIST, download=fashion_mnist.PACKAGE.size, prepared=70_000 * PREPARED
+        FASHION_MNIST,
+        download=fashion_mnist.PACKAGE.size,
+        prepared=70_000 * PREPARED,
+        train_rows=60_000,
     ),
 }
