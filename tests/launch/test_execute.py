@@ -181,7 +181,7 @@ def test_other_code_another_library_and_another_machine_are_measured_again(
     software, machine = provenance.software(), node.describe()
     assert execute.find_cached(wanted) == there
     changes = [
-        (provenance, "software", software.model_copy(update={"sources": "other"})),
+        (provenance, "software", software.model_copy(update={"code": "other"})),
         (node, "describe", machine.model_copy(update={"hostname": "other"})),
     ]
     for module, name, value in changes:

@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = sample.copy(tmp_path_factory.mktemp("ui") / "runs")
     for _ in range(2):
         assert {one.outcome for one in sync.sync_runs(folder, None)} <= {"uploaded", "present"}
-        assert list(sync.sync_studies(folder, None)) == [sample.STUDY]
+        assert list(sync.sync_studies(folder, None)) == [(sample.STUDY, "")]
     return folder
 
 
