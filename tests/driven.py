@@ -38,6 +38,7 @@ class Run:
             experiment=self.experiment,
             seed=seed,
             begun=BEGUN,
+            deviations=list(self.experiment.deviations),
             software=provenance.software(),
         )
         self.start = start.model_dump(mode="json")
