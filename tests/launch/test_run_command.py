@@ -168,7 +168,7 @@ def test_a_cluster_that_is_too_small_refuses_and_says_what_fits(
     inside: dict[str, str], tmp_path: Path, data_root: Path
 ) -> None:
     done = command(
-        "cluster=attached", "workers=64", f"output_root={tmp_path}", f"data_root={data_root}",
+        "cluster=attached", "workers=64", "task=logreg", f"output_root={tmp_path}", f"data_root={data_root}",
         environment=inside,
     )  # fmt: skip
     assert done.returncode == 2
