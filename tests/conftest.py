@@ -1,5 +1,6 @@
 """What all tests share: telemetry off, prepared data, and one Ray session for those that need one."""
 
+import atexit
 import os
 import shutil
 import signal
@@ -27,7 +28,11 @@ os.environ.update(
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 # The tests' other temporary files; short, as Ray's sockets lie below it.
 FOLDER = Path(tempfile.mkdtemp(prefix="mlbt-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"]))
-STAYS = ("lock", "torchinductor_")  # of mlbench, on purpose; torch's cache
+STAYS = (
+    "lock",
+    "torchinductor_",
+    "pymp-",
+)  # of mlbench, on purpose; torch's cache; multiprocessing's, until the end
 LEFT: list[str] = []  # by xdist's processes, in their folders
 tempfile.tempdir = None
 os.environ.update(
@@ -71,7 +76,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     reaper.reap()
     left = sorted(path.name for path in FOLDER.iterdir() if not path.name.startswith(STAYS))
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)  # after multiprocessing's own
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["left"] = left

@@ -371,7 +371,7 @@ def test_points_of_one_side_are_told_apart_and_opposite_verdicts_are_said(root: 
 def test_list_fits_80_columns_with_short_ids_and_wide_has_everything(
     root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 24)))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     assert results.main(["list", f"output_root={root}"]) == 0
     narrow = capsys.readouterr().out.splitlines()
