@@ -167,7 +167,7 @@ def test_a_series_has_the_samples_since_the_start_and_each_interval_its_own_numb
         history = client(run.experiment.store).get_metric_history(seen.info.run_id, name)
         return [(metric.step, metric.value) for metric in history]
 
-    both = 2 * 100 * UPDATES  # samples of two ranks between two validations
+    both = 2 * 128 * UPDATES  # samples of two ranks between two validations
     assert series("training/samples") == [(UPDATES, both), (2 * UPDATES, 2 * both)]
     forward = 1.5 * driven.BATCH_S["forward"]
     assert series("interval/forward") == [(UPDATES, forward), (2 * UPDATES, forward)]
@@ -189,7 +189,7 @@ def test_samples_go_on_in_what_is_written_later_and_are_not_counted_twice_after_
             upload.advance()
     upload.advance()
     history = client(run.experiment.store).get_metric_history(upload.run, "training/samples")
-    assert [metric.value for metric in history] == [200.0 * UPDATES, 400.0 * UPDATES]
+    assert [metric.value for metric in history] == [256.0 * UPDATES, 512.0 * UPDATES]
 
 
 def test_numbers_of_two_ranks_are_joined(mirrored: tuple[Run, Any]) -> None:
@@ -199,7 +199,7 @@ def test_numbers_of_two_ranks_are_joined(mirrored: tuple[Run, Any]) -> None:
     assert numbers["phase/forward"] == pytest.approx(3.0 * driven.BATCH_S["forward"])
     # Both ranks' samples over the slower rank's time.
     slowest = 2 * sum(driven.BATCH_S.values())
-    assert numbers["training/samples_per_s"] == pytest.approx(2 * UPDATES * 100 / slowest)
+    assert numbers["training/samples_per_s"] == pytest.approx(2 * UPDATES * 128 / slowest)
     shares = [value for name, value in numbers.items() if name.startswith("share/")]
     assert sum(shares) == pytest.approx(1.0)
     assert numbers["time_to_accuracy"] == 2 * EPOCH_S
