@@ -328,7 +328,7 @@ def test_a_node_that_is_not_the_profile_s_has_neither_its_price_nor_its_peak(cpu
 def test_an_interrupted_run_names_its_samples_as_its_task_does() -> None:
     for event_of_log in (measured := json.loads(json.dumps(MEASURED))):
         event_of_log["metadata"]["unit"] = "images"
-    record = built(events=measured, result=None, status="interrupted")
+    record = built(measured=measured, result=None, status="interrupted")
     assert record.samples and record.sample_unit == "images"
 
 

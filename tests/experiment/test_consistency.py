@@ -127,7 +127,7 @@ def test_a_copied_folder_is_said_to_be_one(run: Run, tmp_path: Path, capsys: Any
     assert results.main(["list", f"output_root={copy}"]) == 0
     shown = capsys.readouterr()
     assert shown.out.split()[-1] == "copied" and "1 copied of 1 run" in shown.err
-    assert results.main(["show", "last", f"output_root={copy}"]) == 0
+    assert results.main(["show", "last", "--full", f"output_root={copy}"]) == 0
     unwrapped = "".join(capsys.readouterr().out.split())  # a long path is broken anywhere
     assert f"copied:itwasrecordedin{tmp_path}" in unwrapped
     assert results.main(["list", "source=copied", f"output_root={copy}"]) == 0

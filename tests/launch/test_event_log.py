@@ -21,6 +21,7 @@ def report(rank: int, *steps: int, system: list[dict[str, Any]] | None = None) -
         "started_at": 50.0 + rank,
         "parts": parts,
         "system": system or [],
+        "unit": "rows",
         "hostname": f"n{rank}",
     }
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 from mlbench.clusters import ray_env
-from mlbench.experiment import temporary_folder
+from mlbench.experiment import clock, temporary_folder
 from mlbench.experiment.config import compose
 
 folder = Path(sys.argv[1])
@@ -47,7 +47,7 @@ def loop(spec):
 
 ray.init("local", num_cpus=2, num_gpus=2, include_dashboard=False,
          _temp_dir=str(temporary_folder.create()[0]), object_store_memory=ray_env.OBJECT_STORE_BYTES)
-spec = WorkerSpec(compose(["backend=nccl", "workers=2"]), 1, 1, ("127.0.0.1", 9), "", "", None)
+spec = WorkerSpec(compose(["backend=nccl", "workers=2"]), 1, 1, ("127.0.0.1", 9), "", "", None, clock.epoch())
 LeanTrainer(
     loop,
     train_loop_config=spec,

@@ -100,7 +100,7 @@ def test_every_doubt_stands_right_below_the_verdict(changes, doubt):
 
 
 def test_an_official_run_without_doubts_has_no_line_of_doubt():
-    assert not card(record("scale=official", official=True, official_reasons=[]))[1].startswith("!")
+    assert not card(record("scale=official", eligible=True, official_reasons=[]))[1].startswith("!")
 
 
 def test_many_doubts_are_cut_with_the_way_to_all_of_them():

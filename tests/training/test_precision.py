@@ -7,6 +7,7 @@ import pytest
 import torch
 from ranks import mini_worker
 
+from mlbench.experiment import clock
 from mlbench.experiment.config import compose
 from mlbench.experiment.errors import UserError
 from mlbench.experiment.identity import key
@@ -231,6 +232,7 @@ def test_every_worker_computes_in_float32_unless_its_recipe_declares_less(monkey
         token="",
         log="",
         driver=None,
+        epoch=clock.epoch(),
     )
     try:
         for switch in switches:
