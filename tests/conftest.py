@@ -2,12 +2,12 @@
 
 import atexit
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,13 @@ RAYS = (
     ("test_pipelines.py", "test_kuberay_commands.py"),
 )
 # In turn, as two of them start a Ray at one address and all look for what another would have left.
-ON_HOSTS = ("test_attached_run.py", "test_network_run.py", "test_emulation.py", "test_traces.py")
+ON_HOSTS = (
+    "test_attached_run.py",
+    "test_network_run.py",
+    "test_emulation.py",
+    "test_traces.py",
+    "test_reaper.py",
+)
 LONG = (
     "test_official_steps.py",
     "test_package.py",
@@ -132,17 +138,14 @@ def _one_thread() -> None:
 
 
 @pytest.fixture
-def nothing_left() -> Iterator[None]:
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail the test that leaves anything behind: processes, files, control groups, interfaces and others."""
-    from commands import PATIENCE_S
-    from leftovers import leftovers
+    from leftovers import TRACE, await_nothing_but, leftovers
 
+    monkeypatch.setenv(TRACE, secrets.token_hex(8))
     before = leftovers()
     yield
-    end = time.monotonic() + PATIENCE_S  # what was killed needs a moment, and so do other tests' files
-    while (left := leftovers() - before) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert left == set()
+    await_nothing_but(before)
 
 
 @pytest.fixture

@@ -1,6 +1,11 @@
-"""All that a test could leave behind on this machine, by name; other tests may run beside it."""
+"""All that a test could leave behind on this machine, by name.
+
+Other tests run beside it, so whatever they could have made has a mark: a process and what it starts have
+TRACE in their environment, a control group has its owner's name, and a test has its own temporary folder.
+"""
 
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -16,6 +21,8 @@ from commands import PATIENCE_S
 from mlbench.clusters import processes, reaper
 
 SHARED = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock", "/run/netns")
+# What mlbench, Ray, torch and multiprocessing would call what they leave there.
+OURS = re.compile("mlb-|mlbench|ray|plasma|torch_|psm_|sem[.]|loky")
 TRACE = "MLBENCH_TEST_TRACE"  # environment variable of the commands of one test, and of what they start
 KEPT = (".ray/auth_token", ".cache/mlbench/ray.lock")  # in the home directory (docs/security.md)
 USERS_RAY = "192.0.2.7:6379"  # where the user's own Ray is, as `ray start` notes it
@@ -62,20 +69,21 @@ def ray_found(environment: Mapping[str, str]) -> str:
 def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
     """Return what is on this machine beside other tests' processes and files.
 
-    - environment: of commands whose processes, home and temporary directories are looked at as well.
+    - environment: of the test's commands; None: this process's, and no home directory is looked at.
     """
-    left = {f"control group {group}" for group in _folders(Path("/sys/fs/cgroup"))}
+    trace = (environment or os.environ)[TRACE]
+    left = {f"control group {group}" for group in _control_groups()}
     left |= {f"interface {name}" for name in psutil.net_if_addrs()}
     for folder in SHARED:
         with suppress(OSError):
-            left |= {f"file {folder}/{name}" for name in os.listdir(folder)}
+            left |= {f"file {folder}/{name}" for name in os.listdir(folder) if OURS.match(name)}
     for kind in ("shm", "sem", "msg"):
         with suppress(OSError):
             lines = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]
             left |= {f"System V {kind} {line.split()[1]}" for line in lines}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if _is_ours(process, environment):
+            if _is_ours(process, trace):
                 left.add(f"process {process.pid} {' '.join(process.cmdline())}")
     left |= {f"file {path}" for path in Path(tempfile.gettempdir()).iterdir()}
     for root in (environment["HOME"], environment["TMPDIR"]) if environment else ():
@@ -83,7 +91,7 @@ def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
     return left
 
 
-def await_nothing_but(before: set[str], environment: Mapping[str, str]) -> None:
+def await_nothing_but(before: set[str], environment: Mapping[str, str] | None = None) -> None:
     """Wait until nothing is left but what was there before; what was killed needs a moment."""
     end = time.monotonic() + PATIENCE_S
     while (left := leftovers(environment) - before) and time.monotonic() < end:
@@ -91,23 +99,22 @@ def await_nothing_but(before: set[str], environment: Mapping[str, str]) -> None:
     assert left == set()
 
 
-def _is_ours(process: psutil.Process, environment: Mapping[str, str] | None) -> bool:
-    """Return whether a process was started by this test, or by a command that has been killed."""
+def _is_ours(process: psutil.Process, trace: str) -> bool:
+    """Return whether a process was started by this test or by one of its commands."""
     if process.pid == os.getpid() or not processes.lives(process):
         return False
-    variables = process.environ()
-    owner = variables.get(reaper.MARK)
-    if owner is not None and (owner == reaper.owner() or not reaper._lives(owner)):
-        return True
-    if environment is not None and variables.get(TRACE) == environment[TRACE]:
-        return True
     words = " ".join(process.cmdline())
-    return psutil.Process() in process.parents() and not any(keeper in words for keeper in KEEPERS)
+    if any(keeper in words for keeper in KEEPERS):
+        return False
+    return process.environ().get(TRACE) == trace or psutil.Process() in process.parents()
 
 
-def _folders(root: Path) -> Iterator[Path]:
-    for folder, names, _ in os.walk(root):
-        yield from (Path(folder, name) for name in names)
+def _control_groups() -> Iterator[Path]:
+    """Yield what this process has made and what the dead have left; another test's command lives."""
+    for group in reaper._groups():
+        owner = group.name.removeprefix(reaper.PREFIX)
+        if owner == reaper.owner() or not reaper._lives(owner):
+            yield from (group, *(host for host in group.iterdir() if host.is_dir()))
 
 
 def _text(path: Path) -> str:
