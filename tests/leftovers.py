@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 from commands import PATIENCE_S
+from conftest import STAYS
 
 from mlbench.clusters import processes, reaper
 
@@ -85,7 +86,8 @@ def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
         with suppress(psutil.Error):
             if _is_ours(process, trace):
                 left.add(f"process {process.pid} {' '.join(process.cmdline())}")
-    left |= {f"file {path}" for path in Path(tempfile.gettempdir()).iterdir()}
+    own = Path(tempfile.gettempdir())
+    left |= {f"file {path}" for path in own.iterdir() if not path.name.startswith(STAYS)}
     for root in (environment["HOME"], environment["TMPDIR"]) if environment else ():
         left |= {f"file {path}: {_text(path)}" for path in Path(root).rglob("*")}
     return left
@@ -96,7 +98,7 @@ def await_nothing_but(before: set[str], environment: Mapping[str, str] | None = 
     end = time.monotonic() + PATIENCE_S
     while (left := leftovers(environment) - before) and time.monotonic() < end:
         time.sleep(0.1)
-    assert left == set()
+    assert left == set(), sorted(left)
 
 
 def _is_ours(process: psutil.Process, trace: str) -> bool:
