@@ -43,7 +43,7 @@ CHANGING = {
     )),
     "changes what mlbench measures": (("MLBENCH_*",), (
         "MLBENCH_CONFIG_DIR",  # its choices are deviations
-        "MLBENCH_EMULATION", "MLBENCH_EVENT_STREAM", "MLBENCH_PARENT", "MLBENCH_RAY_ADDRESS",
+        "MLBENCH_EMULATION", "MLBENCH_EVENT_STREAM", "MLBENCH_OWNER", "MLBENCH_PARENT", "MLBENCH_RAY_ADDRESS",
         "MLBENCH_SUBMITTED_AT",  # of mlbench's own commands
     )),
 }  # fmt: skip
