@@ -1,6 +1,5 @@
 """What all tests share: telemetry off, prepared data, and one Ray session for those that need one."""
 
-import atexit
 import os
 import secrets
 import shutil
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     reaper.reap()
     left = sorted(path.name for path in FOLDER.iterdir() if not path.name.startswith(STAYS))
-    atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)  # after multiprocessing's own
+    Finalize(None, shutil.rmtree, (FOLDER, True), exitpriority=-200)  # after multiprocessing's own, at -100
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["left"] = left

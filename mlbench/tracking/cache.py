@@ -15,10 +15,11 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
     """Return the record of a finished run that stands for this experiment, if there is one.
 
     It has the same key, seed, division and deviations, and `data` as the hash of its data's manifest (None:
-    any); it ran with the same code and libraries on this machine. The folders below output_root come first:
-    the store may be down, or behind.
+    any); it ran with the same code and libraries on this machine, or was submitted in the same image. The
+    folders below output_root come first: the store may be down, or behind.
     """
     assert experiment.seed is not None
+    image = getattr(experiment.cluster, "image", None)
     if experiment.profile:
         return None  # asked for its traces, which a record does not hold
 
@@ -28,7 +29,7 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
             and data in (None, one.data_hash)
             and one.experiment.division.name == experiment.division.name
             and [*map(str, one.deviations)] == [*map(str, experiment.deviations)]
-            and obstacle(one) is None
+            and obstacle(one, image=image) is None
         )
 
     here = record.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
@@ -45,12 +46,18 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
     return None
 
 
-def obstacle(record: Record) -> str | None:
+def obstacle(record: Record, *, image: str | None = None) -> str | None:
     """Return why the record of a run with the same key cannot be reused in this process; None if it can.
+
+    - image: in which the run would be submitted, with its digest: it holds the code, Python and libraries,
+      and the cluster chooses the machines. None: the run would be measured here.
 
     Asked: the hash of the code that decides a measurement, Python, every library, and on each node of the run
     the host's name, CPU model, usable CPUs and GPUs. A value that the record lacks is a difference.
     """
+    if image is not None or record.submission is not None:
+        same = record.submission is not None and record.submission.image == image
+        return None if same else "it ran in another image"
     then, now = record.software, provenance.software()
     if then.code != now.code:
         return "it ran with other code of mlbench or of a plug-in"

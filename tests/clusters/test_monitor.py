@@ -16,6 +16,7 @@ from commands import until
 from mlbench.clusters import monitor
 from mlbench.clusters.monitor import CpuUse, NodeMonitor
 from mlbench.clusters.processes import below
+from mlbench.experiment import clock
 
 NAMES = {
     "cpu_utilization_percentage",
@@ -42,10 +43,10 @@ def send_over_loopback() -> None:
 
 
 def test_a_sample_has_mlflows_names_and_its_own_time() -> None:
-    before = time.time()
+    before = clock.wall()
     sample = NodeMonitor(node="node_1").read()
     assert sample.keys() >= NAMES
-    assert before <= sample["wall"] <= time.time()
+    assert before <= sample["wall"] <= clock.wall()
     assert sample["node"] == "node_1"
     assert 0 < sample["system_memory_usage_percentage"] < 100
 

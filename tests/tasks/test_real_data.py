@@ -352,9 +352,9 @@ def test_a_run_on_real_data_is_no_official_one_and_has_a_goal_that_was_measured(
         assert target is None
         with pytest.raises(UserError, match=f"no goal is fixed for {name}"):
             config.compose([*words, "goal=light"])
-    given = config.compose([*words, "goal=2"]).target
-    assert given is not None and given.target == 2
-    plain = config.compose([*words, "goal=2"]).plain()
+    given = config.compose([*words, "goal=60"]).target
+    assert given is not None and given.target == 60
+    plain = config.compose([*words, "goal=60"]).plain()
     recorded = config.Experiment.model_validate(record.recorded(plain))
     assert recorded.target == given and recorded.task.dataset == name
     with pytest.raises(UserError, match=f"task.dataset={name} is a data set of mini scale"):

@@ -16,7 +16,7 @@ import mlbench
 from mlbench import run
 from mlbench.clusters import node
 from mlbench.experiment import config, identity, overrides, plugins, provenance
-from mlbench.experiment.record import Node
+from mlbench.experiment.record import Node, Submission
 from mlbench.launch import execute
 from mlbench.tracking import cache
 
@@ -53,6 +53,15 @@ def test_another_machine_does_not(other: dict[str, Any]) -> None:
     nodes = [Node.model_validate(values) for values in (plain, plain | other)]
     assert cache.obstacle(here().model_copy(update={"nodes": nodes})) == "it ran on another machine"
     assert cache.obstacle(here().model_copy(update={"nodes": []})) == "it ran on another machine"
+
+
+def test_a_submitted_run_stands_for_one_in_the_same_image() -> None:
+    submitted = here(code="of the image").model_copy(
+        update={"submission": Submission(name="n", namespace="s", command="c", image="mlbench@sha256:1")}
+    )
+    assert cache.obstacle(submitted, image="mlbench@sha256:1") is None
+    for other, image in ((submitted, "mlbench@sha256:2"), (submitted, None), (here(), "mlbench@sha256:1")):
+        assert cache.obstacle(other, image=image) == "it ran in another image"
 
 
 def test_sources_are_hashed_by_content() -> None:
