@@ -62,7 +62,7 @@ class MlflowUploader(threading.Thread):
         """
         self._ending.set()
         # Nobody trains any more, and a thread of the lowest priority would write nothing on a machine that
-        # others use as well. It cannot go back to another (setpriority(2)), but a new thread has one.
+        # others use as well. Only root can give it another (setpriority(2)), but a new thread has one.
         last = threading.Thread(target=self._write_the_rest, name="mlflow", daemon=True)
         last.start()
         last.join(wait)
@@ -70,6 +70,8 @@ class MlflowUploader(threading.Thread):
         return self._transfer.run if self._transfer.complete else None
 
     def _write_the_rest(self) -> None:
+        with suppress(OSError):  # what it has begun it would else end at the lowest
+            os.setpriority(os.PRIO_PROCESS, self.native_id or 0, os.getpriority(os.PRIO_PROCESS, 0))
         self.join()
         for _ in range(LAST_ATTEMPTS):
             if self._given_up.is_set() or self._advanced():

@@ -43,19 +43,21 @@ def _root() -> None:
         pytest.skip(f"hosts cannot be emulated here: {error}")
 
 
-def run(
-    output: Path, data_root: Path, *words: str, before: tuple[str, ...] = (), attempts: int = 3
-) -> tuple[int, str]:
-    """Run the command, again where the machine is too busy for its links."""
+def skip_if_busy(output: str) -> None:
+    """Skip a test whose run was refused because other programs leave its links no CPU."""
+    if BUSY in output:
+        pytest.skip("other programs leave emulated links too little CPU")
+
+
+def run(output: Path, data_root: Path, *words: str, before: tuple[str, ...] = ()) -> tuple[int, str]:
+    """Run the command; return exit code and output."""
     command = [sys.executable, "-m", "mlbench.run", f"output_root={output}", f"data_root={data_root}"]
     command += ["task=logreg", "network=1gbit_1ms", *words]
-    while True:
-        done = subprocess.run(
-            [*before, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        attempts -= 1
-        if not attempts or BUSY not in done.stdout:
-            return done.returncode, done.stdout
+    done = subprocess.run(
+        [*before, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    skip_if_busy(done.stdout)
+    return done.returncode, done.stdout
 
 
 def test_a_run_on_three_hosts_whose_slow_rank_has_the_slow_link(tmp_path: Path, data_root: Path) -> None:
@@ -115,18 +117,16 @@ def test_mpi_trains_over_the_emulated_links_as_gloo_does_and_the_rank_with_less_
     tmp_path: Path, data_root: Path
 ) -> None:
     words = ("backend=mpi", "network=1gbit_1ms", *SLOW_CPUS, "max_failures=1")  # which keeps a checkpoint
-    for _ in range(3):
-        run = Run(dict(os.environ), tmp_path, data_root, *TRAINING, *words)
-        validations, sent = 0, {}
-        while run.process.poll() is None:
-            epochs = run.validations() if list(tmp_path.glob("*/events.jsonl")) else 0
-            counters = sent_over_links()
-            if len(counters) == 2:
-                validations, sent = epochs, counters
-            time.sleep(0.2)
-        code, output = run.finish()
-        if BUSY not in output:
-            break
+    run = Run(dict(os.environ), tmp_path, data_root, *TRAINING, *words)
+    validations, sent = 0, {}
+    while run.process.poll() is None:
+        epochs = run.validations() if list(tmp_path.glob("*/events.jsonl")) else 0
+        counters = sent_over_links()
+        if len(counters) == 2:
+            validations, sent = epochs, counters
+        time.sleep(0.2)
+    code, output = run.finish()
+    skip_if_busy(output)
     assert code == 0, output
     measured = run.record()
     assert measured.contradictions == []
@@ -137,14 +137,15 @@ def test_mpi_trains_over_the_emulated_links_as_gloo_does_and_the_rank_with_less_
     least = validations * measured.steps / 2 * measured.gradient_bytes  # of two ranks each sends all once
     assert validations and min(sent.values()) > least, (validations, sent)
 
-    phases = measured.phases  # of two ranks
-    assert phases["backward"].max > 1.3 * phases["backward"].min
-    assert phases["wait"].max > 0.5 * (phases["backward"].max - phases["backward"].min)
-    late = [median(block.median_s for block in blocks) for blocks in measured.lateness]
-    assert late[1] > 0 > late[0]
-    (group,) = grouping.groups([measured], with_disturbed=True)
-    (sentence,) = grouping.waiting(group)
-    assert sentence.startswith("2 workers: in 1 of 1 run a rank kept the others waiting; rank 1 keeps")
+    if not measured.disturbances:  # else the other rank may have had as little CPU
+        phases = measured.phases  # of two ranks
+        assert phases["backward"].max > 1.3 * phases["backward"].min
+        assert phases["wait"].max > 0.5 * (phases["backward"].max - phases["backward"].min)
+        late = [median(block.median_s for block in blocks) for blocks in measured.lateness]
+        assert late[1] > 0 > late[0]
+        (group,) = grouping.groups([measured], with_disturbed=True)
+        (sentence,) = grouping.waiting(group)
+        assert sentence.startswith("2 workers: in 1 of 1 run a rank kept the others waiting; rank 1 keeps")
 
     (checkpoint,) = tmp_path.glob("ray/*/checkpoint*/state.pt")
     ours = torch.load(checkpoint, weights_only=True)["states"]["model"]
@@ -160,9 +161,15 @@ def test_a_run_that_is_ended_while_it_starts_leaves_no_control_group(tmp_path: P
     root = cpu_share.controller()
     assert root is not None
     group = root / f"{reaper.PREFIX}{owner}"
-    until(lambda: any(process.name() == "raylet" for process in in_group(group / "host1")))
+    until(
+        lambda: (
+            run.process.poll() is not None
+            or any(process.name() == "raylet" for process in in_group(group / "host1"))
+        )
+    )
     run.process.terminate()
     code, output = run.finish()
+    skip_if_busy(output)
     assert code == 130, output
     assert not group.exists() and not reaper.processes(owner)
 
@@ -181,11 +188,10 @@ def test_a_killed_run_on_hosts_leaves_nothing_and_no_address_that_a_plain_ray_wo
 ) -> None:
     before = leftovers(own_places)
     words = ("task=logreg", "goal=none", "division=open", "task.epochs=100000", "network.bandwidth_mbit_s=20")
-    for _ in range(3):
-        run = Run(own_places, tmp_path, data_root, *words, "network=1gbit_1ms", "network.cpus=1")
-        until(partial(trains_or_ended, run))
-        if run.process.poll() is None or BUSY not in run.finish()[1]:
-            break
+    run = Run(own_places, tmp_path, data_root, *words, "network=1gbit_1ms", "network.cpus=1")
+    until(partial(trains_or_ended, run))
+    if run.process.poll() is not None:
+        skip_if_busy(run.finish()[1])
     assert run.process.poll() is None, run.finish()[1]
     assert ray_found(own_places) == USERS_RAY, "while it runs"
     run.process.kill()

@@ -114,6 +114,22 @@ def test_while_workers_train_the_thread_yields_to_them_and_not_once_they_have_en
     assert niceness == [19, own] and os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may raise a priority")
+def test_what_the_thread_has_begun_ends_at_ordinary_priority(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, began, end = Run(root), threading.Event(), threading.Event()
+    monkeypatch.setattr(uploader.RunUpload, "advance", lambda _: (began.set(), end.wait()))
+    mirror = uploader.MlflowUploader(run.folder, run.experiment.store)
+    mirror.start()
+    assert began.wait(PATIENCE_S) and mirror.native_id is not None
+    assert os.getpriority(os.PRIO_PROCESS, mirror.native_id) == uploader.LOWEST_PRIORITY
+    mirror.finish(wait=0)
+    until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.native_id or 0) == 0)
+    end.set()
+    until(lambda: not writing())
+
+
 def test_a_run_has_its_times_and_status(mirrored: tuple[Run, Any]) -> None:
     _, seen = mirrored
     assert seen.info.status == "FINISHED"
