@@ -119,6 +119,11 @@ class Copy:
         assert self._mlflow is not None
         return self._mlflow.finish(wait=wait)
 
+    def leave(self) -> None:
+        """Write no more, so that another command may follow the run into its folder."""
+        if self._mlflow is not None:
+            self._mlflow.finish(wait=0)
+
     def _open(self, folder: Path) -> None:
         if folder.exists():  # of a command that followed this run before
             try:
@@ -160,8 +165,10 @@ def _followed(
         end = "preempted" if lost.preempted else "failed", str(lost)
         preempted = str(lost) if lost.preempted else None
         if lost.goes_on:
+            copy.leave()
             raise UserError(str(lost), hint=_attach(submission, experiment)) from lost
     except BaseException:  # another Ctrl-C, a full disk
+        copy.leave()
         print(f"mlbench: not deleted; {_attach(submission, experiment)} follows it", file=sys.stderr)
         raise
     described = submission.description()

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,8 +90,8 @@ only_fake = pytest.mark.parametrize("cluster", ["fake"], indirect=True)  # a rea
 
 
 @pytest.fixture
-def run(cluster: FakeCluster, tmp_path: Path, empty_store: Path) -> Callable[..., Record]:
-    """Submit a run and follow it to its record."""
+def run(cluster: FakeCluster, tmp_path: Path, empty_store: Path) -> Iterator[Callable[..., Record]]:
+    """Submit a run and follow it to its record; whatever happens, nobody writes to MLflow afterwards."""
     shutil.copy(empty_store, tmp_path / "mlflow.db")
 
     def start(*words: str, settings: Settings = Settings()) -> Any:  # noqa: B008  (frozen)
@@ -110,7 +111,8 @@ def run(cluster: FakeCluster, tmp_path: Path, empty_store: Path) -> Callable[...
         experiment = compose(every)
         return remote_run.execute(experiment, begun=clock.wall(), overrides=every, settings=settings)
 
-    return start
+    yield start
+    until(lambda: not any(thread.name == "mlflow" for thread in threading.enumerate()))
 
 
 def starts(cluster: FakeCluster, job: Any) -> str:
