@@ -7,7 +7,7 @@ Imports nothing heavy, so that `python -m mlbench.run --help` answers at once. F
 from importlib import import_module
 from typing import Any
 
-import mlbench.experiment.clock  # noqa: F401  # so that it sees when a command began
+import mlbench.clock  # noqa: F401  # so that it sees when a command began
 
 _NOTEBOOK = ("answers", "compare", "draw", "load_runs", "summarize")
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import mlbench
-from mlbench.experiment.errors import suggest
+from mlbench.config.errors import suggest
 
 COMMANDS = {
     "run": "one run",

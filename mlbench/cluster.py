@@ -107,9 +107,9 @@ def _down(args: Args) -> int:
 
 
 def _reap(args: Args) -> int:
+    from mlbench import clock
     from mlbench.clusters import reaper
     from mlbench.clusters.provisioning import lifecycle, status
-    from mlbench.experiment import clock
 
     for name in reaper.reap():
         print(f"ended and removed what a killed command had left: {name}")
@@ -124,8 +124,8 @@ def _prices(args: Args) -> int:
     from pathlib import Path
 
     from mlbench.clusters.provisioning import catalog
-    from mlbench.experiment import price_file
-    from mlbench.experiment.errors import UserError
+    from mlbench.config import price_file
+    from mlbench.config.errors import UserError
     from mlbench.terminal import tables
 
     if not args.arguments:
@@ -149,7 +149,7 @@ def _prices(args: Args) -> int:
 
 def _only(args: Args, what: str = "NAME") -> str:
     """Return the one word of a verb; UserError for none or several."""
-    from mlbench.experiment.errors import UserError
+    from mlbench.config.errors import UserError
 
     if len(args.arguments) != 1:
         raise UserError(f"cluster {args.verb} takes one {what}", hint=f"{COMMAND.program} {args.verb} --help")

@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Iterator, Sequence
 
+from mlbench.config import compose
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 from mlbench.datasets import arrow
-from mlbench.experiment import config
-from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
 from mlbench.terminal import dataset_table
 from mlbench.terminal.args import CONFIG_DIR, OK, Args, Command, Verb, check_overrides, paragraph, run_command
@@ -36,13 +37,13 @@ def _prepare(args: Args) -> int:
     return OK
 
 
-def _experiments(args: Args) -> list[config.Experiment]:
+def _experiments(args: Args) -> list[Experiment]:
     """Return an experiment for each task of the words, e.g. task=logreg,resnet20."""
     check_overrides(args.arguments)
     others = [word for word in args.arguments if not word.startswith("task=")]
     given = [word.partition("=")[2].split(",") for word in args.arguments if word.startswith("task=")]
     tasks = [[f"task={name}"] for name in given[0]] if given else [[]]
-    return [config.compose([*task, *others]) for task in tasks]
+    return [compose.compose([*task, *others]) for task in tasks]
 
 
 def _verify(args: Args) -> int:

@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mlbench.experiment import format
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.prediction import advice, explain, forecast, inputs, model
 from mlbench.prediction.forecast import FURTHEST, Target
 from mlbench.prediction.published import PUBLISHED_TASKS
 from mlbench.prediction.runs import check
+from mlbench.record import format
 from mlbench.terminal import forecast_table
 from mlbench.terminal.args import JSON, OK, Args, Command, Verb, paragraph, run_command
 

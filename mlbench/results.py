@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.analysis import select
-from mlbench.experiment import consistency, format, record, run_folders
-from mlbench.experiment.config import default_store
-from mlbench.experiment.errors import UserError, suggest
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError, suggest
+from mlbench.config.store_uri import default_store
+from mlbench.record import format, reader, run_folders
+from mlbench.record.record import Record
 from mlbench.terminal import run_table
 from mlbench.terminal.args import (
     FAILED,
@@ -77,7 +77,7 @@ def _show(args: Args) -> int:
 
         word = sync.run_id_of(word, default_store(args.output_root)) or word
     folder = run_folders.folder(args.output_root, word)
-    one = record.load(folder / "record.json")
+    one = reader.load(folder / "record.json")
     if args.json:
         print(one.model_dump_json(indent=2))
     else:
@@ -165,7 +165,7 @@ def _import(args: Args) -> int:
 
 def _plot(args: Args) -> int:
     """Write the report of a selection."""
-    from mlbench.experiment import study
+    from mlbench.record import study
     from mlbench.report import grouping, writer
 
     records = _some(args) if args.arguments else _selected(args)
@@ -212,7 +212,7 @@ def _site(args: Args) -> int:
 
 def _appendix(args: Args) -> int:
     """Write the artifact appendix of a study."""
-    from mlbench.experiment import study
+    from mlbench.record import study
     from mlbench.report import appendix, writer
 
     if len(args.arguments) != 1:
@@ -313,14 +313,14 @@ def _verify(args: Args) -> int:
         raise UserError(_none(args))
     outcomes = []
     for name in names:
-        outcome, why = consistency.verdict(args.output_root / name)
+        outcome, why = reader.verdict(args.output_root / name)
         outcomes.append({"run": name, "outcome": outcome, "why": why})
         if not args.json:
             say(f"{name}: {outcome}" + (f": {why}" if why else ""))
     for complaint in complaints:  # whatever was selected, nobody knows what these are
         say(complaint, file=sys.stderr)
-    _total(args, outcomes, consistency.VERDICTS)
-    good = not complaints and all(one["outcome"] == consistency.VERDICTS[0] for one in outcomes)
+    _total(args, outcomes, reader.VERDICTS)
+    good = not complaints and all(one["outcome"] == reader.VERDICTS[0] for one in outcomes)
     return OK if good else FAILED
 
 
@@ -343,7 +343,7 @@ def _records(args: Args, names: Sequence[str]) -> list[Record]:
     records = []
     for name in names:
         with suppress(FileNotFoundError):
-            records.append(record.load(args.output_root / name / "record.json"))
+            records.append(reader.load(args.output_root / name / "record.json"))
     return records
 
 

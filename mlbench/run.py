@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 
 import yaml
 
-from mlbench.experiment import clock, config
-from mlbench.experiment.errors import UserError
+from mlbench import clock
+from mlbench.config import compose
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 from mlbench.launch import execute, remote_run, signals
 from mlbench.terminal import help, streams
 from mlbench.terminal.args import (
@@ -33,7 +35,7 @@ def _run(args: Args) -> int:
     command_started = clock.process_start()
     signals.exit_with_parent()
     check_overrides(args.arguments)
-    experiment = config.compose(args.arguments)
+    experiment = compose.compose(args.arguments)
     if args.options.cfg == "manifest":
         print(_manifest(experiment, args.arguments), end="")
         return OK
@@ -63,7 +65,7 @@ def _run(args: Args) -> int:
     return FAILED if streams.discarded and code == OK else code
 
 
-def _manifest(experiment: config.Experiment, words: Sequence[str]) -> str:
+def _manifest(experiment: Experiment, words: Sequence[str]) -> str:
     """Return what a run would create on its cluster, as YAML that `kubectl apply -f -` takes."""
     from mlbench.clusters import connection
 

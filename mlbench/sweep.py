@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 
-from mlbench.experiment import study
+from mlbench.record import study
 from mlbench.studies import preview
 from mlbench.studies.session import StudyResult, measure, publish
 from mlbench.studies.spec import REPEATS, read

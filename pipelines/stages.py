@@ -13,9 +13,9 @@ from rich.console import Console
 from mlbench.analysis import compare, select
 from mlbench.analysis.bootstrap import median
 from mlbench.analysis.points import Point, points
-from mlbench.experiment import attempts, format, record, run_folders, study
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.launch import signals
+from mlbench.record import attempts, format, record, run_folders, study
 from mlbench.report import render, writer
 from mlbench.studies import preview as previews
 from mlbench.studies import session, spec

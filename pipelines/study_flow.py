@@ -16,7 +16,7 @@ import stages
 from metaflow.decorators import step
 from metaflow.flowspec import FlowSpec
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.terminal.args import BEFORE, OK, USER_ERROR
 
 

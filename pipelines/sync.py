@@ -12,8 +12,8 @@ from study_flow import StudyFlow, main
 
 from mlbench.analysis.networks import strategy_labels
 from mlbench.analysis.points import Estimate, Point, estimate, points
-from mlbench.experiment import format, study
-from mlbench.experiment.record import Record
+from mlbench.record import format, study
+from mlbench.record.record import Record
 
 STUDY = "sync"
 HEADINGS = ("task", "workers", "network", "sync", "reached", "sent a step", "steps to goal", "time to goal")

@@ -12,8 +12,9 @@ from typing import Any
 import psutil
 from conftest import ROOT
 
-from mlbench.experiment import events
-from mlbench.experiment.record import Record, load
+from mlbench.record import events
+from mlbench.record.reader import load
+from mlbench.record.record import Record
 
 CACHE = "XDG_CACHE_HOME"  # environment variable that tells the tests' Ray from any other
 PATIENCE_S = 240  # s; a slow machine is no failure, a hang is

@@ -5,10 +5,11 @@ from typing import Any
 
 import mlbench
 from mlbench.clusters import node
-from mlbench.experiment import config, cost, events, identity, provenance
-from mlbench.experiment.build_record import build_record
-from mlbench.experiment.phases import PHASES
-from mlbench.experiment.record import FINISHED, Record, RunEnd, RunStart, WorkerResult
+from mlbench.config import compose, identity
+from mlbench.record import cost, events, provenance
+from mlbench.record.build_record import build_record
+from mlbench.record.phases import PHASES
+from mlbench.record.record import FINISHED, Record, RunEnd, RunStart, WorkerResult
 
 BEGUN = 1_700_000_000.0  # s since 1970, when the command started
 STARTED = BEGUN + 10.0  # the first access to data
@@ -24,7 +25,7 @@ class Run:
         self, output_root: Path, *words: str, seed: int = 7, name: str = "run", epoch_s: float = EPOCH_S
     ) -> None:
         root = f"output_root={output_root}"
-        self.experiment = config.compose(["task=logreg", "workers=2", root, *words])
+        self.experiment = compose.compose(["task=logreg", "workers=2", root, *words])
         self.folder = output_root / f"{name}-{seed:x}"
         self.folder.mkdir(parents=True)
         self.log = self.folder / events.NAME

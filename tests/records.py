@@ -7,9 +7,9 @@ from typing import Any
 
 from scripted import experiment as composed
 
-from mlbench.experiment.build_record import accuracy_after
-from mlbench.experiment.cost import cost
-from mlbench.experiment.record import RankStats, Record
+from mlbench.record.build_record import accuracy_after
+from mlbench.record.cost import cost
+from mlbench.record.record import RankStats, Record
 
 
 def record(*words: str, **changes: Any) -> Record:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from conftest import ROOT
 
-from mlbench.experiment import events, record
-from mlbench.experiment.record import Record, RunStart
+from mlbench.record import events, reader
+from mlbench.record.record import Record, RunStart
 
 SAMPLE = ROOT / "notebooks" / "sample"
 STUDY = "two-cores"
@@ -18,7 +18,7 @@ def copy(to: Path) -> Path:
     shutil.copytree(SAMPLE, to)
     for path in to.glob("*/record.json"):
         if not (path.parent / events.NAME).exists():
-            _log(record.load(path), path.parent / events.NAME)
+            _log(reader.load(path), path.parent / events.NAME)
     return to
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from mlbench.experiment import config
-from mlbench.experiment.config import Experiment
+from mlbench.config import compose
+from mlbench.config.experiment import Experiment
 
 BEGUN = 1_763_000_000.0  # wall clock, s since 1970
 
@@ -14,7 +14,7 @@ BEGUN = 1_763_000_000.0  # wall clock, s since 1970
 def experiment(*words: str) -> Experiment:
     """Return the experiment of a command line, for resnet20 with a goal of 95 %; composed once."""
     named = {word.partition("=")[0] for word in words}
-    return config.compose(words if named & {"goal", "task", "scale"} else (*words, "goal=95"))
+    return compose.compose(words if named & {"goal", "task", "scale"} else (*words, "goal=95"))
 
 
 class Clock:

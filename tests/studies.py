@@ -6,8 +6,8 @@ from typing import Any
 
 from records import record
 
-from mlbench.experiment.cost import Cost
-from mlbench.experiment.record import RankStats, Record
+from mlbench.record.cost import Cost
+from mlbench.record.record import RankStats, Record
 
 GOAL = 95.0  # % top-1, what records.record asks for
 

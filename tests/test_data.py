@@ -14,9 +14,9 @@ from conftest import ROOT
 from mirror import Mirror, serve
 
 from mlbench import data
+from mlbench.config import compose
 from mlbench.datasets import download
 from mlbench.datasets.download import Archive
-from mlbench.experiment import config
 from mlbench.tasks.logreg import data as logreg
 
 TEXT = b"".join(b"%d 1:0.%d 2:0.25 \n" % (i % 2 * 2 - 1, i + 1) for i in range(20))
@@ -69,7 +69,7 @@ def test_list_shows_every_task_at_both_scales(command, tmp_path):
     shown = command("list", f"data_root={tmp_path}")
     rows = shown.rows
     assert shown.out.count("libreoffice_help") == 2 and shown.out.count("fashion_mnist") == 2
-    assert set(rows) == {(task, scale) for task in config.choices("task") for scale in ("official", "mini")}
+    assert set(rows) == {(task, scale) for task in compose.choices("task") for scale in ("official", "mini")}
     official = ["cifar10", "no", "185", "MB", "170", "MB", "none", "stated", "by", "its", "publisher"]
     assert rows["resnet20", "official"] == official
     assert rows["logreg", "mini"] == ["epsilon_like", "no", "20.1", "MB", "0", "B", "CC0-1.0"]

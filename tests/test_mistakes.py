@@ -10,7 +10,7 @@ from driven import Run
 
 import mlbench.__main__
 from mlbench.clusters import connection
-from mlbench.experiment import config
+from mlbench.config import compose
 from mlbench.studies import spec
 
 # A command line, and what its sentence must contain. {root} has two runs, {tmp} nothing.
@@ -275,7 +275,7 @@ def test_a_current_folder_that_was_deleted_is_one_sentence(
 def test_names_in_any_script_are_accepted(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name, _, value = word.partition("=")
-    assert str(getattr(config.compose([word]), name)) == value
+    assert str(getattr(compose.compose([word]), name)) == value
     assert spec.sample_of(spec.read(["task=logreg", word]).output_settings)
     assert import_module("mlbench.run").main(["workers=1", "--dry-run", "--", word]) == 0
 

@@ -33,6 +33,6 @@ def test_the_review_s_mutations_and_more_of_our_own_are_there() -> None:
 
 
 def test_a_line_that_is_there_twice_or_not_at_all_is_an_error() -> None:
-    one = mutations.Mutation(1, "mlbench/experiment/goal.py", "no such line", "", "nothing")
+    one = mutations.Mutation(1, "mlbench/config/goal.py", "no such line", "", "nothing")
     with pytest.raises(ValueError, match="holds 0 times"):
         one.applied(ROOT)

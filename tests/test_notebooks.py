@@ -12,7 +12,7 @@ from records import record, save
 from tools import notebooks
 from tools import sample as sample_tool
 
-from mlbench.experiment import consistency, study
+from mlbench.record import reader, study
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 
@@ -66,7 +66,7 @@ def test_stored_outputs_name_no_path_of_a_machine_and_are_small(path: Path) -> N
 
 
 def test_the_sample_s_records_are_as_logged_or_said_to_have_no_log() -> None:
-    verdicts = {consistency.verdict(path.parent)[0] for path in sample.SAMPLE.glob("*/record.json")}
+    verdicts = {reader.verdict(path.parent)[0] for path in sample.SAMPLE.glob("*/record.json")}
     assert len(verdicts) == 1 and verdicts < {"as logged", "without a log"}
 
 
@@ -83,7 +83,7 @@ def test_a_sample_ships_logs_from_which_its_records_follow(
     (study.folder(root, "two-cores") / study.LOG).write_text("")
     monkeypatch.setattr(sample_tool, "SAMPLE", to)
     sample_tool.main(str(root))
-    assert consistency.verdict(to / "run-7") == ("as logged", "")
+    assert reader.verdict(to / "run-7") == ("as logged", "")
     assert not [path for path in to.rglob("*.*") if str(tmp_path) in path.read_text()]
     busy = made.model_copy(update={"disturbances": ["other processes used 1 of the 2 CPUs"]})
     busy.save(run.folder)

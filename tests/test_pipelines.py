@@ -16,10 +16,12 @@ from commands import PATIENCE_S, until
 from conftest import ROOT
 from records import record, save
 
+from mlbench.config import compose, identity
 from mlbench.datasets.arrow import manifest_hash
-from mlbench.experiment import config, events, identity, study
-from mlbench.experiment.record import RankStats, load
-from mlbench.experiment.study import Invocation, Study
+from mlbench.record import events, study
+from mlbench.record.reader import load
+from mlbench.record.record import RankStats
+from mlbench.record.study import Invocation, Study
 from mlbench.tasks import registry
 
 TINY = ("task=logreg", "workers=1", "division=open", "task.epochs=1", "goal=none")
@@ -29,7 +31,7 @@ FLOWS = ("scaling", "backends", "tuning", "network", "suite", "sync")
 def plan(output: Path, *words: str, seeds: tuple[int, ...]) -> Study:
     """Begin a study of one point in `output`."""
     found = study.load(study.folder(output, "tiny")) or study.new("tiny", question="Does a flow resume?")
-    key = identity.key(config.compose(words))
+    key = identity.key(compose.compose(words))
     line = Invocation(at="2026-11-21T00:00:00+00:00", words=words, repeats=len(seeds))
     found = study.extended(found, {key: words}, invocation=line, seeds=seeds)
     study.save(found, study.folder(output, "tiny"))
@@ -67,7 +69,7 @@ def test_a_flow_that_was_killed_resumes_without_repeating_a_run(
         "MLBENCH_OUTPUT_ROOT": str(tmp_path),
         "MLBENCH_DATA_ROOT": str(data_root),
     }
-    data = manifest_hash(registry.load("logreg").prepare(config.compose(TINY).task, data_root))
+    data = manifest_hash(registry.load("logreg").prepare(compose.compose(TINY).task, data_root))
     done: dict[str, Any] = {"status": "completed", "goal": None, "time_to_accuracy": None, "data_hash": data}
     measured(tmp_path, *TINY, seed=1, **done)
     plan(tmp_path, *TINY, seeds=(1, 2))
@@ -109,7 +111,7 @@ def measured(output: Path, *words: str, seed: int, **changes: Any) -> None:
     made = plan(output, *words, seeds=(seed,))
     folder = output / f"2026-11-21T00-run-{seed:x}"
     folder.mkdir()
-    key = identity.key(config.compose(words))
+    key = identity.key(compose.compose(words))
     assert key in {point.key for point in made.points}
     save(record(*words, key=key, seed=seed, run_id=folder.name, **changes), folder)
 
@@ -191,7 +193,7 @@ def earlier(output: Path, *words: str, seed: int, **changes: Any) -> None:
     """Leave a run of the baseline in its folder."""
     folder = output / f"b-{seed:x}"
     folder.mkdir(parents=True)
-    key = identity.key(config.compose(words))
+    key = identity.key(compose.compose(words))
     save(record(*words, key=key, seed=seed, run_id=folder.name, **changes), folder)
 
 
@@ -261,7 +263,7 @@ def test_a_night_with_a_slower_point_ends_with_exit_code_1_and_its_report(
 ) -> None:
     """All runs are there, so nothing is trained; the flow is run as every night."""
     tonight = tmp_path / "tonight"
-    data = manifest_hash(registry.load("logreg").prepare(config.compose(["task=logreg"]).task, data_root))
+    data = manifest_hash(registry.load("logreg").prepare(compose.compose(["task=logreg"]).task, data_root))
     for seed in range(6):
         seconds = 10 + 0.1 * seed
         told: dict[str, Any] = {"seed": seed, "data_hash": data}

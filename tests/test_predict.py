@@ -11,7 +11,7 @@ from records import save
 from worlds import World, as_record
 
 from mlbench import predict
-from mlbench.experiment import record, study
+from mlbench.record import reader, study
 
 WORLD = World(grows=True, batch=32, alpha=1e-3)
 
@@ -135,7 +135,7 @@ def test_a_missed_goal_is_no_error_and_its_json_is_json(tmp_path: Path, capsys: 
     names = [path.name for path in tmp_path.glob("2026*")]
     for name in names:
         if "-w4-" in name:
-            found = record.load(tmp_path / name / "record.json")
+            found = reader.load(tmp_path / name / "record.json")
             missed = {"status": "goal_not_reached", "time_to_accuracy": None}
             save(found.model_copy(update=missed), tmp_path / name)
 

@@ -15,8 +15,9 @@ from driven import EPOCH_S, Run
 
 import mlbench
 from mlbench import predict, results
-from mlbench.experiment import config, events, record, run_folders, study
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.store_uri import default_store
+from mlbench.record import events, reader, run_folders, study
 from mlbench.terminal import run_table
 from mlbench.tracking.client import open_client
 
@@ -149,7 +150,7 @@ def test_list_selects(root: Path, capsys: Any) -> None:
     assert results.main(["list", "eligible=true", f"output_root={root}"]) == 2
     capsys.readouterr()
     assert names("task.batch_size=32") == names("task=resnet20") == ["run-workers4-taskresnet20-a"]
-    key = record.load(root / "run-workers3-a" / "record.json").key
+    key = reader.load(root / "run-workers3-a" / "record.json").key
     assert names(f"key:{key[:10]}") == ["run-workers3-a"]
     assert names("seed=10", "backend=gloo", "recipe=mlbench2020")[0] == "run-workers3-a"
 
@@ -174,7 +175,7 @@ def test_compare_is_a_table_with_a_verdict(root: Path, capsys: Any) -> None:
 def test_studies_are_compared_point_by_point(root: Path, capsys: Any) -> None:
     for name, workers, times in (("old", 1, FAST), ("new", 3, SLOW)):
         timed(root, [f"workers={workers}"], times, first_seed=10 * workers)
-        runs = [record.load(path) for path in root.glob(f"run-workers{workers}-*/record.json")]
+        runs = [reader.load(path) for path in root.glob(f"run-workers{workers}-*/record.json")]
         point = study.Point(
             key=runs[0].key, words=(f"workers={workers}",), seeds=tuple(run.seed for run in runs)
         )
@@ -221,7 +222,7 @@ def test_runs_that_were_all_disturbed_fail_no_gate_until_they_are_asked_for(root
         for number, path in enumerate(sorted(root.glob(f"run-{word.replace('=', '')}-*/record.json"))):
             sentence = f"other processes used 1.{number} of the 2 CPUs of here while it trained"
             changes = {"disturbances": [sentence], "caveats": [sentence]}
-            record.load(path).model_copy(update=changes).save(path.parent)
+            reader.load(path).model_copy(update=changes).save(path.parent)
     words = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
     assert results.main([*words, "--fail-if-slower", "5%"]) == 3
     shown = capsys.readouterr().out
@@ -310,7 +311,7 @@ def test_delete_never_leaves_output_root(root: Path, tmp_path_factory: Any, caps
 
 
 def test_a_record_that_names_another_folder_deletes_nothing(root: Path, capsys: Any) -> None:
-    found = record.load(root / "2026-a-1" / "record.json")
+    found = reader.load(root / "2026-a-1" / "record.json")
     found.model_copy(update={"run_id": "../precious"}).save(root / "2026-a-1")
     (root.parent / "precious").mkdir(exist_ok=True)
     assert results.main(["delete", "precious", f"output_root={root}", "--yes"]) == 2
@@ -341,7 +342,7 @@ def test_sync_brings_each_run_once_and_counts(root: Path, capsys: Any) -> None:
     assert results.main(["sync", f"output_root={root}", "--json"]) == 1
     found = {one["run_id"]: one["outcome"] for one in json.loads(capsys.readouterr().out)}
     assert list(found.values()) == ["present", "present", "uploaded", "failed"]
-    assert record.load(root / "2026-c-3" / "record.json").status == "interrupted"
+    assert reader.load(root / "2026-c-3" / "record.json").status == "interrupted"
 
 
 def test_a_store_that_is_down_is_one_sentence(root: Path, capsys: Any) -> None:
@@ -413,7 +414,7 @@ def test_show_takes_last_and_the_short_id(root: Path, capsys: Any) -> None:
 
 def test_show_takes_the_id_that_mlflow_gave_the_run(root: Path, capsys: Any) -> None:
     assert results.main(["sync", f"output_root={root}"]) == 0
-    client = open_client(config.default_store(root), artifacts=None)
+    client = open_client(default_store(root), artifacts=None)
     assert client is not None
     found = client.find("2026-a-1")
     assert found is not None
@@ -431,7 +432,7 @@ def test_what_noise_left_out_is_counted_in_the_verdict_and_comes_back_on_request
     timed(root, ["workers=3"], [*SLOW, 90.0], first_seed=30)
     noisy = root / "run-workers3-22" / "record.json"
     reason = "other processes used 1.5 of the 2 CPUs of here while it trained"
-    changed = record.load(noisy).model_copy(update={"disturbances": [reason], "caveats": [reason]})
+    changed = reader.load(noisy).model_copy(update={"disturbances": [reason], "caveats": [reason]})
     changed.save(noisy.parent)
     words = ["compare", "workers=1", "workers=3", "task=logreg", f"output_root={root}"]
     assert results.main(words) == 0

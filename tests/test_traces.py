@@ -12,7 +12,7 @@ from conftest import ROOT
 from leftovers import KEPT, USERS_RAY, await_nothing_but, leftovers, mlbench, ray_found
 
 from mlbench.clusters import persistent
-from mlbench.experiment import temporary_folder
+from mlbench.record import temporary_folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 LONG = ("task=logreg", "goal=none", "division=open", "task.epochs=100000")

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from records import record
 
-from mlbench.experiment.config import Hardware, Peak, Price
-from mlbench.experiment.record import RankStats, Record
+from mlbench.config.experiment import Hardware, Peak, Price
 from mlbench.prediction.runs import Measurements, RunTimings
+from mlbench.record.record import RankStats, Record
 
 NODE = Hardware(
     name="node",

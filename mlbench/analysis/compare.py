@@ -21,10 +21,10 @@ import numpy as np
 from mlbench.analysis import bootstrap, pooling
 from mlbench.analysis.bootstrap import LEVEL, Array, Ratio
 from mlbench.analysis.points import SOURCE, Point, differences, points, required_fields
-from mlbench.experiment import format
-from mlbench.experiment.config import data_fields
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config.compose import data_fields
+from mlbench.config.errors import UserError
+from mlbench.record import format
+from mlbench.record.record import Record
 
 # Without these a ratio of times means nothing; `data` is the hash of what was prepared. The fields by which a
 # task names and reads its data must agree, too (`data_fields`).

@@ -19,9 +19,9 @@ from typing import Any, Literal, TypeGuard
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, median, ratio
 from mlbench.analysis.compare import parsed
 from mlbench.analysis.points import Point, time_to_goal
-from mlbench.experiment.network import TCP_DATA_SHARE
-from mlbench.experiment.phases import EXPOSED
-from mlbench.experiment.record import Record
+from mlbench.config.network import TCP_DATA_SHARE
+from mlbench.record.phases import EXPOSED
+from mlbench.record.record import Record
 
 Quantity = Literal["step_s", "time_to_accuracy"]
 ENDS = ("low", "high")  # of an interval

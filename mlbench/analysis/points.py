@@ -8,12 +8,12 @@ from typing import Any
 
 from mlbench.analysis import pooling
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
-from mlbench.experiment import attempts, official
-from mlbench.experiment.cost import nodes
-from mlbench.experiment.goal import Goal
-from mlbench.experiment.identity import identity
-from mlbench.experiment.record import Record
-from mlbench.experiment.study import History
+from mlbench.config.goal import Goal
+from mlbench.config.identity import identity
+from mlbench.record import attempts, official
+from mlbench.record.cost import nodes
+from mlbench.record.record import Record
+from mlbench.record.study import History
 
 COMPUTE = ("forward", "loss", "backward", "optimizer")  # what MLBench counted as compute
 SOURCE = "mlbench"  # of records that this suite measured

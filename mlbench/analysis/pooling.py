@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mlbench.experiment.format import with_prefix
-from mlbench.experiment.noise import SPEED_SHARE, calibration_outliers
-from mlbench.experiment.record import Record
+from mlbench.record.format import with_prefix
+from mlbench.record.noise import SPEED_SHARE, calibration_outliers
+from mlbench.record.record import Record
 
 WARM = 0.9  # share of the data in memory from which a start counts as warm; chosen 2026-11-22
 

@@ -8,10 +8,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mlbench.experiment import run_folders
-from mlbench.experiment.errors import UserError, suggest
-from mlbench.experiment.identity import flatten, role
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError, suggest
+from mlbench.config.identity import flatten, role
+from mlbench.record import run_folders
+from mlbench.record.record import Record
 
 
 def select(

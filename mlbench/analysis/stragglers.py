@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
-from mlbench.experiment.format import duration, percent
-from mlbench.experiment.phases import LatenessBlock
+from mlbench.record.format import duration, percent
+from mlbench.record.phases import LatenessBlock
 
 CONFIDENCE = 0.99  # of the sentence, whatever the number of ranks
 

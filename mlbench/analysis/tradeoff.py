@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, ratio
 from mlbench.analysis.points import Point
 from mlbench.analysis.pooling import calibration
-from mlbench.experiment.format import counted, factor
+from mlbench.record.format import counted, factor
 
 
 @dataclass(frozen=True)

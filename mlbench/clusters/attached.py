@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mlbench import clock
 from mlbench.clusters import ray_env
-from mlbench.experiment import clock
-from mlbench.experiment.config import Cluster, Experiment, NonNegativeFloat
-from mlbench.experiment.errors import UserError, first_line
+from mlbench.config.errors import UserError, first_line
+from mlbench.config.experiment import Cluster, Experiment, NonNegativeFloat
 
 shares_files = False
 

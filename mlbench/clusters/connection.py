@@ -16,9 +16,9 @@ from types import ModuleType
 import psutil
 
 from mlbench.clusters import processes, ray_env, reaper
-from mlbench.experiment import plugins
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.record import EmulatedLinks
+from mlbench.config import plugins
+from mlbench.config.experiment import Experiment
+from mlbench.record.record import EmulatedLinks
 
 WHAT = {"gcs_server": "server of the cluster's state (GCS)", "raylet": "node server (raylet)"}
 WORKER = "RayTrainWorker"  # Ray Train's class of workers

@@ -16,9 +16,9 @@ import psutil
 
 from mlbench.clusters import node, persistent, ray_env, reaper
 from mlbench.clusters.processes import end, of_session
-from mlbench.experiment import temporary_folder
-from mlbench.experiment.config import Cluster, Experiment
-from mlbench.experiment.errors import UserError, first_line
+from mlbench.config.errors import UserError, first_line
+from mlbench.config.experiment import Cluster, Experiment
+from mlbench.record import temporary_folder
 
 shares_files = True
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from mlbench.experiment import clock
+from mlbench import clock
 
 PATH = "MLBENCH_MACHINE_LOCK"  # environment variable that names another file, e.g. one that containers share
 DEFAULT = Path("/tmp/mlbench-machine.lock")  # not TMPDIR, which may be each user's own

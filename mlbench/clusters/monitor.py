@@ -8,11 +8,11 @@ from typing import Any
 
 import psutil
 
+from mlbench import clock
 from mlbench.clusters import node as machine
 from mlbench.clusters.energy_counters import EnergyMeter
 from mlbench.clusters.processes import below, of_session, session_of
-from mlbench.experiment import clock
-from mlbench.experiment.noise import Interference
+from mlbench.record.noise import Interference
 
 FIRST_S = 1.0  # s to the first sample; each pause is twice the one before until the interval is reached
 INTERVAL_S = 5.0  # s between samples

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.clusters import ray_env
-from mlbench.experiment import provenance, startup_code
-from mlbench.experiment.record import Gpu, Node
+from mlbench.record import provenance, startup_code
+from mlbench.record.record import Gpu, Node
 
 ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
 FAR_BYTES = 2**32  # between two places of code, from which on a call takes longer (docs/performance.md)

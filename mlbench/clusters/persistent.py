@@ -14,8 +14,8 @@ from filelock import FileLock
 
 from mlbench.clusters import node, ray_env, reaper
 from mlbench.clusters.processes import SERVERS, end, of_session, runs, session_of
-from mlbench.experiment import temporary_folder
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.record import temporary_folder
 
 # What a Tune trial reserves, so that trials run one at a time and leave all CPUs to the workers.
 DRIVER_RESOURCE = {"mlbench_driver": 1.0}

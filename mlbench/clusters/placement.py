@@ -4,12 +4,13 @@ import math
 import time
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters import node
 from mlbench.clusters.connection import Connection, WorkerResources
-from mlbench.experiment import clock, cost
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.node_types import misfits
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.record import cost
+from mlbench.record.node_types import misfits
 
 POLL_S = 2.0  # s between two looks whether the autoscaler has added a node
 LOCAL = "local"  # the profile that is this machine, whatever it is

@@ -10,8 +10,8 @@ import stat
 from pathlib import Path
 
 from mlbench.clusters import node
-from mlbench.experiment import temporary_folder
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.record import temporary_folder
 
 # bytes of a node's object store, which a run hardly uses; Ray asks for 75 MiB at least and would take 30 % of
 # the memory. Every worker maps it, and torch, imported later, would lie below it: too far from Python's code

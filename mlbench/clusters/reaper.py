@@ -16,9 +16,10 @@ from pathlib import Path
 
 import psutil
 
+from mlbench import clock
 from mlbench.clusters.processes import SERVERS, create_time, of_session
 from mlbench.clusters.processes import end as end_processes
-from mlbench.experiment import clock, temporary_folder
+from mlbench.record import temporary_folder
 
 MARK = "MLBENCH_OWNER"  # environment variable of all processes of a Ray or of emulated hosts
 PREFIX = "mlbench-"  # of control groups

@@ -8,13 +8,13 @@
   shared under `cluster.shared`; `expires(experiment)` returns when the cluster ends (s since 1970), or None.
 - `manifest(experiment, overrides)` returns what a run would create, for `--cfg manifest`.
 
-The run in the cluster prints its event log (mlbench/experiment/stream.py), which the Submission hands on.
+The run in the cluster prints its event log (mlbench/record/stream.py), which the Submission hands on.
 """
 
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from mlbench.experiment.config import Experiment
+from mlbench.config.experiment import Experiment
 
 
 class SubmissionLost(Exception):

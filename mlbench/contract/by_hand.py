@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from mlbench.config.compose import compose
 from mlbench.contract.ranks import mini_worker
-from mlbench.experiment.config import compose
 from mlbench.tasks import registry
 from mlbench.training import loop
 from mlbench.training.setup import Steps, TrainingSetup

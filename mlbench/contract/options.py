@@ -15,8 +15,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def names(config: pytest.Config, group: str) -> list[str]:
     """Return the names to test: those given; all there are where no option was given."""
-    from mlbench.experiment import plugins
-    from mlbench.experiment.config import choices
+    from mlbench.config import plugins
+    from mlbench.config.compose import choices
 
     if any(config.getoption(f"--{name}") for name in GROUPS):
         return [plugins.name(group, given) for given in config.getoption(f"--{group}") or ()]

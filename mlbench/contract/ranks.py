@@ -14,7 +14,7 @@ from mlbench.training.worker import Worker, control_group
 TIMEOUT_S = 300  # s, for ranks that wait for one another; a slow machine is no failure
 # Imported once, by a server that every rank is forked from: each rank of its own took seconds for it.
 IMPORTED = ["torch.distributed", "torch._dynamo", "mlbench.tasks.registry", "mlbench.training.loop"]
-IMPORTED += ["mlbench.training.sync.ddp.torch", "mlbench.experiment.config", "mlbench.datasets.arrow"]
+IMPORTED += ["mlbench.training.sync.ddp.torch", "mlbench.config.experiment", "mlbench.datasets.arrow"]
 
 
 class RankPool:

@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
+from mlbench.config import plugins
+from mlbench.config.compose import compose
+from mlbench.config.experiment import Cluster
+from mlbench.config.identity import key
 from mlbench.contract.options import names
-from mlbench.experiment import plugins
-from mlbench.experiment.config import Cluster, compose
-from mlbench.experiment.identity import key
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

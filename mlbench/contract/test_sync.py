@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from mlbench.config import plugins
+from mlbench.config.compose import compose
 from mlbench.contract.by_hand import Averages, average, tensors
 from mlbench.contract.options import names
 from mlbench.contract.ranks import RankPool
-from mlbench.experiment import plugins
-from mlbench.experiment.config import compose
 from mlbench.training.sync import strategy
 from mlbench.training.worker import Worker
 

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 import torch
 
+from mlbench.config.compose import choices, compose
+from mlbench.config.experiment import TrainingConfig
 from mlbench.contract import by_hand
 from mlbench.contract.options import names
 from mlbench.contract.ranks import RankPool, mini_worker, run_ranks
-from mlbench.experiment.config import TrainingConfig, choices, compose
 from mlbench.tasks import registry
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker

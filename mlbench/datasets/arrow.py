@@ -20,10 +20,10 @@ import pyarrow as pa
 from filelock import FileLock
 
 import mlbench
+from mlbench.config.errors import UserError
 from mlbench.datasets import croissant
 from mlbench.datasets.column_buffer import ColumnBuffer
 from mlbench.datasets.download import Archive, fetch
-from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,7 +24,7 @@ from urllib.error import HTTPError, URLError
 from filelock import FileLock
 
 import mlbench
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 PAUSES_S = (1.0, 3.0, 9.0)  # s between rounds over the mirrors; chosen 2026-11-21
 TIMEOUT_S = 60.0  # s without a byte before a server counts as dead; chosen 2026-11-21

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 MANIFEST = {"name": "files", "source": "the user's own files", "licence": "the user's own"}
 

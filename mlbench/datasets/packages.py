@@ -14,8 +14,8 @@ from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any
 
+from mlbench.config.errors import UserError
 from mlbench.datasets.download import Archive
-from mlbench.experiment.errors import UserError
 
 # Debian keeps every version of every package by its SHA-1, long after its mirrors have replaced it; the
 # address is the one that debsnap of devscripts asks.

@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow
 from mlbench.datasets.arrow import State, state
-from mlbench.experiment.errors import UserError
 
 CHECKED = ".checked.json"  # below the data set's folder: by file name, the state that was hashed and its hash
 

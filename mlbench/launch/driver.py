@@ -10,10 +10,10 @@ import shutil
 from pathlib import Path
 
 from mlbench.clusters.connection import Connection
-from mlbench.experiment import events
 from mlbench.launch.failures import root_cause
 from mlbench.launch.process_group import environment
 from mlbench.launch.worker_process import WorkerSpec, train_loop_per_worker
+from mlbench.record import events
 
 
 def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:

@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from mlbench.experiment import clock, events, stream
+from mlbench import clock
+from mlbench.record import events, stream
 from mlbench.terminal.run_state import Connected
 
 HEARTBEAT_S = 5.0  # s between two lines; the log of a pod is cut at 10 MiB (kubelet, containerLogMaxSize)

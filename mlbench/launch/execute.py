@@ -13,24 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import mlbench
+from mlbench import clock
 from mlbench.clusters import connection as clusters
 from mlbench.clusters import node, persistent, placement
 from mlbench.clusters.connection import Connection
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
-from mlbench.experiment import clock, events, identity, provenance, stream, study
-from mlbench.experiment.build_record import build_record, worker_result
-from mlbench.experiment.config import Experiment, TrainingConfig
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.noise import Interference
-from mlbench.experiment.record import RayIds, Record, RunEnd, RunStart
+from mlbench.config import identity
+from mlbench.config.credentials import without_credentials
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment, TrainingConfig
 from mlbench.launch import signals
 from mlbench.launch.driver import run_workers
 from mlbench.launch.event_stream import EventStream
 from mlbench.launch.failures import WorkersFailed
 from mlbench.launch.watch import Watch, starting
 from mlbench.launch.worker_process import WorkerSpec
+from mlbench.record import events, provenance, stream, study
+from mlbench.record.build_record import build_record, worker_result
+from mlbench.record.noise import Interference
+from mlbench.record.record import RayIds, Record, RunEnd, RunStart
 from mlbench.tasks import registry
 from mlbench.terminal import live_view, show, streams
 from mlbench.tracking import cache, uploader

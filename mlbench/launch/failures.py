@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.format import last_line
+from mlbench.config.errors import UserError
+from mlbench.record.format import last_line
 
 MISSING_RANK_S = 10  # s that a rank has to answer before it is called missing
 # Ray's memory monitor, CUDA and malloc; not Ray's general guess about "OOM killer due to high memory usage".

@@ -12,8 +12,8 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
-from mlbench.experiment.config import Backend
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Backend
 
 # The variables in which a backend's library reads its fields (docs/communication.md).
 VARIABLES = {

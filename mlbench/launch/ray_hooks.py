@@ -15,10 +15,11 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from mlbench.experiment import clock, events
-from mlbench.experiment.messages import Report
+from mlbench import clock
 from mlbench.launch.process_group import Rendezvous, choose_interface, import_backend, join, leave, listen
 from mlbench.launch.worker_process import TRACES
+from mlbench.record import events
+from mlbench.record.messages import Report
 
 START_TIMEOUT_S = 300.0  # s; importing torch took 100 s on 2 CPUs with a load of 45
 LEAVE_TIMEOUT_S = 5.0  # s, for a rank that does not end its process group

@@ -14,15 +14,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters import connection
 from mlbench.clusters.submission import Submission, SubmissionLost
-from mlbench.experiment import clock, events
-from mlbench.experiment.build_record import build_record, lost_end
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 from mlbench.launch import execute as local
 from mlbench.launch import signals
+from mlbench.record import events
+from mlbench.record.build_record import build_record, lost_end
+from mlbench.record.record import Record
 from mlbench.terminal import live_view
 from mlbench.tracking import uploader
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlbench.experiment import clock
+from mlbench import clock
 
 PARENT_PID = "MLBENCH_PARENT"  # environment variable: the process without which a command must not go on
 PARENT_POLL_S = 0.5  # s between two looks whether it lives

@@ -10,10 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters import processes
 from mlbench.clusters.connection import Connection, Servers, WorkerProcess
-from mlbench.experiment import clock, events
 from mlbench.launch.heartbeat import HeartbeatServer
+from mlbench.record import events
 
 POLL_S = 0.5  # s between two looks at the event log; heartbeats wake it
 SERVERS_POLL_S = 2.0  # s between two looks at Ray's servers

@@ -11,18 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlbench import clock
 from mlbench.clusters import calibrate, node
 from mlbench.clusters.energy_counters import EnergyMeter
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
-from mlbench.experiment import clock, node_types
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.messages import Report
-from mlbench.experiment.record import Node, Profile, WorkerResult
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 from mlbench.launch import process_group
 from mlbench.launch.failures import name_missing_rank, source_line
 from mlbench.launch.heartbeat import HeartbeatClient
+from mlbench.record import node_types
+from mlbench.record.messages import Report
+from mlbench.record.record import Node, Profile, WorkerResult
 from mlbench.tasks import registry
 from mlbench.training import timer
 

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlbench.experiment import format
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.prediction.forecast import Forecast, Interval
+from mlbench.record import format
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|min|h|d)")
 UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # seconds

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from statistics import mean, median
 
 from mlbench.analysis.chart import Axis, Chart, Trace
-from mlbench.experiment import format
 from mlbench.prediction.forecast import Forecast, HoldoutError, Target, compare, extrapolation_error, noise
 from mlbench.prediction.model import Model
 from mlbench.prediction.runs import Measurements
+from mlbench.record import format
 
 # s; what people count in
 TICKS_S = (1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)

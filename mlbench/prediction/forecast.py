@@ -7,11 +7,11 @@ from statistics import median
 
 import numpy as np
 
-from mlbench.experiment import cost
-from mlbench.experiment.config import Hardware
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware
 from mlbench.prediction.model import Array, Model, Network, Part, fit
 from mlbench.prediction.runs import Measurements
+from mlbench.record import cost
 
 DRAWS = 1000  # refits; the ends of a 95 % interval then move by about 3 % between seeds
 SEED = 20200908  # any constant: equal runs give equal intervals

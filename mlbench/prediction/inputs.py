@@ -5,15 +5,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from mlbench.experiment import format, overrides, plugins, record, run_folders, study
-from mlbench.experiment.config import Hardware
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config import overrides, plugins
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware
 from mlbench.prediction import model
 from mlbench.prediction.forecast import FURTHEST, Target
 from mlbench.prediction.model import Network
 from mlbench.prediction.published import published_runs
 from mlbench.prediction.runs import Measurements, from_records
+from mlbench.record import format, reader, run_folders, study
+from mlbench.record.record import Record
 
 PUBLISHED, STUDY = "published:", "study:"
 PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
@@ -87,7 +88,7 @@ def _study(name: str, output_root: Path) -> list[Record] | None:
 
 
 def _run(word: str, output_root: Path) -> Record:
-    return record.load(run_folders.folder(output_root, word) / "record.json")
+    return reader.load(run_folders.folder(output_root, word) / "record.json")
 
 
 def profile(name: str) -> Hardware:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.prediction.runs import Measurements
 
 Array = NDArray[np.float64]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from mlbench.analysis.published import Reference, load
-from mlbench.experiment.config import Hardware, Price
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware, Price
 from mlbench.prediction.runs import Measurements, RunTimings
 
 

@@ -7,10 +7,10 @@ from statistics import median
 
 from mlbench.analysis import pooling
 from mlbench.analysis.points import by_configuration, series
-from mlbench.experiment.config import Hardware
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.phases import exposed
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware
+from mlbench.record.phases import exposed
+from mlbench.record.record import Record
 
 # The batch grows as workers ** power; the power is 0 or 1, but for short batches at the end of an epoch.
 FIXED, GROWING = 0.25, 0.75

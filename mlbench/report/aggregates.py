@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.analysis.speedup import Speedup
-from mlbench.experiment.phases import PHASES
+from mlbench.record.phases import PHASES
 from mlbench.report.charts.phases import OUTSIDE
 from mlbench.report.grouping import Group, ScalingCurve
 from mlbench.report.quantities import QUANTITIES

@@ -9,10 +9,10 @@ from zlib import crc32
 from mlbench.analysis import compare, stragglers
 from mlbench.analysis.points import SOURCE, Point, points
 from mlbench.analysis.speedup import Speedup, scaling_curves, speedups
-from mlbench.experiment.format import counted
-from mlbench.experiment.goal import Goal
-from mlbench.experiment.record import Record
-from mlbench.experiment.study import History
+from mlbench.config.goal import Goal
+from mlbench.record.format import counted
+from mlbench.record.record import Record
+from mlbench.record.study import History
 
 LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware", "network")  # fields of Point
 OWN_FILES = ("_file", "_files", "_folder")  # ends of the fields by which a user names data of their own

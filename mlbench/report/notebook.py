@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from mlbench.analysis import compare as comparison
 from mlbench.analysis.chart import Chart
 from mlbench.analysis.points import Point
-from mlbench.experiment import record, run_folders, study
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.identity import flatten
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError
+from mlbench.config.identity import flatten
+from mlbench.record import reader, run_folders, study
+from mlbench.record.record import Record
 from mlbench.report import aggregates, grouping, render, summary
 from mlbench.report import charts as drawings
 
@@ -112,7 +112,7 @@ class Picture:
 
 
 def _records(runs: "pd.DataFrame") -> Sequence[Record]:
-    return [record.load(Path(folder) / "record.json") for folder in runs["folder"]]
+    return [reader.load(Path(folder) / "record.json") for folder in runs["folder"]]
 
 
 def _row(one: Record, folder: Path) -> dict[str, Any]:

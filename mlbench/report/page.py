@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from mlbench.analysis.chart import Chart
-from mlbench.experiment.record import Record
+from mlbench.record.record import Record
 from mlbench.report import render, tables
 from mlbench.report.charts import charts
 from mlbench.report.grouping import Group, disturbances, groups, waiting

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from mlbench.experiment import attempts
-from mlbench.experiment.format import counted, duration, usd, with_prefix
-from mlbench.experiment.record import Node, Record
+from mlbench.record import attempts
+from mlbench.record.format import counted, duration, usd, with_prefix
+from mlbench.record.record import Node, Record
 
 GIB = 2**30  # bytes
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import Estimate
 from mlbench.analysis.speedup import Speedup
-from mlbench.experiment.format import duration, energy, factor, number, percent, usd
+from mlbench.record.format import duration, energy, factor, number, percent, usd
 
 Value = Estimate | Ratio | float | None
 

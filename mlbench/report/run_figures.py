@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 
 from mlbench.analysis.chart import Axis, Chart, Trace
-from mlbench.experiment.format import counted, duration
-from mlbench.experiment.phases import PHASES
-from mlbench.experiment.record import Record
+from mlbench.record.format import counted, duration
+from mlbench.record.phases import PHASES
+from mlbench.record.record import Record
 from mlbench.report import render
 
 ELAPSED = Axis("time since the first access to data / s", limits=(0, None))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlbench.analysis.points import Point
-from mlbench.experiment.format import duration, number, usd
-from mlbench.experiment.official import IMPORTED
-from mlbench.experiment.record import Record
+from mlbench.record.format import duration, number, usd
+from mlbench.record.official import IMPORTED
+from mlbench.record.record import Record
 from mlbench.report import page
 from mlbench.report.grouping import Group, groups
 from mlbench.report.page_input import StudyText

@@ -8,8 +8,8 @@ from mlbench.analysis.points import Point
 from mlbench.analysis.pooling import calibration
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import optimum
-from mlbench.experiment import attempts
-from mlbench.experiment.format import counted, duration, factor, number, percent, usd
+from mlbench.record import attempts
+from mlbench.record.format import counted, duration, factor, number, percent, usd
 from mlbench.report.grouping import Group, ScalingCurve, of, tables
 from mlbench.tasks import registry
 

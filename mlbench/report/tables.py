@@ -9,9 +9,9 @@ from typing import Any
 from mlbench.analysis import stragglers
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import Estimate
-from mlbench.experiment import attempts
-from mlbench.experiment.format import counted, duration, last_line, measured, number
-from mlbench.experiment.record import Record
+from mlbench.record import attempts
+from mlbench.record.format import counted, duration, last_line, measured, number
+from mlbench.record.record import Record
 from mlbench.report.grouping import Group
 from mlbench.report.page_input import Planned
 from mlbench.report.quantities import QUANTITIES

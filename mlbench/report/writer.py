@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.analysis.chart import Axis, Chart
-from mlbench.experiment.record import Record
+from mlbench.record.record import Record
 from mlbench.report import aggregates
 from mlbench.report.aggregates import metrics
 from mlbench.report.charts import NAMES, charts

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from mlbench.experiment import clock, cost
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.format import duration, usd
-from mlbench.experiment.record import FINISHED, Record
+from mlbench import clock
+from mlbench.config.experiment import Experiment
+from mlbench.record import cost
+from mlbench.record.format import duration, usd
+from mlbench.record.record import FINISHED, Record
 
 
 class Budget:

@@ -6,10 +6,11 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from mlbench.experiment import config, cost, identity
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.format import counted
-from mlbench.experiment.record import FINISHED, Record
+from mlbench.config import compose, identity
+from mlbench.config.experiment import Experiment
+from mlbench.record import cost
+from mlbench.record.format import counted
+from mlbench.record.record import FINISHED, Record
 from mlbench.tasks import registry
 
 NODES = ("workers", "backend", "hardware", "cluster", "framework", "phase_timing")
@@ -49,7 +50,7 @@ def estimates(experiments: Iterable[Experiment], runs: Iterable[Record]) -> list
             by_key.setdefault(run.key, []).append(run.wall)
             by_training.setdefault(str(_training(run.experiment)), []).append(run.wall)
     longest = {training: (max(walls), len(walls)) for training, walls in by_training.items()}
-    usual = cache(lambda task: _training(config.compose([f"task={task}"])))
+    usual = cache(lambda task: _training(compose.compose([f"task={task}"])))
     return [_estimate(one, by_key.get(identity.key(one), ()), longest, usual) for one in experiments]
 
 

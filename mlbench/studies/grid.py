@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.identity import role
-from mlbench.experiment.overrides import SEARCH_PATH, quoted, shortened
-from mlbench.experiment.study import SEEDS
+from mlbench.config.errors import UserError
+from mlbench.config.identity import role
+from mlbench.config.overrides import SEARCH_PATH, quoted, shortened
+from mlbench.record.study import SEEDS
 
 OUTPUT = ("study", "verbose", SEARCH_PATH)  # with locations and operation, the same for all runs of a sweep
 ONE_VALUE = (*OUTPUT, "cluster", "division")

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import yaml
 
 from mlbench.clusters import connection, node, placement
+from mlbench.config.division import task_title
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment, TrainingConfig
 from mlbench.datasets import arrow
-from mlbench.experiment import format, run_folders, study
-from mlbench.experiment.attempts import Attempts
-from mlbench.experiment.config import Experiment, TrainingConfig
-from mlbench.experiment.division import task_title
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.study import Study
 from mlbench.launch import execute
+from mlbench.record import format, run_folders, study
+from mlbench.record.attempts import Attempts
+from mlbench.record.study import Study
 from mlbench.studies import session
 from mlbench.studies.estimate import Estimate, estimate, estimates
 from mlbench.studies.spec import SweepSpec, compose_points

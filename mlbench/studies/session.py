@@ -1,6 +1,6 @@
 """A study of many runs: what `python -m mlbench.sweep` and the pipelines call.
 
-`measure` composes and validates every point once (spec.py), extends the plan (experiment/study.py), and has
+`measure` composes and validates every point once (spec.py), extends the plan (record/study.py), and has
 Ray Tune run what is missing (tune.py); `publish` writes the report and the parent run in MLflow.
 """
 
@@ -16,16 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlbench import clock
 from mlbench.clusters import connection, persistent, placement, ray_env
-from mlbench.experiment import clock, config, events, format, run_folders, study
-from mlbench.experiment.attempts import Attempts
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import FINISHED, Record
-from mlbench.experiment.study import Study, Trial
+from mlbench.config import compose
+from mlbench.config.credentials import without_credentials
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 from mlbench.launch import execute, remote_run, signals
 from mlbench.launch.watch import SERVERS_POLL_S, starting
+from mlbench.record import events, format, run_folders, study
+from mlbench.record.attempts import Attempts
+from mlbench.record.record import FINISHED, Record
+from mlbench.record.study import Study, Trial
 from mlbench.studies.budget import Budget
 from mlbench.studies.spec import (
     Points,
@@ -227,7 +229,7 @@ def _submitting(
     shared = getattr(sample.cluster, "shared", None) or f"mlb-sweep-{digest}"
     settings = dict(spec.output_settings) | {"cluster.shared": f"cluster.shared={shared}"}
     progress.say(f"submitting to {sample.cluster.name}; the runs share Ray clusters named {shared}-*")
-    here = sample.model_copy(update={"cluster": config.compose(["cluster=local"]).cluster})
+    here = sample.model_copy(update={"cluster": compose.compose(["cluster=local"]).cluster})
     try:
         with connection.join(here):
             ordered = sorted(missing, key=lambda trial: cluster.sweep_order(wanted[trial.point.key]))

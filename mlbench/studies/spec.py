@@ -9,12 +9,14 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from mlbench.experiment import clock, config, identity, overrides, plugins, study
-from mlbench.experiment.config import Experiment, Model, PositiveFloat
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.overrides import SEARCH_PATH
-from mlbench.experiment.study import Invocation, Study
+from mlbench import clock
+from mlbench.config import compose, identity, overrides, plugins
+from mlbench.config.credentials import without_credentials
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment, Model, PositiveFloat
+from mlbench.config.overrides import SEARCH_PATH
+from mlbench.record import study
+from mlbench.record.study import Invocation, Study
 from mlbench.studies import grid
 
 # name=value words of the sweep itself; study= it shares with run.
@@ -110,7 +112,9 @@ def named(
 
 def sample_of(output_settings: Mapping[str, str]) -> Experiment:
     """Return an experiment with the settings' places; a cluster's own fields need the cluster beside them."""
-    return config.compose([word for name, word in output_settings.items() if not name.startswith("cluster.")])
+    return compose.compose(
+        [word for name, word in output_settings.items() if not name.startswith("cluster.")]
+    )
 
 
 Points = tuple[dict[str, Experiment], list[dict[str, tuple[str, ...]]]]
@@ -149,7 +153,7 @@ def plan_experiments(
 
 
 def _compose(words: Sequence[str], spec: SweepSpec) -> Experiment:
-    return config.compose([*words, *spec.output_settings.values(), f"study={spec.name}"])
+    return compose.compose([*words, *spec.output_settings.values(), f"study={spec.name}"])
 
 
 def require_measurable(wanted: Mapping[str, Experiment], spec: SweepSpec) -> None:

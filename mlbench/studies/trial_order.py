@@ -2,7 +2,7 @@
 
 import hashlib
 
-from mlbench.experiment.study import Study, Trial, trials
+from mlbench.record.study import Study, Trial, trials
 
 
 def ordered_trials(study: Study) -> list[Trial]:

@@ -21,13 +21,14 @@ from typing import Any
 import ray
 from ray import tune
 
+from mlbench import clock
 from mlbench.clusters import persistent
-from mlbench.experiment import clock, events, format, study, temporary_folder
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.record import FINISHED
-from mlbench.experiment.study import ENDED, REFUSED, STARTED, STOPPED, WAITING, Trial
+from mlbench.config.experiment import Experiment
 from mlbench.launch import execute
 from mlbench.launch.signals import PARENT_PID
+from mlbench.record import events, format, study, temporary_folder
+from mlbench.record.record import FINISHED
+from mlbench.record.study import ENDED, REFUSED, STARTED, STOPPED, WAITING, Trial
 from mlbench.studies.budget import Budget
 from mlbench.terminal.sweep_view import SweepView
 

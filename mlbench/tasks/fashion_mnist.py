@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import packages
 from mlbench.datasets.arrow import DatasetWriter
-from mlbench.experiment.errors import UserError
 
 PACKAGE = packages.debian(
     "dataset-fashion-mnist",

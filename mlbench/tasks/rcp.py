@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mlbench.analysis import rcp
-from mlbench.experiment import attempts, identity
-from mlbench.experiment.config import TrainingConfig
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config import identity
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import TrainingConfig
+from mlbench.record import attempts
+from mlbench.record.record import Record
 from mlbench.tasks import registry
 
 

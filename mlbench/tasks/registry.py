@@ -31,8 +31,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mlbench.experiment import plugins
-from mlbench.experiment.errors import UserError
+from mlbench.config import plugins
+from mlbench.config.errors import UserError
 
 if TYPE_CHECKING:
     from mlbench.training.setup import TaskResult, TrainingSetup

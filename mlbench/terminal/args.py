@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import mlbench
-from mlbench.experiment import config, format, overrides
-from mlbench.experiment.errors import UserError, suggest
+from mlbench.config import compose, overrides, plugins
+from mlbench.config.errors import UserError, suggest
+from mlbench.config.experiment import Experiment
+from mlbench.record import format
 from mlbench.terminal import streams
 
 OK, FAILED, USER_ERROR, NO_VERDICT, INTERRUPTED = 0, 1, 2, 3, 130  # 130: 128 + SIGINT, as shells expect
@@ -229,7 +231,7 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
             if not value:
                 raise UserError(f"{word} has no value", hint="leave it out for the default")
             settings[left] = value
-        elif equals and left not in config.Experiment.model_fields and (meant := _near(left, verb)):
+        elif equals and left not in Experiment.model_fields and (meant := _near(left, verb)):
             raise UserError(f"{left} is unknown: did you mean {meant}?")
         elif equals and not verb.overrides and re.fullmatch(r"[a-z_][\w.]*", left):
             raise UserError(f"{left} is unknown to {label}{suggest(left, list(verb.settings))}")
@@ -361,7 +363,7 @@ def _description(command: Command, verb: Verb) -> str:
 
 def _near(name: str, verb: Verb) -> str | None:
     """Return the setting that is meant by an unknown name, None where a field of an experiment is nearer."""
-    known = [*verb.settings, *config.Experiment.model_fields]
+    known = [*verb.settings, *Experiment.model_fields]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     return close[0] if close and close[0] in verb.settings else None
 
@@ -369,7 +371,7 @@ def _near(name: str, verb: Verb) -> str | None:
 def _unknown_option(name: str, value: str, rest: Sequence[str], verb: Verb, label: str) -> tuple[str, str]:
     """Return the sentence for an option that is not there, and the way out."""
     bare = name.lstrip("-").replace("-", "_")
-    if bare in verb.settings or (verb.overrides and bare in config.Experiment.model_fields):
+    if bare in verb.settings or (verb.overrides and bare in Experiment.model_fields):
         following = rest[rest.index(name) + 1 :] if name in rest else []
         example = value or next((word for word in following if not word.startswith("-")), "VALUE")
         return f"{name} is not an option", f"write {bare}={example}"
@@ -388,11 +390,11 @@ def _meant(words: Sequence[str], place: int) -> str:
     if word == "=" or after == "=" or after.startswith("=") or word.endswith("="):
         name, value = (before, after) if word == "=" else (word, words[-1])
         return f"write {name.strip('=')}={value.strip('=')} without spaces"
-    if word in (*config.GROUPS, *config.Experiment.model_fields):
+    if word in (*plugins.GROUPS, *Experiment.model_fields):
         return f"write {word}={after or 'VALUE'}"
     if word in ("help", "list"):
         return "--help explains the command; python -m mlbench.results list shows the runs"
-    for group in (*config.GROUPS, "study"):
-        if Path(word).name.removesuffix(".yaml") in config.choices(group):
+    for group in (*plugins.GROUPS, "study"):
+        if Path(word).name.removesuffix(".yaml") in compose.choices(group):
             return f"write {group}={Path(word).name.removesuffix('.yaml')}"
     return "e.g. task=logreg workers=2"

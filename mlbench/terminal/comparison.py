@@ -7,7 +7,7 @@ from typing import Any
 from mlbench.analysis import pooling
 from mlbench.analysis.compare import POWER, Comparison, Measure, Pair, parsed, smallest_difference, times
 from mlbench.analysis.points import Point
-from mlbench.experiment import format
+from mlbench.record import format
 from mlbench.terminal import tables
 
 MOST_FIELDS = 12  # that two configurations differ in; more are counted

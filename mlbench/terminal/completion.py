@@ -6,8 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from mlbench.experiment import config, plugins, study
-from mlbench.experiment.record import STATUSES
+from mlbench.config import compose, plugins
+from mlbench.config.experiment import Experiment
+from mlbench.record import study
+from mlbench.record.record import STATUSES
 from mlbench.terminal import help
 from mlbench.terminal.args import Command, Verb
 
@@ -73,7 +75,7 @@ def _names(verb: Verb, before: Sequence[str]) -> Iterator[str]:
     """Yield settings, and the fields of an experiment where the verb takes them."""
     yield from verb.settings
     if verb.overrides:
-        yield from (name for name in config.Experiment.model_fields if name != "deviations")
+        yield from (name for name in Experiment.model_fields if name != "deviations")
         parts = ("name", "recipes", "scales", "datasets")
         yield from (f"task.{name}" for name in _task(before) if name not in parts)
     if "FILTER" in verb.arguments:
@@ -81,17 +83,17 @@ def _names(verb: Verb, before: Sequence[str]) -> Iterator[str]:
 
 
 def _values(field: str, before: Sequence[str]) -> list[str]:
-    if field in config.GROUPS:
-        return config.choices(field)
+    if field in plugins.GROUPS:
+        return compose.choices(field)
     if field == "on":
-        return config.choices("hardware")
+        return compose.choices("hardware")
     if field == "task.recipe":
         return list(_task(before)["recipes"])
     if field == "task.dataset":
         return list(_task(before).get("datasets", {}))
     if field == "status":
         return list(STATUSES)
-    known = config.Experiment.model_fields.get(field)
+    known = Experiment.model_fields.get(field)
     return list(_choices(known.annotation)) if known else []
 
 

@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mlbench.config import compose, plugins
+from mlbench.config.errors import UserError, suggest
+from mlbench.config.experiment import Experiment
 from mlbench.datasets import arrow
-from mlbench.experiment import config, plugins
-from mlbench.experiment.errors import UserError, suggest
-from mlbench.experiment.format import with_prefix
+from mlbench.record.format import with_prefix
 from mlbench.tasks import registry
 from mlbench.terminal import help, tables
 
@@ -45,7 +46,7 @@ def text(overrides: list[str]) -> str:
         if task in given.get("task", wanted["task"]) and scale in given.get("scale", wanted["scale"])
     ]
     rows = [
-        [task, scale, *_cells(config.compose([*overrides, f"task={task}", f"scale={scale}", *words]))]
+        [task, scale, *_cells(compose.compose([*overrides, f"task={task}", f"scale={scale}", *words]))]
         for task, scale, words in chosen
     ]
     return tables.table(HEADINGS, rows, right=[name in ("on disk", "download") for name in HEADINGS])
@@ -79,7 +80,7 @@ def progress() -> Iterator[arrow.Progress]:
             bars.update(bar.id, total=bar.completed)
 
 
-def _cells(experiment: config.Experiment) -> list[str]:
+def _cells(experiment: Experiment) -> list[str]:
     """Return what is prepared of a task's data set, else what the task promises."""
     task = experiment.task
     datasets = registry.datasets(task.name)

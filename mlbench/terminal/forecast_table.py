@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from mlbench.experiment import format
 from mlbench.prediction.forecast import Forecast, Interval, Target
 from mlbench.prediction.runs import Measurements
+from mlbench.record import format
 from mlbench.terminal import tables
 
 # The columns by importance: a narrow terminal gets the first ones.

@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.text import Text
 
-from mlbench.experiment import format
-from mlbench.experiment.cost import Bill
-from mlbench.experiment.record import Record
+from mlbench.record import format
+from mlbench.record.cost import Bill
+from mlbench.record.record import Record
 from mlbench.tasks import rcp, registry
 from mlbench.terminal import time_breakdown
 from mlbench.terminal.result_card import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from mlbench.experiment import config, plugins
+from mlbench.config import compose, plugins
 from mlbench.terminal.args import entry
 
 GROUPS = {
@@ -100,9 +100,9 @@ def datasets(path: Path) -> list[str]:
 
 def _groups() -> Iterator[str]:
     default = defaults()
-    for group in config.GROUPS:
+    for group in plugins.GROUPS:
         yield f"  {group}: {GROUPS[group]}"
-        for name in config.choices(group):
+        for name in compose.choices(group):
             path = plugins.files(group)[name]
             meaning = description(path)
             if group == "task":

@@ -14,9 +14,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mlbench.experiment import clock, format
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.messages import Heartbeat
+from mlbench import clock
+from mlbench.config.experiment import Experiment
+from mlbench.record import format
+from mlbench.record.messages import Heartbeat
 from mlbench.terminal.run_state import TRAINING, Connected, RunState
 
 REDRAW_S = 1.0  # s between two frames; heartbeats come no faster

@@ -4,10 +4,10 @@ import os
 import shlex
 from pathlib import Path
 
-from mlbench.experiment import run_folders
-from mlbench.experiment.config import default_store
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.record import FINISHED, Record
+from mlbench.config.credentials import without_credentials
+from mlbench.config.store_uri import default_store
+from mlbench.record import run_folders
+from mlbench.record.record import FINISHED, Record
 
 SQLITE = "sqlite:///"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.text import Text
 
-from mlbench.experiment import cost, format
-from mlbench.experiment.division import task_title
-from mlbench.experiment.record import Record
+from mlbench.config.division import task_title
+from mlbench.record import cost, format
+from mlbench.record.record import Record
 from mlbench.tasks import registry
 from mlbench.terminal import next_steps
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Protocol
 
-from mlbench.experiment import clock, format
-from mlbench.experiment.config import Experiment, TrainingConfig
-from mlbench.experiment.division import task_title
-from mlbench.experiment.messages import Heartbeat, ValidationMessage
+from mlbench import clock
+from mlbench.config.division import task_title
+from mlbench.config.experiment import Experiment, TrainingConfig
+from mlbench.record import format
+from mlbench.record.messages import Heartbeat, ValidationMessage
 
 RATE_WINDOW_S = 10  # s over which the shown rates are averaged
 STARTING, WAITING, TRAINING = "starting", "waiting for workers", "training"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mlbench.experiment import cost, format
-from mlbench.experiment.errors import UserError, suggest
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError, suggest
+from mlbench.record import cost, format
+from mlbench.record.record import Record
 from mlbench.terminal import tables
 
 STATUS = {  # as short as a narrow table needs it

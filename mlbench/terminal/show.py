@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from mlbench.experiment import format
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.record import Record
+from mlbench.config.experiment import Experiment
+from mlbench.record import format
+from mlbench.record.record import Record
 from mlbench.tasks import registry
 from mlbench.terminal import full_card, next_steps, result_card
 from mlbench.terminal.args import ignore_broken_pipe

@@ -13,9 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from mlbench import clock
 from mlbench.analysis import bootstrap
-from mlbench.experiment import clock, format
-from mlbench.experiment.record import FINISHED, Record
+from mlbench.record import format
+from mlbench.record.record import FINISHED, Record
 from mlbench.terminal import tables
 from mlbench.terminal.live_view import View, never_raises
 from mlbench.terminal.result_card import wrapped

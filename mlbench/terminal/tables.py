@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from mlbench.experiment import format
+from mlbench.record import format
 
 GAP = 2  # blanks between two columns
 

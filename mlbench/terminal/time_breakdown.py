@@ -3,9 +3,9 @@
 import math
 
 from mlbench.analysis import stragglers
-from mlbench.experiment import format
-from mlbench.experiment.phases import EXPOSED
-from mlbench.experiment.record import RankStats, Record
+from mlbench.record import format
+from mlbench.record.phases import EXPOSED
+from mlbench.record.record import RankStats, Record
 
 SHOWN_S = 1e-3  # s; shorter parts of the start-up are left out
 

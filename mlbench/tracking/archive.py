@@ -23,11 +23,12 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from mlbench.experiment import config, events, record
-from mlbench.experiment.build_record import build_record, run_start, verify_against_log
-from mlbench.experiment.errors import UserError, unreadable
-from mlbench.experiment.identity import flatten, role
-from mlbench.experiment.record import Record
+from mlbench.config import compose, plugins
+from mlbench.config.errors import UserError, unreadable
+from mlbench.config.identity import flatten, role
+from mlbench.record import events, reader
+from mlbench.record.build_record import build_record, run_start, verify_against_log
+from mlbench.record.record import Record
 from mlbench.tasks import registry
 from mlbench.tracking import mapping, mllog, run_files
 from mlbench.tracking.run_files import CONFIG, RECORD, RESULTS
@@ -49,7 +50,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 def export(folder: Path, target: Path) -> Path:
     """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written."""
-    result = record.load(folder / RECORD)
+    result = reader.load(folder / RECORD)
     files = run_files.texts(result, events.read(folder / events.NAME))
     result = Record.model_validate_json(files[RECORD])
     log = [json.loads(line) for line in files[events.NAME].splitlines()]
@@ -134,7 +135,7 @@ def _command(path: Path, command: str, result: Record) -> str:
     if words[:3] != RUN:
         raise _refusal(path, f"its command is none of {shlex.join(RUN)}")
     plain: dict[str, Any] = result.experiment.plain() | {"seed": result.seed}
-    values = flatten(plain) | {group: plain[group]["name"] for group in config.GROUPS if group in plain}
+    values = flatten(plain) | {group: plain[group]["name"] for group in plugins.GROUPS if group in plain}
     return shlex.join([*RUN, *(_word(word, values) for word in words[3:] if _repeats(word, values))])
 
 
@@ -223,7 +224,7 @@ def _finite(word: str) -> float:
 def _check_experiment(path: Path, result: Record) -> None:
     """Refuse a task that is not known here: a record keeps its fields as they are."""
     task = result.experiment.task
-    if task.name not in config.choices("task"):
+    if task.name not in compose.choices("task"):
         raise _refusal(path, f"{RECORD} is of a task that is not known here ({task.name[:40]})")
     try:
         registry.load(task.name).Config.model_validate_json(task.model_dump_json(), strict=True)

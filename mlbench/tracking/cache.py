@@ -4,10 +4,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlbench.clusters import node
-from mlbench.experiment import attempts, consistency, events, provenance, record
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.identity import key
-from mlbench.experiment.record import FINISHED, Node, Record
+from mlbench.config.experiment import Experiment
+from mlbench.config.identity import key
+from mlbench.record import attempts, consistency, events, provenance, reader
+from mlbench.record.record import FINISHED, Node, Record
 from mlbench.tracking.client import open_client
 
 
@@ -32,7 +32,7 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
             and obstacle(one, image=image) is None
         )
 
-    here = record.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
+    here = reader.find(experiment.output_root, key=key(experiment), seed=experiment.seed)
     counts = attempts.middle(filter(stands, here))
     if counts is not None:
         return counts

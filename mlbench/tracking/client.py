@@ -18,9 +18,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from mlbench.experiment.config import check_store
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.errors import UserError
+from mlbench.config.credentials import without_credentials
+from mlbench.config.errors import UserError
+from mlbench.config.store_uri import check_store
 from mlbench.tracking import ui
 from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, Metric
 

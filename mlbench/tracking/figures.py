@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlbench.clusters import reaper
-from mlbench.experiment import record
+from mlbench.record import reader
 from mlbench.report import render, run_figures
 from mlbench.tasks import registry
 from mlbench.tracking import run_files
@@ -85,7 +85,7 @@ def _end_all() -> None:
 
 def _draw(folder: Path) -> None:
     """Draw the record's charts, and those of the task's own table."""
-    result = record.load(folder / run_files.RECORD)
+    result = reader.load(folder / run_files.RECORD)
     run_figures.draw(result, folder)
     report = registry.report(result.experiment.task.name) if result.table else None
     if report and result.source == "mlbench":  # others' tables have no percentiles to draw

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from mlbench.experiment import events, run_folders
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError
+from mlbench.record import events, run_folders
+from mlbench.record.record import Record
 from mlbench.tracking import sync
 from mlbench.tracking.client import open_client, reachable, within
 from mlbench.tracking.uploader import lock

@@ -13,11 +13,11 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from mlbench.experiment.build_record import intervals
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.identity import flatten
-from mlbench.experiment.phases import PhaseTimes
-from mlbench.experiment.record import Record, RunStart
+from mlbench.config.credentials import without_credentials
+from mlbench.config.identity import flatten
+from mlbench.record.build_record import intervals
+from mlbench.record.phases import PhaseTimes
+from mlbench.record.record import Record, RunStart
 
 RUN_ID = "mlbench.run_id"  # tag: the run folder's name, by which a run is found again
 COMPLETE = "mlbench.complete"  # tag: "true" once everything has been written

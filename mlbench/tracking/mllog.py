@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import TrainingConfig
 from mlbench.datasets import arrow
-from mlbench.experiment.config import TrainingConfig
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.record.record import Record
 from mlbench.tasks import registry
 from mlbench.tasks.rcp import benchmark, target
 

@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlbench.experiment import study
-from mlbench.experiment.record import Record
-from mlbench.experiment.study import Study
+from mlbench.record import study
+from mlbench.record.record import Record
+from mlbench.record.study import Study
 from mlbench.tracking.client import TrackingClient, open_client
 from mlbench.tracking.mapping import COMPLETE, RUN_ID, Metric
 

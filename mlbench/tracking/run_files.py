@@ -9,11 +9,11 @@ import json
 
 import yaml
 
-from mlbench.experiment import events
-from mlbench.experiment.build_record import Log
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.phases import exposed
-from mlbench.experiment.record import Record
+from mlbench.config.credentials import without_credentials
+from mlbench.record import events
+from mlbench.record.build_record import Log
+from mlbench.record.phases import exposed
+from mlbench.record.record import Record
 
 RECORD, CONFIG = "record.json", "config.yaml"
 RESULTS = ("official_result.txt", "result.txt")  # the first in archives of before 2026-11-23

@@ -17,10 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mlbench import clock
 from mlbench.analysis import select
-from mlbench.experiment import clock, events, provenance, run_folders
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import EDITED
+from mlbench.config.errors import UserError
+from mlbench.record import events, provenance, run_folders
+from mlbench.record.reader import EDITED
 from mlbench.terminal import run_table
 from mlbench.terminal.run_table import COLUMNS, Row
 from mlbench.tracking.run_files import RECORD

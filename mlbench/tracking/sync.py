@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import mlbench
-from mlbench.experiment import events, record, study
-from mlbench.experiment.build_record import build_record, lost_end, run_start
-from mlbench.experiment.config import default_store
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.errors import UserError, comparable, first_line
-from mlbench.experiment.record import Record
+from mlbench.config.credentials import without_credentials
+from mlbench.config.errors import UserError, comparable, first_line
+from mlbench.config.store_uri import default_store
+from mlbench.record import events, reader, study
+from mlbench.record.build_record import build_record, lost_end, run_start
+from mlbench.record.record import Record
 from mlbench.tracking import parent_runs, run_index
 from mlbench.tracking.client import open_client, reachable, within
 from mlbench.tracking.uploader import RunUpload, lock
@@ -144,7 +144,7 @@ def upload(folder: Path, run_id: str, uri: str) -> SyncResult:
 
 def _readable(folder: Path) -> bool:
     try:
-        record.load(folder / "record.json")
+        reader.load(folder / "record.json")
     except (FileNotFoundError, UserError):
         return False
     return True
@@ -178,7 +178,7 @@ def recover(folder: Path) -> Record:
     """
     log = events.read(folder / events.NAME)
     try:
-        result = record.load(folder / "record.json")
+        result = reader.load(folder / "record.json")
     except (FileNotFoundError, UserError) as error:
         versions = comparable(run_start(log).mlbench), comparable(mlbench.__version__)
         if isinstance(error, UserError) and len(set(versions)) > 1:

@@ -13,8 +13,8 @@ import zlib
 from typing import Any
 from urllib.parse import urlsplit
 
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.errors import UserError
+from mlbench.config.credentials import without_credentials
+from mlbench.config.errors import UserError
 
 PREFIX = "mlflow.sharedViewState."
 NOTE = "mlflow.note.content"

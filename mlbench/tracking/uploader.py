@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mlbench.experiment import events, record, temporary_folder
-from mlbench.experiment.build_record import run_start
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.record import Record, RunStart
+from mlbench.config.credentials import without_credentials
+from mlbench.record import events, reader, temporary_folder
+from mlbench.record.build_record import run_start
+from mlbench.record.record import Record, RunStart
 from mlbench.terminal import show
 from mlbench.tracking import figures, mapping, parent_runs, run_files
 from mlbench.tracking.client import TrackingClient, open_client
@@ -131,7 +131,7 @@ class RunUpload:
         return run
 
     def _close(self, client: TrackingClient, run: str) -> None:
-        result = record.load(self.folder / "record.json")
+        result = reader.load(self.folder / "record.json")
         client.log(
             run,
             metrics=mapping.end_metrics(result, ended=result.end_time),
@@ -157,7 +157,7 @@ def _write_files(folder: Path, result: Record, files: Path) -> None:
     """Write what MLflow gets of the run in `folder`: its files, figures, and the task's table."""
     for name, text in run_files.texts(result, events.read(folder / events.NAME)).items():
         (files / name).write_text(text)
-    clean = record.load(files / run_files.RECORD)
+    clean = reader.load(files / run_files.RECORD)
     for trace in clean.profile.files if clean.profile else []:
         source = folder.resolve() / trace
         if source.is_file() and source.resolve() == source:  # a link may lead to any of the user's files

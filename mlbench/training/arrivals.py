@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mlbench.experiment.phases import LatenessBlock, PhaseTimes
+from mlbench.record.phases import LatenessBlock, PhaseTimes
 from mlbench.training.stamps import Arrivals
 
 BLOCKS = 10  # of steps between two validations, at most; a median of each

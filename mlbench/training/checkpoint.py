@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mlbench.experiment.phases import PhaseTimes
+from mlbench.record.phases import PhaseTimes
 
 if TYPE_CHECKING:
     from mlbench.training.loop import Run

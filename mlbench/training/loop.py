@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from mlbench.experiment.goal import better
-from mlbench.experiment.messages import Report, ValidationMessage
-from mlbench.experiment.phases import PhaseTimes
+from mlbench.config.goal import better
+from mlbench.record.messages import Report, ValidationMessage
+from mlbench.record.phases import PhaseTimes
 from mlbench.training import arrivals, checkpoint
 from mlbench.training.clock_offset import ClockOffset
 from mlbench.training.profiler import StepProfiler

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mlbench.experiment.config import Precision as Name
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Precision as Name
 
 # Steps skipped in a row after which a run has diverged: the scale has then fallen through as many powers of
 # two as fp16 has, 2^-24 to 2^15, so it is not the scale that is too large.

@@ -1,6 +1,6 @@
 """torch.profiler around some steps: a trace for Perfetto, Chakra's execution trace, the dearest operators.
 
-The profiler slows the steps that it records, so such a run counts nowhere (experiment/attempts.py).
+The profiler slows the steps that it records, so such a run counts nowhere (record/attempts.py).
 """
 
 import gzip

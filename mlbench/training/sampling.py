@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.training.worker import Worker
 
 

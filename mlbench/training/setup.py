@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from mlbench.experiment.messages import ValidationMessage
-from mlbench.experiment.phases import PhaseTimes
+from mlbench.record.messages import ValidationMessage
+from mlbench.record.phases import PhaseTimes
 from mlbench.training.profiler import Profile
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlbench.experiment.phases import PHASES, PhaseTimes, duration_bin
+from mlbench.record.phases import PHASES, PhaseTimes, duration_bin
 
 # Phases that end with communication, and what went on before its launch.
 ENDS_COMMUNICATION = {"backward": "backward", "transfer": "optimizer"}

@@ -1,6 +1,6 @@
 """The one clock: phases of a step, time outside the steps, and the wall clock of the run.
 
-Only experiment/clock.py reads time. From `start` on every moment belongs to the steps or to
+Only mlbench/clock.py reads time. From `start` on every moment belongs to the steps or to
 what is outside them (loading, validation, report), so both add up to the elapsed time. A phase ends where the
 next one begins, so the phases add up to the step. On a GPU a stamp is a CUDA event on the current stream,
 read when the device has passed it; the host clock would only show when a kernel was queued.
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mlbench.experiment import clock
-from mlbench.experiment.phases import PhaseTimes, percentiles
+from mlbench import clock
+from mlbench.record.phases import PhaseTimes, percentiles
 from mlbench.training.stamps import Arrivals, DeviceClock, StepTotals
 
 HEARTBEAT_S = 1.0  # s between two heartbeats while a run trains

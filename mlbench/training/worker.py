@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from mlbench.experiment.config import Sync
-from mlbench.experiment.goal import Goal
-from mlbench.experiment.messages import Heartbeat, Report
+from mlbench.config.experiment import Sync
+from mlbench.config.goal import Goal
+from mlbench.record.messages import Heartbeat, Report
 from mlbench.training.sync import ddp
 from mlbench.training.timer import PhaseTimer
 

@@ -20,9 +20,9 @@ from scripted import experiment
 from mlbench import results
 from mlbench.analysis import compare as comparison
 from mlbench.analysis.compare import compare
-from mlbench.experiment import identity
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config import identity
+from mlbench.config.errors import UserError
+from mlbench.record.record import Record
 from mlbench.terminal import comparison as shown
 
 verdicts: Any = import_module("verdicts")

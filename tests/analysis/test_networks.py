@@ -9,7 +9,7 @@ from driven import Run
 from mlbench.analysis import networks
 from mlbench.analysis.networks import Cell
 from mlbench.analysis.points import points
-from mlbench.experiment.record import EmulatedLinks, LinkMeasurement, Record
+from mlbench.record.record import EmulatedLinks, LinkMeasurement, Record
 from mlbench.report.charts import network as chart
 
 

@@ -9,9 +9,9 @@ import pytest
 import studies
 
 from mlbench.analysis.points import Point, points
-from mlbench.experiment import events, study
-from mlbench.experiment.record import Record
-from mlbench.experiment.study import History, Invocation
+from mlbench.record import events, study
+from mlbench.record.record import Record
+from mlbench.record.study import History, Invocation
 from mlbench.report import grouping, summary
 
 SEEDS = (1, 2, 3, 4, 5)

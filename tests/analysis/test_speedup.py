@@ -19,8 +19,8 @@ from mlbench.analysis.bootstrap import Interval, Ratio, interval, median, olympi
 from mlbench.analysis.points import COMPUTE, Estimate, differences, points
 from mlbench.analysis.speedup import speedups
 from mlbench.analysis.tradeoff import optimum
-from mlbench.experiment.goal import Goal
-from mlbench.experiment.record import Record
+from mlbench.config.goal import Goal
+from mlbench.record.record import Record
 from mlbench.report.grouping import groups
 from mlbench.report.summary import answer
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlbench.analysis.stragglers import Straggler, sentence, straggler
-from mlbench.experiment.phases import LatenessBlock
+from mlbench.record.phases import LatenessBlock
 
 
 def simulated(ranks: int, late_s: float, *, blocks: int = 40, seed: int = 0) -> list[list[LatenessBlock]]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from mlbench.clusters import attached
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 
 
 @pytest.mark.parametrize(

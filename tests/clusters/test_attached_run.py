@@ -27,10 +27,10 @@ from test_submission import IMAGE, NODES, nothing_is_left, starts
 
 from mlbench.clusters import reaper
 from mlbench.clusters.emulation import links, namespace
-from mlbench.experiment import events
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import load
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.record import events
+from mlbench.record.reader import load
 
 pytestmark = pytest.mark.slow
 ADDRESS = f"{links.HEAD}:6379"

@@ -14,8 +14,8 @@ import pytest
 from aws_api import Aws
 from conftest import ROOT
 
+from mlbench import clock
 from mlbench.clusters.provisioning import aws, journal, lifecycle
-from mlbench.experiment import clock
 
 MISSING = [tool for tool in ("terraform", "aws", "kubectl") if shutil.which(tool) is None]
 MIRROR = next(

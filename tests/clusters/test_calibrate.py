@@ -6,7 +6,7 @@ import torch
 
 from mlbench.clusters import calibrate as module
 from mlbench.clusters.calibrate import MATRIX, SECONDS, calibrate
-from mlbench.experiment import provenance
+from mlbench.record import provenance
 
 N, BYTES = 64, 2**16  # of blocks that take no time worth measuring
 GEMM = 2 * N**3

@@ -6,8 +6,8 @@ import pytest
 
 from mlbench import cluster
 from mlbench.clusters.provisioning import catalog
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 
 HEAD = (
     "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region,AvailabilityZone\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mlbench import clock
 from mlbench.clusters.provisioning import journal, lifecycle, plan, status
-from mlbench.experiment import clock
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 SETTINGS = {name: "" for name in ("hardware", "spot", "place", "allow", "context")} | {
     "project": "demo", "workers": "8", "hours": "4", "max_usd": "20", "name": "lab",

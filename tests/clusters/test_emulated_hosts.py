@@ -8,9 +8,10 @@ import pytest
 from mlbench.clusters import node
 from mlbench.clusters.emulation import kernel, probe, ray_hosts, topology
 from mlbench.clusters.emulation.namespace import Namespace
-from mlbench.experiment.config import Experiment, compose
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import LinkMeasurement
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.record.record import LinkMeasurement
 
 
 def emulated(*words: str, workers: int = 2) -> Experiment:

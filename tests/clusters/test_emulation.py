@@ -21,9 +21,9 @@ from mlbench.clusters import reaper
 from mlbench.clusters.emulation import cpu_share, kernel, links, namespace, user_space
 from mlbench.clusters.emulation.links import Links, emulated
 from mlbench.clusters.monitor import CpuUse, own_processes
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.network import Network
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.config.network import Network
 
 SO_RCVBUFFORCE = 33  # asm-generic/socket.h
 MBIT = 1e6 / 8  # bytes
@@ -267,7 +267,7 @@ import os, subprocess, sys, time
 from mlbench.clusters import reaper
 from mlbench.clusters.monitor import CpuUse, own_processes
 from mlbench.clusters.emulation import cpu_share, links
-from mlbench.experiment.config import compose
+from mlbench.config.experiment import compose
 network = compose(["network=1gbit_1ms"]).network
 with links.emulated(network, 2) as made:
     words = cpu_share.limited(["sh", "-c", "setsid sleep 600 & sleep 600"], host=1, cpus=0.5)

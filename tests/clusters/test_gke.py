@@ -13,10 +13,10 @@ import pytest
 from conftest import ROOT
 from google_api import Google
 
+from mlbench import clock
 from mlbench.clusters.provisioning import journal, lifecycle, plan
 from mlbench.clusters.provisioning.spec import ClusterSpec
-from mlbench.experiment import clock
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 GCLOUD, KUBECTL = shutil.which("gcloud"), shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(

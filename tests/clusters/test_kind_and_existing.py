@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 from mlbench.clusters.provisioning import journal, lifecycle, plan
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 KIND = """case "$1 $2" in
 "create cluster") cat > {here}/config.json; echo mlbench-lab >> {here}/clusters;;

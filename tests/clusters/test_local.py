@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mlbench.clusters import local, node, ray_env
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +149,7 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 CONNECTED = """
 import psutil
 from mlbench.clusters import connection, processes
-from mlbench.experiment.config import compose
+from mlbench.config.experiment import compose
 with connection.join(compose(["task=logreg"])):
     print(*(word for one in processes.children(psutil.Process()) for word in one.cmdline()[:3]))
 """

@@ -19,9 +19,9 @@ from ranks import run_ranks
 
 from mlbench.clusters import reaper
 from mlbench.clusters.emulation import cpu_share, links
-from mlbench.experiment import record
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.record import reader
 from mlbench.report import grouping
 from mlbench.tasks import registry
 from mlbench.terminal.full_card import network
@@ -65,7 +65,7 @@ def test_a_run_on_three_hosts_whose_slow_rank_has_the_slow_link(tmp_path: Path, 
     code, output = run(tmp_path, data_root, "workers=3", *slow)
     assert code == 0, output
     (folder,) = (path.parent for path in tmp_path.glob("*/record.json"))
-    measured = record.load(folder / "record.json")
+    measured = reader.load(folder / "record.json")
     assert [node.hostname for node in measured.nodes] == ["emulated0", "emulated1", "emulated2"]
     assert measured.links is not None and measured.links.hosts == 3
     by_pair = {(one.source, one.target): one for one in measured.links.measured}

@@ -11,7 +11,7 @@ import pytest
 from commands import PATIENCE_S, until
 
 from mlbench.clusters import persistent, processes
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 
 @pytest.fixture

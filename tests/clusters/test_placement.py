@@ -7,8 +7,8 @@ import ray
 
 from mlbench.clusters import placement
 from mlbench.clusters.placement import WorkerResources, worker_resources
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 
 SMALL = {"CPU": 4.0}
 ONE_CPU = {"CPU": 1.0}

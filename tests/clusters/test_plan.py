@@ -9,9 +9,9 @@ import pytest
 from conftest import ROOT
 
 from mlbench.clusters.provisioning import aws, plan
-from mlbench.experiment.config import compose, hardware
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.overhead import hourly
+from mlbench.config.compose import compose, hardware
+from mlbench.config.errors import UserError
+from mlbench.record.overhead import hourly
 
 IDLE = {"ray", "torch", "mlflow", "kubernetes", "numpy", "scipy", "pyarrow", "psutil", "rich"}
 EMPTY = {name: "" for name in ("hardware", "spot", "hours", "max_usd", "name", "project", "place")} | {

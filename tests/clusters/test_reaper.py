@@ -10,7 +10,7 @@ import pytest
 from commands import until
 
 from mlbench.clusters import reaper
-from mlbench.experiment import temporary_folder
+from mlbench.record import temporary_folder
 
 MAKE = """
 import os, subprocess, sys

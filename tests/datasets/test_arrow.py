@@ -15,8 +15,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow
-from mlbench.experiment.errors import UserError
 
 HEAD = {"name": "made up", "source": "this test", "licence": "CC0-1.0", "parameters": {"seed": 1}}
 IMAGES = np.arange(5 * 3 * 4 * 4, dtype=np.uint8).reshape(5, 3, 4, 4)

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from mlbench.config import compose
 from mlbench.datasets import arrow, croissant
-from mlbench.experiment import config as experiment
 from mlbench.tasks import registry
 
 MANIFEST = {"name": "small", "source": "made here (https://example.org/data)", "licence": "CC0-1.0"}
@@ -46,7 +46,7 @@ def test_a_prepared_data_set_has_a_valid_description(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("task", ["logreg", "resnet20"])
 def test_a_task_s_mini_data_have_one(tmp_path: Path, task: str) -> None:
-    config = experiment.compose([f"task={task}"]).task
+    config = compose.compose([f"task={task}"]).task
     data = registry.part(task, "data")
     assert data is not None
     folder = data.prepare_dataset(config, tmp_path)

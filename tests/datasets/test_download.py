@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from mirror import serve
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import download as module
 from mlbench.datasets.download import Archive, download, extract, fetch
-from mlbench.experiment.errors import UserError
 
 CONTENT = os.urandom(3 << 20)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -9,7 +9,7 @@ from records import record
 
 from mlbench.analysis.pooling import mixture
 from mlbench.datasets import page_cache
-from mlbench.experiment.record import Node
+from mlbench.record.record import Node
 from mlbench.terminal import full_card
 
 BLOCK = 4 << 20  # bytes

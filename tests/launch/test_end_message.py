@@ -3,8 +3,8 @@
 import json
 
 from mlbench.clusters import node
-from mlbench.experiment.record import WorkerResult
 from mlbench.launch.worker_process import end_message
+from mlbench.record.record import WorkerResult
 
 RANKS = 256
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from mlbench.experiment import events
 from mlbench.launch.ray_hooks import EventLogCallback
+from mlbench.record import events
 
 
 def report(rank: int, *steps: int, system: list[dict[str, Any]] | None = None) -> dict[str, Any]:

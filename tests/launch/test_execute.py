@@ -11,14 +11,15 @@ import zips
 from commands import PATIENCE_S
 from driven import Run, phase_times
 
-from mlbench import results
+from mlbench import clock, results
 from mlbench.clusters import node
 from mlbench.clusters.connection import Connection
-from mlbench.experiment import clock, config, events, identity, provenance, record
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config import compose, identity
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 from mlbench.launch import execute
+from mlbench.record import events, provenance, reader
+from mlbench.record.record import Record
 from mlbench.tracking import sync
 
 EPOCH = {
@@ -34,7 +35,7 @@ def root(tmp_path: Path, empty_store: Path) -> Path:
 
 def logreg(root: Path, data_root: Path, *words: str) -> Experiment:
     """Return the experiment that driven.Run runs, with its seed."""
-    return config.compose(
+    return compose.compose(
         ["task=logreg", "workers=2", "seed=7", f"output_root={root}", f"data_root={data_root}", *words]
     )
 
@@ -67,7 +68,7 @@ def left(root: Path) -> tuple[Record, list[str]]:
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
     (path,) = root.glob("*/record.json")
-    return record.load(path), [event["key"] for event in events.read(path.parent / events.NAME)]
+    return reader.load(path), [event["key"] for event in events.read(path.parent / events.NAME)]
 
 
 def test_a_run_that_finds_no_room_is_recorded_as_failed_and_can_be_deleted(

@@ -7,8 +7,8 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.launch import execute
 from mlbench.launch.failures import WorkersFailed, missing_ranks, root_cause
 

@@ -11,8 +11,8 @@ import pytest
 from commands import CACHE, Run, listening, training_processes, until
 
 from mlbench.clusters import ray_env
-from mlbench.experiment import events
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.record import events
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 LONG = ("goal=none", "division=open", "task.epochs=400", "task.width=4")

@@ -31,7 +31,7 @@ recipes: {plain: {}}
 scales: {official: {}, mini: {}}
 """
 PREPARE = """
-from mlbench.experiment.config import TrainingConfig
+from mlbench.config.experiment import TrainingConfig
 
 class Config(TrainingConfig):
     fault: str

@@ -19,7 +19,7 @@ from unittest import mock
 
 from mlbench.clusters import ray_env
 from mlbench.experiment import clock, temporary_folder
-from mlbench.experiment.config import compose
+from mlbench.config.experiment import compose
 
 folder = Path(sys.argv[1])
 ray_env.require_token()

@@ -11,8 +11,8 @@ import pytest
 from conftest import ROOT
 
 from mlbench.datasets import arrow
-from mlbench.experiment import record
-from mlbench.experiment.record import Record
+from mlbench.record import reader
+from mlbench.record.record import Record
 from mlbench.tasks.logreg.data import EPSILON
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -48,7 +48,7 @@ def run(copy: Path, data: Path, output: Path, **environment: str) -> tuple[Recor
     done = python(copy, "-m", "mlbench.run", *words, **environment)
     shown = done.stdout + done.stderr
     found = sorted(output.glob("*/record.json"))
-    return (record.load(found[-1]) if found else None), shown
+    return (reader.load(found[-1]) if found else None), shown
 
 
 def reasons(found: Record | None) -> list[str]:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from commands import PATIENCE_S
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.launch import process_group
 from mlbench.launch.process_group import Rendezvous
 

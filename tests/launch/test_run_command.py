@@ -13,7 +13,7 @@ from commands import PATIENCE_S, Run, Runs
 from conftest import ROOT
 
 from mlbench.clusters.node import usable_cpus
-from mlbench.experiment.record import load
+from mlbench.record.reader import load
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -14,10 +14,10 @@ import pytest
 from commands import PATIENCE_S, until
 
 from mlbench.clusters.connection import Connection, Servers, WorkerProcess
-from mlbench.experiment import events
 from mlbench.launch import watch
 from mlbench.launch.heartbeat import HeartbeatClient
 from mlbench.launch.watch import Watch
+from mlbench.record import events
 
 
 class Display:

@@ -23,7 +23,7 @@ from typing import Any
 
 from origin import origin
 
-from mlbench.experiment import format, record
+from mlbench.record import format, reader
 
 ROOT = Path(__file__).parent.parent.parent
 SIZES = [10**power for power in range(8)]  # elements: task 0's points for task.sizes=9, up to 40 MB
@@ -44,7 +44,7 @@ def task_0(backend: str, workers: int, root: Path, environment: dict[str, str]) 
     command = [sys.executable, "-m", "mlbench.run", *words]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     (path,) = set(root.glob("*/record.json")) - before
-    rows = [row for row in record.load(path).table if row["kind"] == "times"]
+    rows = [row for row in reader.load(path).table if row["kind"] == "times"]
     return {row["elements"]: row["p50_s"] for row in rows}
 
 

@@ -51,7 +51,7 @@ import torch  # noqa: E402
 from references import build, size_of, train_step  # noqa: E402
 
 from mlbench.clusters import calibrate  # noqa: E402
-from mlbench.experiment.config import compose  # noqa: E402
+from mlbench.config.compose import compose  # noqa: E402
 from mlbench.tasks import registry  # noqa: E402
 from mlbench.training import loop, precision  # noqa: E402
 from mlbench.training.timer import PhaseTimer  # noqa: E402

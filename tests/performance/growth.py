@@ -30,7 +30,7 @@ from typing import NamedTuple
 from origin import origin
 
 from mlbench.clusters import node
-from mlbench.experiment import record
+from mlbench.record import reader
 from mlbench.tracking.run_index import NAME as INDEX
 from mlbench.tracking.run_index import SETTLED_NS
 
@@ -103,7 +103,7 @@ def runs(folder: Path, size: int) -> Path:
         return root
     originals: dict[tuple[str, int], str] = {}
     for path in sorted(SAMPLE.glob("*/record.json")):
-        one = record.load(path)
+        one = reader.load(path)
         originals.setdefault((one.experiment.task.name, one.workers), path.read_text())
     root.mkdir()
     templates = [json.loads(text) for text in originals.values()]
@@ -234,8 +234,8 @@ def forget(store: Path) -> None:
 
 def end_table() -> str:
     """Return what the ranks send the controller at their end, pickled as by Ray, each on its own node."""
-    from mlbench.experiment.record import WorkerResult
     from mlbench.launch.worker_process import end_message
+    from mlbench.record.record import WorkerResult
 
     lines = [
         "| ranks | rank 0 sends, KiB | each other rank, bytes | all together, KiB | rank 0 needs, ms |",

@@ -17,11 +17,11 @@ from contextlib import suppress
 import psutil
 from origin import origin
 
+from mlbench import clock
 from mlbench.clusters.emulation.links import Links, emulated
-from mlbench.experiment import clock
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.network import TCP_DATA_SHARE
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.config.network import TCP_DATA_SHARE
 
 STREAM_S = 3.0  # s; the kernel's limit of real-time processes acts once a second
 CHUNK = 2**20  # bytes

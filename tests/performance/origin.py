@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from mlbench.clock import iso, wall
 from mlbench.clusters import node
-from mlbench.experiment import provenance
-from mlbench.experiment.clock import iso, wall
+from mlbench.record import provenance
 
 ROOT = Path(__file__).parents[2]
 

@@ -26,8 +26,9 @@ from typing import Any
 from origin import origin
 
 from mlbench.analysis.bootstrap import interval, median
-from mlbench.experiment.config import choices, compose
-from mlbench.experiment.record import Record, load
+from mlbench.config.compose import choices, compose
+from mlbench.record.reader import load
+from mlbench.record.record import Record
 from mlbench.tasks import registry
 
 ROOT = Path(__file__).parents[2]

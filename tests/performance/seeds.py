@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mlbench.experiment.config import compose
-from mlbench.experiment.identity import key
-from mlbench.experiment.record import Record, find
+from mlbench.config.compose import compose
+from mlbench.config.identity import key
+from mlbench.record.reader import find
+from mlbench.record.record import Record
 from mlbench.tracking.cache import obstacle
 
 ROOT = Path(__file__).parents[2]

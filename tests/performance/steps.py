@@ -36,8 +36,8 @@ from origin import origin
 from references import Reference, autocast, build, size_of, train_step
 
 from mlbench.analysis.bootstrap import interval, median
-from mlbench.experiment.clock import monotonic
-from mlbench.experiment.config import choices, compose
+from mlbench.clock import monotonic
+from mlbench.config.compose import choices, compose
 from mlbench.tasks import registry
 from mlbench.training import loop
 from mlbench.training.setup import TrainingSetup

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import psutil
 from origin import origin
 
-from mlbench.experiment import events
+from mlbench.record import events
 
 START_S = 300.0  # s until the first validation
 SHARE = 0.001  # of a CPU: threads below it are one row

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from mlbench.analysis import bootstrap, compare
-from mlbench.experiment.noise import SPEED_SHARE
+from mlbench.record.noise import SPEED_SHARE
 
 PAIRS = 1000  # simulated comparisons a cell; a share of 5 % is then known to 0.7 points (one standard error)
 SPREADS = (0.03, 0.10, 0.27)  # gnmt's seeds have 4 %, awdlstm's 13 %, resnet20's 27 % (docs/results.md)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.tasks import registry
 from mlbench.training import precision
 from mlbench.training.worker import Worker, control_group

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 from worlds import NODE, World, as_record
 
-from mlbench.experiment.config import Hardware
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware
 from mlbench.prediction import explain, inputs, model, published
 from mlbench.prediction.advice import advise, parse_deadline
 from mlbench.prediction.forecast import (
@@ -30,6 +29,7 @@ from mlbench.prediction.forecast import (
 )
 from mlbench.prediction.model import Network
 from mlbench.prediction.runs import Measurements, check, from_records
+from mlbench.record.record import Record
 
 DRAWS = 250  # instead of 1,000: the ends of an interval move by 6 % between seeds instead of 3 %
 COUNTS = (1, 2, 4, 8, 16)

@@ -16,7 +16,7 @@ import pytest
 import studies
 
 from mlbench.analysis import chart, published
-from mlbench.experiment.record import Record
+from mlbench.record.record import Record
 from mlbench.report import page, tables, writer
 from mlbench.report.charts import NAMES
 

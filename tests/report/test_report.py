@@ -20,10 +20,10 @@ from records import nothing_measured
 from mlbench.analysis.chart import Chart, worker_axis
 from mlbench.analysis.points import points
 from mlbench.analysis.speedup import speedups
-from mlbench.experiment import format
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.phases import PHASES, LatenessBlock
-from mlbench.experiment.record import Node, Record
+from mlbench.config.experiment import Experiment
+from mlbench.record import format
+from mlbench.record.phases import PHASES, LatenessBlock
+from mlbench.record.record import Node, Record
 from mlbench.report import aggregates, grouping, page, provenance_section, render, tables, writer
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.charts.phases import APART, OUTSIDE

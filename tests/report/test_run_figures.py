@@ -6,8 +6,8 @@ import pytest
 from driven import EPOCH_S, Run
 
 from mlbench.analysis.chart import Chart
-from mlbench.experiment.format import duration
-from mlbench.experiment.record import Record, Validation
+from mlbench.record.format import duration
+from mlbench.record.record import Record, Validation
 from mlbench.report import run_figures
 
 

@@ -12,7 +12,7 @@ from screenshots import save
 from test_page import axe
 
 from mlbench import results
-from mlbench.experiment import official, run_folders
+from mlbench.record import official, run_folders
 from mlbench.report import site
 
 

@@ -14,7 +14,8 @@ from records import save
 
 from mlbench import run, sweep
 from mlbench.clusters import node
-from mlbench.experiment import config, study
+from mlbench.config import compose
+from mlbench.record import study
 from mlbench.studies import session
 from mlbench.studies.estimate import estimate
 from mlbench.studies.spec import read
@@ -54,12 +55,12 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(
 
 
 def test_the_estimate_comes_from_what_was_measured_here(here: Path) -> None:
-    one = config.compose(["task=logreg", "workers=2", "hardware=gcp_n1_t4"])
+    one = compose.compose(["task=logreg", "workers=2", "hardware=gcp_n1_t4"])
     page = registry.expected("logreg")
     assert page is not None and estimate(one, []).seconds == page["seconds"]
-    unknown = estimate(config.compose(["task=logreg", "scale=official"]), [])
+    unknown = estimate(compose.compose(["task=logreg", "scale=official"]), [])
     assert unknown.seconds is None and unknown.usd is None and "no run of logreg official" in unknown.basis
-    from mlbench.experiment import run_folders
+    from mlbench.record import run_folders
 
     measured(here, "workers=1", "hardware=gcp_n1_t4", seed=1, wall=100.0)
     other = estimate(one, run_folders.records(here)[0])
@@ -80,7 +81,7 @@ def test_what_the_page_says_is_what_was_measured() -> None:
     tasks = re.findall(
         r"^### (\w+), mini.*?^\| median \| \| [\d.]+ \| ([\d.]+) \| \| ([\d.]+) \|", text, re.M | re.S
     )
-    assert {name for name, *_ in tasks} == set(config.choices("task")) - {"allreduce"}
+    assert {name for name, *_ in tasks} == set(compose.choices("task")) - {"allreduce"}
     for name, goal, startup in tasks:
         expected = registry.expected(name)
         assert expected is not None and expected["source"].startswith("docs/results.md: 2 workers")
@@ -110,7 +111,7 @@ def test_the_configurations_of_a_sweep_are_yaml_documents(
     assert sweep.main(["task=logreg", "workers=1,2", "--cfg", "job"]) == 0
     documents = list(yaml.safe_load_all(capsys.readouterr().out))
     assert [one["workers"] for one in documents] == [1, 2]
-    assert documents[0] == config.compose(["task=logreg", "workers=1", "study=logreg-workers"]).plain()
+    assert documents[0] == compose.compose(["task=logreg", "workers=1", "study=logreg-workers"]).plain()
 
 
 def test_a_run_that_stands_for_another_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,9 +176,9 @@ def test_words_that_drop_what_a_begun_study_fixes_are_refused_with_the_whole_com
 )
 def test_an_estimate_is_of_the_same_training_or_unknown(here: Path, word: str) -> None:
     """The page has seconds of the default recipe to its goal, and a run here those of its own."""
-    usual, other = (config.compose(["task=logreg", "division=open", *more]) for more in ([], [word]))
+    usual, other = (compose.compose(["task=logreg", "division=open", *more]) for more in ([], [word]))
     measured(here, "workers=1", seed=1, wall=100.0)
-    from mlbench.experiment import run_folders
+    from mlbench.record import run_folders
 
     for known in ([], run_folders.records(here)[0]):
         assert estimate(usual, known).seconds is not None

@@ -25,8 +25,9 @@ from commands import PATIENCE_S, until
 from conftest import ROOT
 
 from mlbench.clusters import node
-from mlbench.experiment import config, events, record, study
-from mlbench.experiment.record import Record
+from mlbench.config.store_uri import default_store
+from mlbench.record import events, reader, study
+from mlbench.record.record import Record
 from mlbench.tracking import sync
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -64,7 +65,7 @@ class Sweep:
         return self.process.returncode, said
 
     def records(self) -> list[Record]:
-        return [record.load(path) for path in sorted(self.output.glob("*/record.json"))]
+        return [reader.load(path) for path in sorted(self.output.glob("*/record.json"))]
 
 
 @dataclass
@@ -234,7 +235,7 @@ def test_a_dead_server_stops_nothing_and_money_does(place: Place) -> None:
     assert code == 1, said
     assert "max_usd=1e-06 would be exceeded" in said and "MLflow could not be reached" in said
     assert len(sweep.log(study.ENDED)) == 1
-    uri = config.default_store(place.output)
+    uri = default_store(place.output)
     assert {one.outcome for one in sync.sync_runs(place.output, uri)} == {"present", "uploaded"}
     _, runs, _ = children(place.output, "poor")
     assert len(runs) == 1
@@ -253,7 +254,7 @@ def test_an_interrupted_sweep_ends_its_run_and_goes_on_with_the_same_seed(place:
     code, said = sweep.finish()
     assert code == 130 and "run the same command again" in said and "Traceback" not in said, said
     assert not run.is_running(), (folder / events.NAME).read_text()[-500:]
-    assert record.load(folder / "record.json").status == "interrupted"
+    assert reader.load(folder / "record.json").status == "interrupted"
 
 
 def test_every_command_of_the_documentation_runs(extended: tuple[Sweep, str], place: Place) -> None:

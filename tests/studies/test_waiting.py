@@ -11,8 +11,8 @@ from commands import until
 from rich.console import Console
 
 from mlbench.clusters import machine_lock
-from mlbench.experiment import events, study
 from mlbench.launch import execute
+from mlbench.record import events, study
 from mlbench.studies import session
 from mlbench.studies.budget import Budget
 from mlbench.studies.spec import compose_points, read

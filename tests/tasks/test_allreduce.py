@@ -19,8 +19,8 @@ from ranks import run_ranks
 from rich.console import Console
 from scripted import Clock
 
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.tasks import registry
 from mlbench.tasks.allreduce import bandwidth, collectives, report
 from mlbench.training.timer import PhaseTimer

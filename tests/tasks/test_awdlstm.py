@@ -15,9 +15,9 @@ from ranks import mini_worker, run_ranks
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
 from mlbench.tasks import registry
 from mlbench.tasks.awdlstm import bptt, data, language
 from mlbench.tasks.awdlstm.model import AwdLstm

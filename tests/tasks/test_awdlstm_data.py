@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from mirror import serve
 
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow, download
 from mlbench.datasets.download import Archive
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
 from mlbench.tasks.awdlstm import data, language
 
 TINY: dict[str, Any] = {

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.tasks.awdlstm import Config, Dropouts
 from mlbench.tasks.awdlstm.model import AwdLstm, Output, WeightDropLSTM, detached, keep, loss
 from mlbench.tasks.awdlstm.torch import flops_per_token, language_model

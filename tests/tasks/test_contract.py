@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.contract import by_hand
 from mlbench.contract.ranks import RankPool, mini_worker
 from mlbench.contract.test_task import *  # noqa: F403
 from mlbench.contract.test_task import Steps
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
 from mlbench.studies import spec
 from mlbench.tasks import registry
 from mlbench.training.worker import Worker

@@ -13,9 +13,9 @@ import torch
 from mirror import serve
 from sklearn.linear_model import LogisticRegression
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow, download
 from mlbench.datasets.download import Archive
-from mlbench.experiment.errors import UserError
 from mlbench.tasks.logreg import data, libsvm
 
 FEATURES = 20

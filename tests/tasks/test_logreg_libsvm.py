@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.tasks.logreg import libsvm
 
 TEXT = b"""\

@@ -9,8 +9,8 @@ import torch
 from ranks import mini_worker, run_ranks
 from sklearn.linear_model import LogisticRegression
 
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.tasks import registry
 from mlbench.tasks.logreg import data
 from mlbench.tasks.logreg.model import Linear, correct, cross_entropy

@@ -24,8 +24,9 @@ import test_translation_wmt
 from mirror import Mirror, serve
 from ranks import run_ranks
 
+from mlbench.config import compose
+from mlbench.config.experiment import Experiment
 from mlbench.datasets import download
-from mlbench.experiment import config
 from mlbench.tasks import registry
 from mlbench.tasks.allreduce import collectives
 from mlbench.tasks.translation import cipher, wmt
@@ -120,10 +121,10 @@ CASES: dict[str, Case] = {
 }
 
 
-def closed(name: str) -> config.Experiment:
+def closed(name: str) -> Experiment:
     """Return the official experiment as `python -m mlbench.run` composes it, which has no deviation."""
     words = [f"task={name}", "scale=official", "division=closed"]
-    experiment = config.compose(words)
+    experiment = compose.compose(words)
     assert experiment.official and not experiment.deviations
     return experiment
 
@@ -219,7 +220,7 @@ class Enough(Exception):
 
 def first_exchanges(worker: Worker) -> list[int]:
     """Run the all-reduce task up to its 20th size; return the elements that were exchanged."""
-    task: Any = config.compose(["task=allreduce", "scale=official", "division=closed", "workers=2"]).task
+    task: Any = compose.compose(["task=allreduce", "scale=official", "division=closed", "workers=2"]).task
     exchange, elements = collectives.CollectiveCase.seconds, []
 
     def counted(self: Any, repeats: int, worker: Worker) -> list[float]:

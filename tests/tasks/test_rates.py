@@ -11,7 +11,7 @@ import pytest
 import torch
 from ranks import mini_worker
 
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.tasks import registry
 from mlbench.tasks.logreg.torch import reference_alpha
 from mlbench.training.schedules import late_steps

@@ -11,9 +11,9 @@ from tools import rcp_from_results
 
 from mlbench import results
 from mlbench.analysis import rcp
-from mlbench.experiment import study
-from mlbench.experiment.config import choices
-from mlbench.experiment.record import Record
+from mlbench.config.compose import choices
+from mlbench.record import study
+from mlbench.record.record import Record
 from mlbench.report import writer
 from mlbench.tasks import rcp as task_rcp
 from mlbench.tasks import registry

@@ -21,10 +21,12 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import StandardScaler, normalize
 
+from mlbench.config import compose
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 from mlbench.datasets import arrow, download, packages
 from mlbench.datasets.download import Archive
-from mlbench.experiment import config, record
-from mlbench.experiment.errors import UserError
+from mlbench.record import record
 from mlbench.tasks import fashion_mnist, registry
 from mlbench.tasks.awdlstm import data as text_data
 from mlbench.tasks.awdlstm import wikipedia
@@ -340,25 +342,25 @@ def test_a_damaged_package_is_refused_in_a_sentence(tmp_path: Path, content: byt
 @pytest.mark.parametrize(("task", "name"), OFFERED.items())
 def test_a_run_on_real_data_is_no_official_one_and_has_a_goal_that_was_measured(task: str, name: str) -> None:
     words = [f"task={task}", f"task.dataset={name}"]
-    experiment = config.compose(words)
+    experiment = compose.compose(words)
     assert experiment.deviations == () and not experiment.official
     target = experiment.target
     if task in GOALS:
-        light = config.compose([*words, "goal=light"]).target
+        light = compose.compose([*words, "goal=light"]).target
         assert target is not None and light is not None
         assert target.target == GOALS[task]
         assert target.target < light.target if target.direction == "min" else target.target > light.target
     else:
         assert target is None
         with pytest.raises(UserError, match=f"no goal is fixed for {name}"):
-            config.compose([*words, "goal=light"])
-    given = config.compose([*words, "goal=60"]).target
+            compose.compose([*words, "goal=light"])
+    given = compose.compose([*words, "goal=60"]).target
     assert given is not None and given.target == 60
-    plain = config.compose([*words, "goal=60"]).plain()
-    recorded = config.Experiment.model_validate(record.recorded(plain))
+    plain = compose.compose([*words, "goal=60"]).plain()
+    recorded = Experiment.model_validate(record.recorded(plain))
     assert recorded.target == given and recorded.task.dataset == name
     with pytest.raises(UserError, match=f"task.dataset={name} is a data set of mini scale"):
-        config.compose([*words, "scale=official"])
+        compose.compose([*words, "scale=official"])
     datasets: Any = registry.datasets(task)
     assert {"source", "licence", "attribution"} <= datasets[name].manifest.keys()
-    assert config.compose([f"task={task}"]).task.dataset != name
+    assert compose.compose([f"task={task}"]).task.dataset != name

@@ -15,10 +15,10 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC
 
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow, download
 from mlbench.datasets.download import Archive
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
 from mlbench.tasks.resnet20 import data
 
 ORIGINALS: Any = load_digits()

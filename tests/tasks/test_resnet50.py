@@ -9,8 +9,8 @@ import torch
 from ranks import run_ranks
 from test_resnet50_data import write_images
 
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.tasks import registry, resnet50
 from mlbench.tasks.resnet50 import batches, data
 from mlbench.training import loop, precision

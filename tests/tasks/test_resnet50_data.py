@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from ranks import run_ranks
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow
-from mlbench.experiment.errors import UserError
 from mlbench.tasks.resnet50 import crops, data, decode, shapes
 from mlbench.training.worker import Worker
 

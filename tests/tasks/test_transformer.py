@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.tasks import registry
 from mlbench.tasks.transformer.model import Transformer
 from mlbench.tasks.translation.torch import pair_flops

@@ -11,7 +11,7 @@ import torch
 from ranks import mini_worker, run_ranks
 from torch import nn
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.tasks.translation import batches, data
 from mlbench.tasks.translation.batches import BatchBudget, BucketedSteps, MicroBatch
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD

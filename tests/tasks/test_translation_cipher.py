@@ -5,7 +5,7 @@ from random import Random
 import pytest
 import sacrebleu
 
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.tasks.translation import cipher
 
 

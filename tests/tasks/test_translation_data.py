@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow
-from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import cipher, corpus, data, moses
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD, SPECIALS, UNK
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.tasks.translation import lines
 
 

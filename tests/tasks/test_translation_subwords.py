@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from tokenizers import Tokenizer
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.tasks.translation import cipher, subwords
 from mlbench.tasks.translation.subwords import SPECIALS, SUFFIX, UNK, CharCounts, VocabSize
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from ranks import mini_worker, run_ranks
 
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.tasks import registry
 from mlbench.tasks.gnmt.model import Gnmt
 from mlbench.tasks.transformer.model import Transformer

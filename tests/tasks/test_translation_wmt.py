@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from mirror import Mirror, serve
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow, download
-from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import batches, cipher, data, wmt
 from mlbench.training.worker import Worker
 

@@ -12,8 +12,8 @@ import torch
 from ranks import mini_worker
 from torch import nn
 
+from mlbench.config.compose import compose
 from mlbench.contract.test_task import _tensors
-from mlbench.experiment.config import compose
 from mlbench.tasks import registry
 from mlbench.tasks.awdlstm import bptt
 from mlbench.tasks.awdlstm.nt_asgd import Averaging

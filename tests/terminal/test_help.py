@@ -10,7 +10,8 @@ from commands import PATIENCE_S
 from conftest import ROOT
 
 from mlbench import cluster, data, predict, results, run, sweep
-from mlbench.experiment import config
+from mlbench.config import compose, plugins
+from mlbench.config.experiment import Experiment
 from mlbench.studies.spec import OPTIONS
 from mlbench.terminal import help
 
@@ -72,14 +73,14 @@ def test_every_example_is_a_command_line_that_is_understood(module):
         assert read.verb == verb
         if module in (run, data):
             args.check_overrides(read.arguments)
-            config.compose(read.arguments)
+            compose.compose(read.arguments)
 
 
 def test_every_group_and_choice_is_listed_with_the_default_marked():
-    assert help.GROUPS.keys() == set(config.GROUPS)
+    assert help.GROUPS.keys() == set(plugins.GROUPS)
     text = dict(help.sections())["groups (group=choice, * is the default)"]
     lines = text.splitlines()
-    for group in config.GROUPS:
+    for group in plugins.GROUPS:
         start = next(i for i, line in enumerate(lines) if line.startswith(f"  {group}: "))
         listed = {}
         for line in lines[start + 1 :]:
@@ -87,15 +88,17 @@ def test_every_group_and_choice_is_listed_with_the_default_marked():
                 listed[line[4:].split()[0]] = line[2] == "*"
             elif not line.startswith(" " * 20):
                 break
-        default = config.compose([])
-        assert listed == {name: getattr(default, group).name == name for name in config.choices(group)}, group
+        default = compose.compose([])
+        assert listed == {name: getattr(default, group).name == name for name in compose.choices(group)}, (
+            group
+        )
 
 
 def test_every_value_is_listed_with_its_default_and_meaning():
     text = dict(help.sections())["values (name=value, with their defaults)"]
-    default = config.compose([])
+    default = compose.compose([])
     values = {name: (given, comment) for name, given, comment in help.scalars()}
-    assert values.keys() == config.Experiment.model_fields.keys() - {*config.GROUPS, "deviations"}
+    assert values.keys() == Experiment.model_fields.keys() - {*plugins.GROUPS, "deviations"}
     for name, (given, comment) in values.items():
         assert f"  {name}={given}" in text
         assert comment and comment.split()[0] in text, f"{name} has no comment in conf/config.yaml"

@@ -4,8 +4,8 @@ import pytest
 from records import nothing_measured, record
 from scripted import experiment
 
-from mlbench.experiment import cost
-from mlbench.experiment.record import STATUSES
+from mlbench.record import cost
+from mlbench.record.record import STATUSES
 from mlbench.terminal import full_card, result_card
 
 HARDWARE = "hardware=gcp_n1_t4"

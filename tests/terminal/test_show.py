@@ -12,7 +12,7 @@ from commands import PATIENCE_S
 from records import nothing_measured, record
 from scripted import experiment
 
-from mlbench.experiment.record import STATUSES, RankStats
+from mlbench.record.record import STATUSES, RankStats
 from mlbench.tasks.allreduce import bandwidth
 from mlbench.terminal import result_card, show
 
@@ -145,7 +145,7 @@ def test_a_result_of_the_past_says_so_and_how_to_measure_again(capsys):
 
 PROGRAM = (
     "import sys; from pathlib import Path; from mlbench.terminal import show; "
-    "from mlbench.experiment.record import Record; "
+    "from mlbench.record.record import Record; "
     "show.card(Record.model_validate_json(sys.stdin.read()), folder=Path('/long/' + 90 * 'x'), "
     "where=None, tracking_uri='http://mlflow:5000')"
 )

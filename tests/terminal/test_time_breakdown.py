@@ -1,6 +1,6 @@
 from records import nothing_measured, record
 
-from mlbench.experiment.record import RankStats
+from mlbench.record.record import RankStats
 from mlbench.terminal import time_breakdown
 
 

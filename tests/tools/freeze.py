@@ -1,4 +1,4 @@
-"""Write mlbench/experiment/official.json, with which official results are compared.
+"""Write mlbench/record/official.json, with which official results are compared.
 
     python tests/tools/freeze.py                          recipes and published data; sources stay unknown
     python tests/tools/freeze.py --release                also the sources, when a version is released
@@ -12,9 +12,10 @@ import hashlib
 from pathlib import Path
 
 import mlbench
+from mlbench.config import compose, plugins
 from mlbench.datasets import verify
-from mlbench.experiment import config, official, plugins, provenance
-from mlbench.experiment.official import Dataset, Recipe, Reference
+from mlbench.record import official, provenance
+from mlbench.record.official import Dataset, Recipe, Reference
 from mlbench.tasks import registry
 from mlbench.tasks.awdlstm.data import WIKITEXT2_ARCHIVE
 from mlbench.tasks.logreg.data import EPSILON_SHA256
@@ -25,7 +26,7 @@ PLACE = Path(official.__file__).with_name(official.FILE)
 # What can move a number; a change raises Major.Minor (rule R9).
 MEASURING = (
     "training/**/*.py", "launch/*.py", "tasks/**/*.py", "datasets/*.py", "clusters/**/*.py",
-    "experiment/clock.py", "experiment/phases.py", "experiment/build_record.py",
+    "clock.py", "record/phases.py", "record/build_record.py",
 )  # fmt: skip
 
 
@@ -42,9 +43,9 @@ def measuring() -> str:
 def recipes() -> dict[str, Recipe]:
     """Return the hash of every shipped task's recipes at official scale."""
     found = {}
-    for task in config.choices("task"):
+    for task in compose.choices("task"):
         for recipe in help.recipes(plugins.own_conf() / "task" / f"{task}.yaml"):
-            experiment = config.compose([f"task={task}", f"task.recipe={recipe}", "scale=official"])
+            experiment = compose.compose([f"task={task}", f"task.recipe={recipe}", "scale=official"])
             free: list[str] = sorted(registry.load(task).Config.FREE)
             sha256 = official.recipe_hash(experiment.plain(), free)
             found[f"{task}/{recipe}"] = Recipe(sha256=sha256, free=free)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mlbench.analysis import rcp
-from mlbench.experiment import config
-from mlbench.experiment.config import TrainingConfig
+from mlbench.config import compose
+from mlbench.config.experiment import TrainingConfig
 from mlbench.tasks.rcp import benchmark, fields
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def references() -> dict[str, dict[str, Any]]:
         where = WHERE.search(section[0])
         assert where is not None, task
         workers = int(where["workers"])
-        experiment = config.compose(
+        experiment = compose.compose(
             [
                 f"task={task}",
                 f"scale={scale}",

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlbench.experiment import consistency, events, record, study
-from mlbench.experiment.build_record import build_record
+from mlbench.record import events, reader, study
+from mlbench.record.build_record import build_record
 
 SAMPLE = Path(__file__).parents[2] / "notebooks" / "sample"
 STUDY = "two-cores"
@@ -30,8 +30,8 @@ def main(output_root: str) -> None:
     assert not busy, f"measured on a machine that did something else: {busy}"
     shutil.rmtree(SAMPLE, ignore_errors=True)
     for run in runs:
-        outcome, why = consistency.verdict(source / run.run_id)
-        assert outcome == consistency.VERDICTS[0], f"{run.run_id}: {outcome}: {why}"
+        outcome, why = reader.verdict(source / run.run_id)
+        assert outcome == reader.VERDICTS[0], f"{run.run_id}: {outcome}: {why}"
         _take(source / run.run_id, SAMPLE / run.run_id, source, run.experiment.data_root)
     place = study.folder(SAMPLE, STUDY)
     place.mkdir(parents=True)
@@ -50,7 +50,7 @@ def _take(folder: Path, to: Path, output_root: Path, data_root: Path) -> None:
     (to / events.NAME).write_text(lines)
     made = build_record(events.read(to / events.NAME))
     made.save(to)
-    assert record.load(to / "record.json").time_to_accuracy == made.time_to_accuracy
+    assert reader.load(to / "record.json").time_to_accuracy == made.time_to_accuracy
 
 
 def _shortened(value: Any, paths: dict[str, str]) -> Any:

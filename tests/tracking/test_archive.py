@@ -12,9 +12,9 @@ from driven import BEGUN, EPOCH_S, STARTED, Run
 from zips import with_store
 
 from mlbench import results
-from mlbench.experiment import events, record
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError
+from mlbench.record import events, reader
+from mlbench.record.record import Record
 from mlbench.tasks.resnet50.torch import batches
 from mlbench.tracking import archive, cache, sync
 from mlbench.tracking.archive import export
@@ -40,7 +40,7 @@ def exported(run: Run, place: Path) -> dict[str, str]:
 
 def test_everything_of_ours_is_in_it(run: Run, tmp_path: Path) -> None:
     files = exported(run, tmp_path)
-    whole = record.load(run.folder / "record.json")
+    whole = reader.load(run.folder / "record.json")
     assert Record.model_validate_json(files["record.json"]) == whole
     assert yaml.safe_load(files["config.yaml"]) == whole.experiment.plain()
     assert [json.loads(line) for line in files["events.jsonl"].splitlines()] == events.read(run.log)
@@ -142,7 +142,7 @@ def test_an_export_can_be_imported_elsewhere_once(
     assert results.main(["import", str(target), f"output_root={elsewhere}"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 present"
     copy = elsewhere / run.folder.name
-    assert unmarked(record.load(copy / "record.json")) == record.load(run.folder / "record.json")
+    assert unmarked(reader.load(copy / "record.json")) == reader.load(run.folder / "record.json")
     log = events.read(copy / events.NAME)
     assert log[1:] == events.read(run.log)[1:]
     assert log[0]["value"]["imported"]["file"] == f"{run.folder.name}.zip"
@@ -151,7 +151,7 @@ def test_an_export_can_be_imported_elsewhere_once(
     # Exported again, the measurement is the same; only where it came from is added.
     again = export(copy, tmp_path / "again.zip")
     ((_, twice, _),) = archive.load([again])
-    assert isinstance(twice, Record) and unmarked(twice) == record.load(run.folder / "record.json")
+    assert isinstance(twice, Record) and unmarked(twice) == reader.load(run.folder / "record.json")
 
 
 def test_an_imported_run_is_shown_but_never_reused(run: Run, tmp_path: Path, empty_store: Path) -> None:

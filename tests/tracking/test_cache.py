@@ -15,9 +15,10 @@ from tools.freeze import MEASURING
 import mlbench
 from mlbench import run
 from mlbench.clusters import node
-from mlbench.experiment import config, identity, overrides, plugins, provenance
-from mlbench.experiment.record import Node, Submission
+from mlbench.config import compose, identity, overrides, plugins
 from mlbench.launch import execute
+from mlbench.record import provenance
+from mlbench.record.record import Node, Submission
 from mlbench.tracking import cache
 
 GPU = {"name": "NVIDIA T4"}
@@ -80,7 +81,7 @@ EDITS = {
     "a value of the recipe": ("conf/task/logreg.yaml", "decay_factor: 0.75", "decay_factor: 0.8", True),
     "the loop": ("mlbench/training/loop.py", "", "\n", True),
     "another task's code": ("mlbench/tasks/resnet20/model.py", "", "\n", True),
-    "what a goal is": ("mlbench/experiment/goal.py", "", "\n", True),
+    "what a goal is": ("mlbench/config/goal.py", "", "\n", True),
     "code that is new": ("mlbench/training/more.py", "", "\n", True),
 }
 
@@ -112,7 +113,7 @@ def forget() -> None:
 
 def measured(output_root: Path, words: tuple[str, ...] = WORDS) -> str:
     """Leave a finished run with the code as it is; return its name."""
-    experiment = config.compose(words)
+    experiment = compose.compose(words)
     name = f"2026-11-21T034501-123-logreg-w1-{3:x}"
     (output_root / name).mkdir(parents=True)
     one = here().model_copy(
@@ -137,7 +138,7 @@ def test_a_run_is_lost_with_what_may_change_its_number_and_with_nothing_else(
 ) -> None:
     words = [*WORDS, f"output_root={tmp_path}"]
     before = measured(tmp_path)
-    assert getattr(cache.find_cached(config.compose(words), data=None), "run_id", None) == before
+    assert getattr(cache.find_cached(compose.compose(words), data=None), "run_id", None) == before
     sources = provenance.sources()
     file, old, new, decides = EDITS[name]
     path = copy / file
@@ -146,7 +147,7 @@ def test_a_run_is_lost_with_what_may_change_its_number_and_with_nothing_else(
     path.write_text((text or "").replace(old, new, 1) if old else (text or "") + new)
     try:
         forget()
-        again = cache.find_cached(config.compose(words), data=None)
+        again = cache.find_cached(compose.compose(words), data=None)
         assert (again is None) is decides
         assert provenance.sources() != sources, "what is official rests on all of it"
     finally:
@@ -197,14 +198,14 @@ def test_a_run_that_now_deviates_otherwise_is_measured_again(copy: Path, tmp_pat
     """The values are the same; the list of what differs from the reference is not."""
     words = (*WORDS, "division=open", "task.decay_factor=0.7", f"output_root={tmp_path}")
     measured(tmp_path, words)
-    before = cache.find_cached(config.compose(words), data=None)
+    before = cache.find_cached(compose.compose(words), data=None)
     assert before is not None and before.deviations
     path = copy / "conf/task/logreg.yaml"
     text = path.read_text()
     path.write_text(text.replace("decay_factor: 0.75", "decay_factor: 0.7"))
     try:
         forget()
-        again = config.compose(words)
+        again = compose.compose(words)
         assert identity.key(again) == before.key and cache.find_cached(again, data=None) is None
     finally:
         path.write_text(text)
@@ -218,7 +219,7 @@ def test_workers_import_nothing_that_reuse_leaves_out() -> None:
         for module in graph.modules
         if module.startswith(("mlbench.training", "mlbench.tasks", "mlbench.clusters", "mlbench.datasets"))
         and not module.endswith((".report", ".rcp"))  # a task's table, and a study's convergence points
-    } | {"mlbench.launch.worker_process", "mlbench.experiment.build_record"}
+    } | {"mlbench.launch.worker_process", "mlbench.record.build_record"}
     imported = begin.union(*(graph.find_upstream_modules(module) for module in begin))
     left_out = {f"mlbench.{name.removesuffix('.py')}" for name in provenance.PRESENTATION}
     assert left_out <= graph.modules, "every name is one of a module"

@@ -16,9 +16,9 @@ from driven import Run
 from test_archive import exported, rewritten
 
 from mlbench import results
-from mlbench.experiment.build_record import build_record
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError
+from mlbench.record.build_record import build_record
+from mlbench.record.record import Record
 from mlbench.tracking import archive
 
 

@@ -16,8 +16,9 @@ from driven import Run
 from zips import with_store
 
 from mlbench import results
-from mlbench.experiment import config, events
-from mlbench.experiment.errors import UserError
+from mlbench.config import compose
+from mlbench.config.errors import UserError
+from mlbench.record import events
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
@@ -164,7 +165,7 @@ def test_a_store_that_can_never_open_is_told_before_a_run_and_after_one(
     uri: str, way_out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError) as told:
-        config.compose([f"tracking_uri={uri}"])
+        compose.compose([f"tracking_uri={uri}"])
     assert way_out in str(told.value)
     run = Run(tmp_path)
     run.start["experiment"]["tracking_uri"] = uri  # of a run that was begun when nothing told it

@@ -18,10 +18,11 @@ from driven import Run
 
 import mlbench
 from mlbench import results
-from mlbench.experiment import config, events, provenance
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.errors import UserError
+from mlbench.config import compose
+from mlbench.config.credentials import without_credentials
+from mlbench.config.errors import UserError
 from mlbench.launch import execute
+from mlbench.record import events, provenance
 from mlbench.tracking import sync, uploader
 from mlbench.tracking.sync import recover
 
@@ -83,7 +84,7 @@ def test_a_run_that_begins_is_not_concluded_by_somebody_else(tmp_path: Path) -> 
 
 
 def test_the_same_seed_in_the_same_millisecond_makes_runs_of_their_own(tmp_path: Path) -> None:
-    experiment = config.compose(["task=logreg", f"output_root={tmp_path}"])
+    experiment = compose.compose(["task=logreg", f"output_root={tmp_path}"])
     with ThreadPoolExecutor(8) as pool:
         folders = list(pool.map(lambda _: execute.new_folder(experiment, 7, 1.7e9), range(8)))
     assert len(set(folders)) == 8 and all(folder.is_dir() for folder in folders)

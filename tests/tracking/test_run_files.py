@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from driven import Run
 
-from mlbench.experiment.goal import Goal
+from mlbench.config.goal import Goal
 from mlbench.tracking.run_files import official_result
 
 PART = r"\d+(?:\.\d+)? seconds"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import records
 
-from mlbench import __version__, results
-from mlbench.experiment import clock, events
+from mlbench import __version__, clock, results
+from mlbench.record import events
 from mlbench.terminal import run_table
 from mlbench.tracking import run_index
 from mlbench.tracking.run_index import FEW, NAME, SETTLED_NS, entries

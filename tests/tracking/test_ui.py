@@ -20,7 +20,7 @@ import studies
 from screenshots import save
 from tracking_server import wait_for
 
-from mlbench.experiment.config import default_store
+from mlbench.config.store_uri import default_store
 from mlbench.tracking import mapping, sync, ui
 
 pytestmark = [

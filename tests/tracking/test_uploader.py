@@ -21,8 +21,11 @@ from driven import BEGUN, EPOCH_S, STARTED, UPDATES, Run
 from tracking_server import Server, wait_for
 
 from mlbench.clusters import node
-from mlbench.experiment import config, events, identity, record
-from mlbench.experiment.record import Node
+from mlbench.config import compose, identity
+from mlbench.config.experiment import Experiment
+from mlbench.config.store_uri import default_store
+from mlbench.record import events, reader, record
+from mlbench.record.record import Node
 from mlbench.tracking import cache, mapping, sync, uploader
 from mlbench.tracking.client import TrackingClient, open_client
 
@@ -54,8 +57,8 @@ def outcomes(output_root: Path, uri: str | None = None) -> dict[str, str]:
     return {one.run_id: one.outcome for one in sync.sync_runs(output_root, uri)}
 
 
-def experiment(output_root: Path, seed: int) -> config.Experiment:
-    return config.compose(["task=logreg", "workers=2", f"output_root={output_root}", f"seed={seed}"])
+def experiment(output_root: Path, seed: int) -> Experiment:
+    return compose.compose(["task=logreg", "workers=2", f"output_root={output_root}", f"seed={seed}"])
 
 
 @pytest.fixture
@@ -250,7 +253,7 @@ def test_a_finished_run_is_found_by_key_and_seed(mirrored: tuple[Run, Any]) -> N
     run, _ = mirrored
     same = run.experiment.model_copy(update={"seed": 7})
     found = cache.find_cached(same, data=None)
-    assert found == record.load(run.folder / "record.json")
+    assert found == reader.load(run.folder / "record.json")
     assert cache.find_cached(run.experiment.model_copy(update={"seed": 8}), data=None) is None
     assert cache.find_cached(same.model_copy(update={"workers": 4}), data=None) is None
 
@@ -347,7 +350,7 @@ def test_no_run_that_failed_is_called_finished(root: Path) -> None:
         run.validate(50.0)
         run.end(status, error="it broke" if status == "failed" else None)
     assert set(outcomes(root).values()) == {"uploaded"}
-    uri = config.default_store(root)
+    uri = default_store(root)
     seen = {run.data.tags["status"]: run for run in runs(uri)}
     assert {status: run.info.status for status, run in seen.items()} == statuses
     errors = {status for status, run in seen.items() if run.data.tags.get("error") == "it broke"}
@@ -360,14 +363,14 @@ def test_no_run_that_failed_is_called_finished(root: Path) -> None:
 
 
 def test_looking_for_a_finished_run_makes_no_store(tmp_path: Path) -> None:
-    wanted = config.compose(["task=logreg", "seed=7", f"output_root={tmp_path / 'runs'}"])
+    wanted = compose.compose(["task=logreg", "seed=7", f"output_root={tmp_path / 'runs'}"])
     assert cache.find_cached(wanted, data=None) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_is_no_database_means_nothing_was_found(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database" * 100)
-    wanted = config.compose(["task=logreg", "seed=7", f"output_root={tmp_path}"])
+    wanted = compose.compose(["task=logreg", "seed=7", f"output_root={tmp_path}"])
     assert cache.find_cached(wanted, data=None) is None
 
 
@@ -410,7 +413,7 @@ def test_a_record_that_is_lost_here_is_made_again_and_does_not_spoil_the_one_in_
     (run.folder / "record.json").unlink()
     uri = run.experiment.store
     assert sync.upload(run.folder, "run-7", uri).outcome == "present"
-    assert record.load(run.folder / "record.json") == made
+    assert reader.load(run.folder / "record.json") == made
     assert only(uri).data.tags["status"] == "goal_reached"
 
 
@@ -420,7 +423,7 @@ def test_a_record_that_is_lost_everywhere_is_built_again_from_the_log(root: Path
     lost = run.end("goal_reached")
     (run.folder / "record.json").unlink()
     assert outcomes(root) == {"run-7": "uploaded"}
-    assert record.load(run.folder / "record.json") == lost
+    assert reader.load(run.folder / "record.json") == lost
 
 
 DRIVER = """
@@ -451,10 +454,10 @@ def test_a_run_is_left_to_its_driver_until_that_is_killed(root: Path) -> None:
         finally:
             driver.kill()
     assert outcomes(root) == {"run-7": "uploaded"}
-    uri = config.default_store(root)
+    uri = default_store(root)
     seen = only(uri)
     assert (seen.info.status, seen.data.tags["status"]) == ("KILLED", "interrupted")
-    found = record.load(root / "run-7" / "record.json")
+    found = reader.load(root / "run-7" / "record.json")
     assert [v.metrics["accuracy"] for v in found.validations] == [50.0]
     assert found.time_to_accuracy is None
     assert outcomes(root) == {"run-7": "present"}
@@ -471,7 +474,7 @@ def test_a_server_that_never_answers_delays_nothing(root: Path) -> None:
         assert mirror.finish(wait=0.5) is None
         assert writing(), "it was not waited for: MLflow itself would wait for minutes"
     until(lambda: not writing())
-    assert outcomes(root, config.default_store(root)) == {"run-7": "uploaded"}
+    assert outcomes(root, default_store(root)) == {"run-7": "uploaded"}
 
 
 def test_no_password_reaches_mlflow(root: Path) -> None:
@@ -479,7 +482,7 @@ def test_no_password_reaches_mlflow(root: Path) -> None:
     run = Run(root, f"tracking_uri={address}")
     run.validate(50.0)
     run.end("failed", error=f"no answer from {address}")
-    uri = config.default_store(root)
+    uri = default_store(root)
     assert outcomes(root, uri) == {"run-7": "uploaded"}
     seen = only(uri)
     assert seen.data.params["tracking_uri"] == "http://localhost:1"

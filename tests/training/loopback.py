@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ranks import RankPool
 from torch import nn
 
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.training.sync import strategy
 from mlbench.training.worker import Worker
 

@@ -12,8 +12,8 @@ import torch
 from ranks import run_ranks
 from torch import nn
 
-from mlbench.experiment.config import compose
-from mlbench.experiment.phases import PhaseTimes
+from mlbench.config.compose import compose
+from mlbench.record.phases import PhaseTimes
 from mlbench.training import clock_offset
 from mlbench.training.arrivals import BLOCKS
 from mlbench.training.loop import train

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from records import record
 
-from mlbench.experiment.build_record import intervals
-from mlbench.experiment.phases import PhaseTimes
-from mlbench.experiment.record import RankStats
+from mlbench.record.build_record import intervals
+from mlbench.record.phases import PhaseTimes
+from mlbench.record.record import RankStats
 from mlbench.terminal import full_card
 from mlbench.tracking import mapping
 

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from ranks import mini_worker, run_ranks
 from torch import nn
 
-from mlbench.experiment.build_record import intervals
-from mlbench.experiment.config import choices, compose
-from mlbench.experiment.goal import Goal
-from mlbench.experiment.phases import PhaseTimes
+from mlbench.config.compose import choices, compose
+from mlbench.config.goal import Goal
+from mlbench.record.build_record import intervals
+from mlbench.record.phases import PhaseTimes
 from mlbench.tasks import registry
 from mlbench.training import loop, sampling
 from mlbench.training.loop import train

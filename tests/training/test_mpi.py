@@ -24,7 +24,7 @@ from ranks import run_ranks
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.launch import process_group
 from mlbench.tasks import registry
 from mlbench.training import loop
@@ -305,7 +305,7 @@ def test_a_killed_rank_ends_a_collective_within_the_timeout(
 def test_a_missing_library_is_one_sentence(missing: str, cause: str) -> None:
     program = (
         f"import os, sys; {missing}\n"
-        "from mlbench.experiment.errors import UserError\n"
+        "from mlbench.config.errors import UserError\n"
         "from mlbench.launch.process_group import import_backend\n"
         f"try: import_backend({MODULE!r})\n"
         "except UserError as error: print(error)"

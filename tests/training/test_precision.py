@@ -7,10 +7,10 @@ import pytest
 import torch
 from ranks import mini_worker
 
-from mlbench.experiment import clock
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.identity import key
+from mlbench import clock
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.config.identity import key
 from mlbench.launch import worker_process
 from mlbench.tasks import registry
 from mlbench.training import loop

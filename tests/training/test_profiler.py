@@ -13,10 +13,10 @@ from ranks import run_ranks
 from records import record
 from torch import nn
 
-from mlbench.experiment import attempts
-from mlbench.experiment.config import compose
-from mlbench.experiment.record import Profile
+from mlbench.config.compose import compose
 from mlbench.launch.ray_hooks import EventLogCallback
+from mlbench.record import attempts
+from mlbench.record.record import Profile
 from mlbench.terminal import full_card
 from mlbench.tracking import cache
 from mlbench.training.loop import train
@@ -95,7 +95,7 @@ def test_a_profiled_run_is_never_reused_and_enters_no_point(
 ) -> None:
     experiment = compose([f"profile={steps}", "seed=7"])
     run = record(experiment=experiment)
-    monkeypatch.setattr(cache.record, "find", lambda *_, **__: [run])
+    monkeypatch.setattr(cache.reader, "find", lambda *_, **__: [run])
     monkeypatch.setattr(cache, "obstacle", lambda *_, **__: None)
     assert (cache.find_cached(experiment, data=None) is None) == (steps > 0)
     assert attempts.results([run]) == ([] if steps else [run])
@@ -134,7 +134,7 @@ def test_the_card_lists_traces_and_operators() -> None:
 
 @pytest.mark.parametrize("words", [["task=allreduce", "workers=2"]])
 def test_what_trains_no_steps_cannot_be_profiled(words: list[str]) -> None:
-    from mlbench.experiment.errors import UserError
+    from mlbench.config.errors import UserError
     from mlbench.launch.execute import execute
 
     with pytest.raises(UserError, match="trains no steps"):

@@ -10,8 +10,8 @@ import torch
 from ranks import mini_worker, run_ranks
 
 from mlbench.clusters import node
-from mlbench.experiment.config import compose
-from mlbench.experiment.goal import Goal
+from mlbench.config.compose import compose
+from mlbench.config.goal import Goal
 from mlbench.tasks import registry
 from mlbench.training import loop
 from mlbench.training.worker import Worker

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from ranks import RankPool
 from test_loop import Problem
 
-from mlbench.experiment.config import compose
-from mlbench.experiment.goal import Goal
+from mlbench.config.compose import compose
+from mlbench.config.goal import Goal
 from mlbench.training.clock_offset import ClockOffset
 from mlbench.training.loop import train
 from mlbench.training.setup import TaskResult

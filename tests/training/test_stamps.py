@@ -8,7 +8,7 @@ import pytest
 from ranks import RankPool
 from test_timer import Clock, batch, gpu_timer
 
-from mlbench.experiment.phases import PhaseTimes
+from mlbench.record.phases import PhaseTimes
 from mlbench.training import arrivals
 from mlbench.training.stamps import Arrivals, StepTotals
 from mlbench.training.worker import Worker

@@ -10,7 +10,7 @@ import torch
 from ranks import run_ranks
 from torch import nn
 
-from mlbench.experiment.goal import Goal
+from mlbench.config.goal import Goal
 from mlbench.training.loop import train
 from mlbench.training.setup import TaskResult, TrainingSetup
 from mlbench.training.sync import strategy

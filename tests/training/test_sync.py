@@ -13,9 +13,9 @@ from ranks import RankPool
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.contract import test_sync as contract
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
 from mlbench.training.flops import training_flops
 from mlbench.training.precision import LossScaler, fill_momentum
 from mlbench.training.sync import codecs, strategy

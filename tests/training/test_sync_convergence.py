@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ranks import RankPool
 
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.tasks import registry
 from mlbench.training.worker import Worker
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlbench.experiment.clock import BOOT_S
-from mlbench.experiment.phases import PHASES, duration_bin, percentiles
+from mlbench.clock import BOOT_S
+from mlbench.record.phases import PHASES, duration_bin, percentiles
 from mlbench.training import timer as module
 from mlbench.training.stamps import _busy
 from mlbench.training.timer import PhaseTimer

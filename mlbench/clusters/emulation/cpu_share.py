@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mlbench.clusters import reaper
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 10_000  # us in which a host gets its share; the kernel's 100 ms would stop a step for as long

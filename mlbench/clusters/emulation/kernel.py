@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.clusters.emulation.topology import Path, rack_of
-from mlbench.experiment.network import MTU, Network
+from mlbench.config.network import MTU, Network
 
 
 def has_netem(place: Namespace) -> bool:

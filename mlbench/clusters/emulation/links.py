@@ -18,9 +18,9 @@ from typing import Any
 from mlbench.clusters import reaper
 from mlbench.clusters.emulation import kernel, namespace, probe, topology, user_space
 from mlbench.clusters.emulation.namespace import Namespace
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.network import MTU, Network
-from mlbench.experiment.record import LinkMeasurement
+from mlbench.config.errors import UserError
+from mlbench.config.network import MTU, Network
+from mlbench.record.record import LinkMeasurement
 
 INTERFACE = "link"
 CONTROL, DATA = "198.18.0", "198.19.0"  # RFC 2544 reserves 198.18.0.0/15 for benchmarks of networks

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000  # linux/sched.h
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -19,12 +19,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters.emulation import topology
 from mlbench.clusters.emulation.namespace import Namespace
 from mlbench.clusters.emulation.topology import Path
-from mlbench.experiment import clock
-from mlbench.experiment.network import MTU, TCP_DATA_SHARE, Network
-from mlbench.experiment.record import LinkMeasurement
+from mlbench.config.network import MTU, TCP_DATA_SHARE, Network
+from mlbench.record.record import LinkMeasurement
 
 PINGS = 51  # round trips
 PINGS_S = 2.0  # s that they may take together, at least 5 of them

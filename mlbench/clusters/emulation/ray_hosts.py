@@ -16,15 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters import node, persistent, ray_env, reaper
 from mlbench.clusters.connection import Connection
 from mlbench.clusters.emulation import cpu_share, links, topology
 from mlbench.clusters.emulation.links import CONTROL, HEAD, INTERFACE, Links
 from mlbench.clusters.emulation.namespace import Namespace
-from mlbench.experiment import clock, temporary_folder
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import EmulatedLinks
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.record import temporary_folder
+from mlbench.record.record import EmulatedLinks
 
 PORT = 6379  # of Ray's head
 START_S = 120.0  # s that one of Ray's servers may take to start

@@ -7,7 +7,7 @@ more switch by a cable each. All cables are full duplex. The delay is that from 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mlbench.experiment.network import Network
+from mlbench.config.network import Network
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters.emulation.topology import Path
-from mlbench.experiment import clock
-from mlbench.experiment.network import TCP_HEADERS
+from mlbench.config.network import TCP_HEADERS
 
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0  # linux/if_tun.h
 IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mlbench.clusters.kuberay.pods import Object
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 ANSWER_S = (5.0, 15.0)  # s to connect, and to wait for an answer
 WATCH_S = 60  # s after which the server ends a watch, and another begins

@@ -13,8 +13,8 @@ from mlbench.clusters.kuberay.pods import (
     worker_selector,
 )
 from mlbench.clusters.kuberay.rayjob import worker_pods
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 
 
 def require_room(api: Kubernetes, experiment: Experiment) -> None:

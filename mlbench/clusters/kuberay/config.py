@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mlbench.experiment.config import Cluster, Experiment, PositiveFloat, PositiveInt
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Cluster, Experiment, PositiveFloat, PositiveInt
 
 Label = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]

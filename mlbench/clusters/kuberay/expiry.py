@@ -1,13 +1,13 @@
 """Until when the cluster exists that a run is submitted to, where `mlbench.cluster up` made it from here."""
 
+from mlbench import clock
 from mlbench.clusters.kuberay.api import current_context
 from mlbench.clusters.kuberay.config import cluster_config
 from mlbench.clusters.provisioning.journal import Journal, journals
 from mlbench.clusters.provisioning.plan import provider
-from mlbench.experiment import clock
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.format import duration
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.record.format import duration
 
 
 def expires(experiment: Experiment) -> float | None:

@@ -14,12 +14,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters.kuberay import diagnosis
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
 from mlbench.clusters.kuberay.diagnosis import Problem
 from mlbench.clusters.kuberay.pods import RUN, Object
 from mlbench.clusters.submission import SubmissionLost
-from mlbench.experiment import clock, stream
+from mlbench.record import stream
 
 POLL_S = 0.5  # s between two looks at the deadlines below
 LATE_S = 20.0  # s that the end of the log may come after the end of the RayJob

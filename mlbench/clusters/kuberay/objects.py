@@ -4,13 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters.kuberay import rayjob, schema
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
 from mlbench.clusters.kuberay.pods import Object
 from mlbench.clusters.submission import SubmissionLost
-from mlbench.experiment import clock
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 
 TRIES = 5  # of a request that fails because the API server is busy or down
 GONE_S = 60.0  # s that the deletion of a RayJob may take

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlbench.clusters.kuberay.config import Config, cluster_config
-from mlbench.experiment import stream
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.record import stream
 
 Object = dict[str, Any]
 

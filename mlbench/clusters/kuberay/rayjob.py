@@ -12,14 +12,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
+from mlbench import clock
 from mlbench.clusters import ray_env
 from mlbench.clusters.kuberay import mlflow_server, pods
 from mlbench.clusters.kuberay.config import Config, cluster_config
 from mlbench.clusters.kuberay.pods import MANAGED, RUN, Object
-from mlbench.experiment import clock, stream
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.credentials import without_credentials
-from mlbench.experiment.errors import UserError
+from mlbench.config.credentials import without_credentials
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.record import stream
 
 OPERATOR = {"app.kubernetes.io/name": "kuberay-operator"}  # label of its pods in the operator's own chart
 # Not SidecarMode: the container that KubeRay 1.7 adds to the head has no security context, so that the Pod
@@ -50,7 +51,7 @@ def run_name(experiment: Experiment) -> str:
 def _submission_time(name: str) -> list[str]:
     """Return the words that tell the command when its nodes were asked for, by the stamp in the run's name.
 
-    The whole bill of a run begins there (mlbench/experiment/cost.py).
+    The whole bill of a run begins there (mlbench/record/cost.py).
     """
     stamp = re.search(r"-(\d{12})-[0-9a-f]{4}$", name)
     if stamp is None:

@@ -9,14 +9,14 @@ import json
 import time
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters.kuberay import diagnosis, rayjob
 from mlbench.clusters.kuberay.api import Kubernetes, path
 from mlbench.clusters.kuberay.config import Config, cluster_config
 from mlbench.clusters.kuberay.objects import create_owned, delete, patiently, require_valid
 from mlbench.clusters.kuberay.pods import RUN, Object
-from mlbench.experiment import clock
-from mlbench.experiment.config import Experiment
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
 
 SHARED = "mlbench/shared"  # label: the sweep's name for its Ray clusters
 POLL_S = 2.0  # s between two looks whether the workers are there

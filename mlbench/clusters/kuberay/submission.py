@@ -12,8 +12,8 @@ from mlbench.clusters.kuberay.expiry import require_time
 from mlbench.clusters.kuberay.follow import Follower
 from mlbench.clusters.kuberay.objects import create_owned, create_surroundings, delete, require_valid
 from mlbench.clusters.kuberay.pods import RUN, Object
-from mlbench.experiment.config import Cluster, Experiment
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Cluster, Experiment
 
 
 def submit(experiment: Experiment, overrides: Sequence[str], *, seed: int) -> "RayJobSubmission":
@@ -49,7 +49,7 @@ def check(experiment: Experiment) -> None:
 
 def attach(config: Cluster, name: str) -> "RayJobSubmission":
     """Return the submission of a RayJob that an earlier command created; UserError where there is none."""
-    from mlbench.experiment.config import compose
+    from mlbench.config.compose import compose
 
     assert isinstance(config, Config)
     api = Kubernetes(config.context)

@@ -7,11 +7,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters.provisioning import journal, kubernetes
 from mlbench.clusters.provisioning.spec import ClusterSpec, Resource, Run, Step
-from mlbench.experiment import clock
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.overhead import overhead
+from mlbench.config.errors import UserError
+from mlbench.record.overhead import overhead
 
 LOCK_WAIT = "30m"  # that a command waits for one that still holds the state, e.g. of a killed `up`
 IMAGES = {True: "AL2023_x86_64_NVIDIA", False: "AL2023_x86_64_STANDARD"}  # by whether nodes have GPUs

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlbench.experiment import clock, config, price_file
-from mlbench.experiment.config import Hardware, Price
-from mlbench.experiment.errors import UserError
+from mlbench import clock
+from mlbench.config import compose, price_file
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware, Price
 
 COLUMNS = {"InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region"}
 PLAUSIBLE = 3.0  # times that a price may differ from the shipped one; list prices have not moved further
@@ -48,8 +49,8 @@ def read(file: Path, provider: str) -> Import:
         )
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     prices, refused = {}, []
-    for name in config.choices("hardware"):
-        profile = config.hardware(name)
+    for name in compose.choices("hardware"):
+        profile = compose.hardware(name)
         if profile.machine is None or profile.machine.provider != provider or name.startswith("mlbench_"):
             continue  # the published runs' prices are dated on purpose
         try:
@@ -74,8 +75,8 @@ def read(file: Path, provider: str) -> Import:
 def rows() -> list[list[str]]:
     """Return name, USD/h on demand and spot, date and source of every profile with a price."""
     own, listed = price_file.read(), []
-    for name in config.choices("hardware"):
-        price = config.hardware(name).price
+    for name in compose.choices("hardware"):
+        price = compose.hardware(name).price
         if price is not None:
             spot = "-" if price.usd_per_hour_spot is None else f"{price.usd_per_hour_spot:g}"
             where = "price file" if name in own else "shipped"

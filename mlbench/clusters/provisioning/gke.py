@@ -11,8 +11,8 @@ from typing import Any
 
 from mlbench.clusters.provisioning import kubernetes
 from mlbench.clusters.provisioning.spec import HOUR, ClusterSpec, Resource, Run, Step
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.overhead import overhead
+from mlbench.config.errors import UserError
+from mlbench.record.overhead import overhead
 
 SUBNET = "10.64.0.0/20"  # nodes; a network of its own, so it meets no other range
 POOL = "workers"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mlbench import clock
 from mlbench.clusters.provisioning.spec import ClusterSpec, require_name
-from mlbench.experiment import clock
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 FILE = "journal.jsonl"
 

@@ -4,7 +4,7 @@ import json
 
 from mlbench.clusters.provisioning import kubernetes
 from mlbench.clusters.provisioning.spec import ClusterSpec, Resource, Run, Step
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:

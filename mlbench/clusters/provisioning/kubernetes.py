@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from mlbench.clusters.provisioning.spec import ClusterSpec, Resource, Run, Step
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 KUBERAY = "1.7.0"  # 2026-08-20; mlbench/clusters/kuberay writes manifests for it
 KUBERAY_CHARTS = "https://ray-project.github.io/kuberay-helm/"

@@ -9,13 +9,14 @@ from contextlib import suppress
 
 import psutil
 
+from mlbench import clock
 from mlbench.clusters.processes import create_time, runs
 from mlbench.clusters.provisioning import journal
 from mlbench.clusters.provisioning.journal import Journal
 from mlbench.clusters.provisioning.plan import provider
 from mlbench.clusters.provisioning.spec import ClusterSpec, Resource, Step
-from mlbench.experiment import clock, format
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.record import format
 
 Report = Callable[[str], None]
 TOOLS = {  # how to get each command

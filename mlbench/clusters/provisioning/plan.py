@@ -6,10 +6,11 @@ from importlib import import_module
 from types import ModuleType
 
 from mlbench.clusters.provisioning.spec import PROVIDERS, ClusterSpec, new_id, now, owner, require_name
-from mlbench.experiment import config, format
-from mlbench.experiment.config import Hardware
-from mlbench.experiment.errors import UserError, suggest
-from mlbench.experiment.overhead import overhead
+from mlbench.config import compose
+from mlbench.config.errors import UserError, suggest
+from mlbench.config.experiment import Hardware
+from mlbench.record import format
+from mlbench.record.overhead import overhead
 
 DEFAULT_HARDWARE = {
     "gke": "gcp_n1_t4", "aws": "aws_g4dn_xlarge", "kind": "local", "existing": "local"
@@ -26,7 +27,7 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
     if name not in PROVIDERS:
         raise UserError(f"{name!r} is not a provider{suggest(name, PROVIDERS)}")
     chosen = settings["hardware"] or DEFAULT_HARDWARE[name]
-    hardware = config.hardware(chosen)
+    hardware = compose.hardware(chosen)
     if name in ("gke", "aws") and (hardware.machine is None or hardware.machine.provider != name):
         raise UserError(
             f"hardware={chosen} is no machine of {name}", hint=f"e.g. hardware={DEFAULT_HARDWARE[name]}"

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mlbench.experiment import clock
-from mlbench.experiment.config import Hardware, Machine, Model, PositiveFloat, PositiveInt
-from mlbench.experiment.cost import nodes
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.overhead import hourly
+from mlbench import clock
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware, Machine, Model, PositiveFloat, PositiveInt
+from mlbench.record.cost import nodes
+from mlbench.record.overhead import hourly
 
 PROVIDERS = ("gke", "aws", "kind", "existing")
 NAME = r"^[a-z][a-z0-9-]{0,29}$"  # what all providers take, with room for suffixes

@@ -3,15 +3,16 @@
 import json
 from collections.abc import Iterator
 
+from mlbench import clock
 from mlbench.clusters.kuberay import mlflow_server
 from mlbench.clusters.provisioning import gke, journal, kubernetes
 from mlbench.clusters.provisioning.journal import Journal
 from mlbench.clusters.provisioning.lifecycle import run
 from mlbench.clusters.provisioning.plan import provider
 from mlbench.clusters.provisioning.spec import HOUR, label_time
-from mlbench.experiment import clock, format
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.overhead import overhead
+from mlbench.config.errors import UserError
+from mlbench.record import format
+from mlbench.record.overhead import overhead
 
 HEADINGS = ("name", "provider", "state", "hardware", "workers", "USD/h", "expires", "so far")
 

@@ -1,7 +1,7 @@
 """How the runs came to their goal."""
 
 from mlbench.analysis.chart import Axis, Chart, Trace, time_axis
-from mlbench.experiment.record import Record
+from mlbench.record.record import Record
 from mlbench.report.grouping import Group, workers
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mlbench.analysis.chart import Axis, Chart, Trace, drawable, time_axis
 from mlbench.analysis.points import Estimate, Point
 from mlbench.analysis.tradeoff import optimum
-from mlbench.experiment.format import usd
+from mlbench.record.format import usd
 from mlbench.report.grouping import Group, reasons, workers
 
 ROOM = 1.15  # of an axis: what stands beside a mark has room

@@ -5,8 +5,8 @@ from textwrap import wrap
 
 from mlbench.analysis.chart import Axis, Chart, Trace, ends, side_by_side, time_axis, worker_axis
 from mlbench.analysis.points import Estimate, Point
-from mlbench.experiment.format import duration, percent
-from mlbench.experiment.phases import PHASES
+from mlbench.record.format import duration, percent
+from mlbench.record.phases import PHASES
 from mlbench.report.grouping import Group, workers
 
 OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches

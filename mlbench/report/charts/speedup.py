@@ -17,7 +17,7 @@ from mlbench.analysis.chart import (
 from mlbench.analysis.points import Point
 from mlbench.analysis.speedup import Speedup
 from mlbench.analysis.tradeoff import format_ratio
-from mlbench.experiment.format import duration
+from mlbench.record.format import duration
 from mlbench.report.grouping import Group, ScalingCurve, of, reasons, workers
 
 ROOM = 1.15  # of an axis: missed runs stand this far above the slowest one

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from mlbench.experiment.config import PositiveInt, TaskConfig
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import PositiveInt, TaskConfig
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
 

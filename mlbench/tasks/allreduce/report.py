@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mlbench.analysis import published as references
 from mlbench.analysis.chart import Axis, Chart, Trace
-from mlbench.experiment import format
+from mlbench.record import format
 
 if TYPE_CHECKING:
     from rich.console import Group

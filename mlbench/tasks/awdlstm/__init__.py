@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mlbench.experiment.config import Model, NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.config.experiment import Model, NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
 from mlbench.tasks.awdlstm import data
 
 prepare = data.prepare_dataset

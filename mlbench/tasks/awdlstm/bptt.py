@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.tasks.awdlstm.model import Output, States, detached
 from mlbench.training import sampling
 from mlbench.training.worker import Worker

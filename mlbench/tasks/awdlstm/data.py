@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow, own_files, packages
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive, extract
-from mlbench.experiment.errors import UserError
 from mlbench.tasks.awdlstm import language, wikipedia
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import packages
-from mlbench.experiment.errors import UserError
 
 PACKAGE = packages.wheel(
     "gensim",

@@ -1,6 +1,6 @@
 """Task 4a: translation with GNMT; recurrent, so bound by the length of sentences; 643 MB of gradients."""
 
-from mlbench.experiment.config import PositiveFloat, PositiveInt
+from mlbench.config.experiment import PositiveFloat, PositiveInt
 from mlbench.tasks.gnmt import data
 from mlbench.tasks.translation.config import Share, TranslationConfig
 

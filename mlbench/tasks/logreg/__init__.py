@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from mlbench.experiment.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.config.experiment import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
 from mlbench.tasks.logreg import data
 
 prepare = data.prepare_dataset

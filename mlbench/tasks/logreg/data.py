@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow, own_files
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
 from mlbench.datasets.download import Archive
-from mlbench.experiment.errors import UserError
 from mlbench.tasks import fashion_mnist
 
 if TYPE_CHECKING:  # torch is imported by the workers alone; preparing needs none of it

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 BLOCK = 16 << 20  # bytes of text parsed at a time: some 500 rows of epsilon
 DENSE_BYTES = 64 << 20  # of dense rows at a time

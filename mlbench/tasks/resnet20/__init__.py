@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mlbench.experiment.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
+from mlbench.config.experiment import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
 from mlbench.tasks.resnet20 import data
 
 prepare = data.prepare_dataset

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mlbench.experiment.config import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import NonNegativeFloat, PositiveFloat, PositiveInt, TrainingConfig
 from mlbench.tasks.resnet50 import data
 
 prepare = data.prepare_dataset

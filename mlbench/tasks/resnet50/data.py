@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow, own_files
 from mlbench.datasets.arrow import DatasetInfo, DatasetWriter, Progress
-from mlbench.experiment.errors import UserError
 
 if TYPE_CHECKING:
     from mlbench.tasks.resnet50.folders import Split

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 CHUNK = 512  # images in memory at a time, some 60 MB of ImageNet
 MOST_PIXELS = 2**27  # of one image, 0.4 GB decoded; more is a mistake (chosen 2026-11-21)

@@ -1,6 +1,6 @@
 """Task 4b: translation with the Transformer; large products, bound by arithmetic; 843 MB of gradients."""
 
-from mlbench.experiment.config import PositiveInt
+from mlbench.config.experiment import PositiveInt
 from mlbench.tasks.transformer import data
 from mlbench.tasks.translation.config import TranslationConfig
 

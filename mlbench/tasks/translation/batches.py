@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 from mlbench.tasks.translation.chunks import BatchBudget, cut
 from mlbench.tasks.translation.columns import columns
 from mlbench.tasks.translation.data import Pairs

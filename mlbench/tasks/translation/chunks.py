@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 # Under a budget of tokens a chunk has at least MIN_ROWS sentences, so that ranks can share it; from MANY_ROWS
 # on, their number is a multiple of ALIGNED, as tensor cores want. Chosen 2026-11-21.

@@ -5,9 +5,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import arrow, own_files
 from mlbench.datasets.arrow import DatasetWriter
-from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import help_text, lines, wmt
 
 if TYPE_CHECKING:

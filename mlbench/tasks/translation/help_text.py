@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from mlbench.config.errors import UserError
 from mlbench.datasets import packages
 from mlbench.datasets.arrow import DatasetWriter
-from mlbench.experiment.errors import UserError
 
 VERSION = "4:7.4.7-1+deb12u14"
 PACKAGES = {

@@ -5,7 +5,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 
 def pairs(source: Path, target: Path, *, errors: str = "strict") -> Iterator[tuple[str, str]]:

@@ -9,9 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from mlbench.config.errors import UserError
 from mlbench.datasets.arrow import DatasetWriter
 from mlbench.datasets.download import Archive
-from mlbench.experiment.errors import UserError
 from mlbench.tasks.translation import lines
 
 

@@ -5,7 +5,7 @@ torch keeps the name "mpi" for the backend that its own builds may have, so this
 
 from torch.distributed import Backend
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 TORCH_NAME = "mpi4py"
 

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from torch import Tensor
 from torch._C._distributed_c10d import Work as TorchWork
 
-from mlbench.experiment import clock
+from mlbench import clock
 
 NAP_S = 20e-6  # s; Linux adds its timer slack, by default 50 us (prctl(2))
 SPINS = 200  # looks before a waiting caller lets other processes have the core

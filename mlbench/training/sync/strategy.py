@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import nn
 
-from mlbench.experiment import plugins
+from mlbench.config import plugins
 from mlbench.training.sync.wire import Wire, float_buffers
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from mlbench.experiment import stream
+from mlbench.record import stream
 
 
 class PodLogs:

@@ -6,11 +6,11 @@ import pytest
 import yaml
 from fake_cluster import FakeCluster
 
+from mlbench import clock
 from mlbench.clusters import kuberay
 from mlbench.clusters.provisioning import journal, plan
-from mlbench.experiment import clock
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 
 SETTINGS = {name: "" for name in ("hardware", "spot", "place", "allow", "context")} | {
     "project": "demo", "workers": "8", "hours": "4", "max_usd": "20", "name": "lab",

@@ -23,11 +23,11 @@ from test_submission import log as log
 from test_submission import run as run
 
 from mlbench.clusters.kuberay import follow
-from mlbench.experiment import events
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record
+from mlbench.config.errors import UserError
 from mlbench.launch import remote_run
 from mlbench.launch.remote_run import Settings
+from mlbench.record import events
+from mlbench.record.record import Record
 
 JOB, POD_LIST, LOG_STREAM = r"/rayjobs\?", r"/pods\?", r"/log\?.*follow="
 

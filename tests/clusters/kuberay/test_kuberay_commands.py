@@ -16,8 +16,8 @@ from fake_cluster import FakeCluster
 from test_submission import IMAGE, NODES, WORDS, Log, keeps, messages, nothing_is_left, starts
 from test_submission import log as log  # a fixture
 
-from mlbench.experiment import events
-from mlbench.experiment.record import load
+from mlbench.record import events
+from mlbench.record.reader import load
 
 
 class Laptop:

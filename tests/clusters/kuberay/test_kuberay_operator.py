@@ -17,8 +17,8 @@ from real_server import Server
 from test_manifest import CPU, OPERATOR, change, job, objects
 
 from mlbench.clusters.kuberay.api import Kubernetes, path
-from mlbench.experiment import events
-from mlbench.experiment.record import load
+from mlbench.record import events
+from mlbench.record.reader import load
 
 NEEDED = ("etcd", "kube-apiserver", real_server.CONTROLLERS, "kube-scheduler", "kuberay-operator")
 LEFT = ("v1 Pod", "v1 Secret", "batch/v1 Job", "ray.io/v1 RayJob", "ray.io/v1 RayCluster")

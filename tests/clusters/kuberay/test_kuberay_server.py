@@ -17,11 +17,11 @@ from fake_cluster import FakeCluster
 from real_server import Server
 from test_manifest import CEL, CPU, GPU, OPERATOR, SCHEMA, TOPOLOGY, change, job, objects, templates
 
+from mlbench import clock
 from mlbench.clusters.kuberay import api as client
 from mlbench.clusters.kuberay import objects as created
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
-from mlbench.experiment import clock
-from mlbench.experiment.config import compose
+from mlbench.config.compose import compose
 from mlbench.launch import remote_run
 
 

@@ -12,9 +12,9 @@ import yaml
 from conftest import ROOT
 
 from mlbench.clusters.kuberay import pods, rayjob, schema
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.identity import key
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.config.identity import key
 from mlbench.launch import execute
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -15,14 +15,16 @@ from fake_cluster import FakeCluster, reference
 from real_cluster import RealCluster
 from test_kuberay_server import server as server  # a fixture
 
+from mlbench import clock
 from mlbench.clusters.kuberay import api, follow, objects, shared
 from mlbench.clusters.kuberay.capacity import quantity
-from mlbench.experiment import clock, events
-from mlbench.experiment.config import compose
-from mlbench.experiment.errors import UserError
-from mlbench.experiment.record import Record, load
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
 from mlbench.launch import execute, remote_run
 from mlbench.launch.remote_run import Settings
+from mlbench.record import events
+from mlbench.record.reader import load
+from mlbench.record.record import Record
 from mlbench.run import main
 from mlbench.tracking import uploader
 from mlbench.tracking.sync import uploaded_runs

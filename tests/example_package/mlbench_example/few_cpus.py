@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mlbench.clusters import persistent, ray_env
-from mlbench.experiment import config
-from mlbench.experiment.config import Cluster, PositiveInt
+from mlbench.config.experiment import Cluster, Experiment, PositiveInt
 
 shares_files = True
 
@@ -17,7 +16,7 @@ class Config(Cluster):
 
 
 @contextmanager
-def connect(experiment: config.Experiment) -> Iterator[str]:
+def connect(experiment: Experiment) -> Iterator[str]:
     """Yield the address at which workers reach this process; what was started ends with the block."""
     assert isinstance(experiment.cluster, Config)
     ray_env.require_token()

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from mlbench.experiment.config import Sync
+from mlbench.config.experiment import Sync
 
 
 class Config(Sync):

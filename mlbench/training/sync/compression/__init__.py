@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mlbench.experiment.config import PositiveFloat, PositiveInt, Precision, Sync
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import PositiveFloat, PositiveInt, Precision, Sync
 
 Memory = Literal["none", "error_feedback", "ef21"]
 # What each method can remember; the first is the default.

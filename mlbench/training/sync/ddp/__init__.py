@@ -1,6 +1,6 @@
 """Gradients averaged by an all-reduce that overlaps with backward."""
 
-from mlbench.experiment.config import PositiveFloat, Sync
+from mlbench.config.experiment import PositiveFloat, Sync
 
 
 class Config(Sync):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from mlbench.experiment.config import PositiveInt, Precision, Sync
+from mlbench.config.experiment import PositiveInt, Precision, Sync
 from mlbench.training.sync.decentralised.graphs import receivers
 
 

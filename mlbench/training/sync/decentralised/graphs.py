@@ -2,7 +2,7 @@
 
 import math
 
-from mlbench.experiment.errors import UserError
+from mlbench.config.errors import UserError
 
 
 def receivers(graph: str, rank: int, workers: int, step: int) -> list[int]:

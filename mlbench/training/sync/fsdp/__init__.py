@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from mlbench.experiment.config import Sync
+from mlbench.config.experiment import Sync
 
 
 class Config(Sync):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from mlbench.experiment.config import PositiveFloat, PositiveInt, Sync
+from mlbench.config.experiment import PositiveFloat, PositiveInt, Sync
 
 
 class Config(Sync):

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from mlbench.experiment.config import PositiveFloat, Sync
+from mlbench.config.experiment import PositiveFloat, Sync
 
 
 class Config(Sync):

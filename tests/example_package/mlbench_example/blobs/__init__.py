@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mlbench.config.experiment import PositiveFloat, PositiveInt, TrainingConfig
 from mlbench.datasets import arrow
 from mlbench.datasets.arrow import DatasetWriter, Progress
-from mlbench.experiment.config import PositiveFloat, PositiveInt, TrainingConfig
 
 DISTANCE = 4.0  # standard deviations between the centres
 TEST_ROWS = 2000

@@ -1,6 +1,6 @@
 """A sync strategy: workers train alone and average their models every few steps (Stich 2019, Local SGD)."""
 
-from mlbench.experiment.config import PositiveInt, Sync
+from mlbench.config.experiment import PositiveInt, Sync
 
 
 class Config(Sync):

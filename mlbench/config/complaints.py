@@ -1,0 +1,82 @@
+"""What pydantic found wrong with a configuration, as one sentence a field."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from mlbench.config.errors import suggest
+
+COMPLAINTS = {  # by the beginning of pydantic's name of an error
+    "int": "not a whole number",
+    "float": "not a number",
+    "bool": "neither true nor false",
+    "path": "not a path",
+    "string_pattern": "only letters, digits, _, . and - are allowed, and the first is a letter or digit",
+    "tuple": "not a list, e.g. [1,2]",
+    "model": "a group of values; set its fields one by one",
+}
+WORDS = {"bool": ("true", "false")}  # what a member of a union allows, in the words of the command line
+
+
+def sentences(problems: Iterable[tuple[str, ValidationError]], composed: Mapping[str, Any]) -> list[str]:
+    """Return one sentence for each wrong field, and one for all fields that a group's file lacks.
+
+    - problems: errors with the prefix of their fields, e.g. "task."; those of a group come before "".
+    - composed: the values by group, for the names of their files.
+    """
+    by_place: dict[str, list[Any]] = {}
+    prefixes = []
+    for prefix, error in problems:
+        for problem in error.errors():
+            place = prefix + ".".join(str(part) for part in problem["loc"] if _is_field(part))
+            if prefix or not place.startswith(tuple(prefixes)):  # else the group's own Config has said it
+                by_place.setdefault(place, []).append(problem)
+        prefixes += [prefix] if prefix else []
+    missing: dict[str, list[str]] = {}
+    for place, (problem, *_) in by_place.items():
+        if problem["type"] == "missing":
+            group, _, field = place.partition(".")
+            missing.setdefault(group, []).append(field)
+    lacking = [f"{_file(group, composed)} lacks {', '.join(fields)}" for group, fields in missing.items()]
+    wrong = [_sentence(place, some, composed) for place, some in by_place.items()
+             if some[0]["type"] != "missing"]  # fmt: skip
+    return [*lacking, *wrong]
+
+
+def _sentence(place: str, problems: Sequence[Any], composed: Mapping[str, Any]) -> str:
+    value = problems[0]["input"]
+    if problems[0]["type"] == "extra_forbidden":
+        group, _, field = place.partition(".")
+        return f"{field or place} is not a field of {_file(group, composed) if field else 'a run'}"
+    given = "null" if value is None else str(value)
+    start = f"{place}: " if isinstance(value, dict | list) else f"{place}={given}: "
+    literals = [one for one in problems if one["type"] == "literal_error"]
+    if not literals:
+        return start + _complaint(problems[0])
+    known = [word.strip("'") for word in literals[0]["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+    others = [one["type"] for one in problems if one["type"] != "literal_error"]
+    known += [word for kind, words in WORDS.items() for word in words if _any(others, kind)]
+    if isinstance(value, int | float) and others:  # a number that the number of the union refuses
+        return start + _complaint(next(one for one in problems if one["type"] != "literal_error"))
+    return f"{start}unknown{suggest(given, known)}{', or a number' if _any(others, 'float') else ''}"
+
+
+def _any(kinds: Iterable[str], beginning: str) -> bool:
+    return any(kind.startswith(beginning) for kind in kinds)
+
+
+def _complaint(problem: Any) -> str:
+    """Return in plain words what pydantic found wrong with a value."""
+    kind, message = problem["type"], problem["msg"].removeprefix("Value error, ")
+    complaint = next((text for name, text in COMPLAINTS.items() if kind.startswith(name)), message)
+    return complaint if complaint != message else message.replace("Input should be", "must be")
+
+
+def _file(group: str, composed: Mapping[str, Any]) -> str:
+    return f"the file of {group}={composed.get(group, {}).get('name', '?')}"
+
+
+def _is_field(part: int | str) -> bool:
+    # pydantic puts the names of a union's members into the path, e.g. goal -> literal[...]
+    return not (isinstance(part, str) and (part.startswith("literal[") or part in ("float", "int", "bool")))

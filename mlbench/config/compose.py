@@ -1,0 +1,182 @@
+"""Compose an experiment from conf/ and `name=value` overrides, once a run."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import (
+    ValidationError,
+)
+
+from mlbench.config import complaints, overrides, plugins
+from mlbench.config.division import Deviation, deviations
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import (
+    GPU_ONLY,
+    Cluster,
+    Experiment,
+    Hardware,
+    Model,
+    Sync,
+    TaskConfig,
+    TrainingConfig,
+)
+from mlbench.config.network import faults
+from mlbench.config.store_uri import check_store
+
+PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "sync": Sync, "cluster": Cluster}
+
+
+def data_fields(task: str) -> tuple[str, ...]:
+    """Return the fields that say on what runs of a task were trained and judged, e.g. task.dataset.
+
+    Of a task that is not installed, only those that every task has.
+    """
+    try:
+        config = plugins.load("task", task).Config
+    except (UserError, ImportError):
+        config = TaskConfig
+    return tuple(f"task.{name}" for name in ("dataset", *config.OWN_DATA, *config.DATA_FIELDS))
+
+
+def choices(group: str) -> list[str]:
+    """Return the names one may give to a configuration group, e.g. every task."""
+    return list(plugins.files(group))
+
+
+def hardware(name: str) -> Hardware:
+    """Return a profile by its name, without composing a run; UserError for one that is not valid."""
+    values = overrides.hardware(name)
+    try:
+        return Hardware.model_validate(values)
+    except ValidationError as error:
+        sentences = complaints.sentences([("hardware.", error)], {"hardware": values})
+        raise UserError("; ".join(sentences)) from error
+
+
+def compose(words: Sequence[str] = ()) -> Experiment:
+    """Turn `name=value` words into an Experiment with its deviations from the closed reference.
+
+    Raises a UserError that lists every mistake: unknown names, wrong types, values out of range, and values
+    that the chosen division does not allow.
+    """
+    parsed = overrides.parse(words)
+    composed, reference = overrides.values(parsed)
+    experiment = _validated(composed, parsed.errors)
+    if experiment is not None and not isinstance(experiment.task, TrainingConfig):
+        chosen = [f"sync={parsed.choices['sync']}"] if parsed.choices.get("sync", "ddp") != "ddp" else []
+        chosen += [name for name in parsed.values if name.startswith("sync.")]
+        if chosen:
+            parsed.errors.append(
+                f"{', '.join(chosen)}: task={experiment.task.name} trains no model that workers could "
+                "combine; leave sync out"
+            )
+    if parsed.errors or experiment is None:
+        raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
+    if experiment.tracking_uri is not None:
+        check_store(experiment.tracking_uri)
+    differences = (*_foreign(parsed), *_varied(parsed, reference), *_deviations(experiment, reference))
+    return experiment.model_copy(update={"deviations": differences})
+
+
+def _foreign(parsed: overrides.Overrides) -> Iterator[Deviation]:
+    """Yield the choices whose files are not mlbench's own: allowed, but no result of them is official."""
+    for group, choice in parsed.choices.items():
+        if not plugins.files(group, parsed.searchpath)[choice].is_relative_to(plugins.own_conf()):
+            yield Deviation(
+                field=group,
+                given=choice,
+                reference="a choice that mlbench ships",
+                rule="R14" if group == "hardware" else "R4",
+                fixed=False,
+                declared=True,
+            )
+
+
+def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Deviation, ...]:
+    """Return what differs from the closed reference; UserError for what the division does not allow."""
+    reference = _validated(composed, faults := [])
+    if reference is None:
+        raise UserError("; ".join(faults), hint="a file in conf/ is not valid")
+    division = reference.division
+    free = (*division.free, *(f"task.{field}" for field in type(reference.task).FREE))
+    differences = deviations(
+        experiment.plain(), reference.plain(), division.model_copy(update={"free": free})
+    )
+    if division.name == "closed":
+        refused = [one for one in differences if not one.declared]
+        hint = "restore the reference value, or use division=open, which lists it in the result"
+        if any(one.rule == "R2" for one in refused):  # no division allows these
+            hint = "goal=NUMBER sets another goal; other data are a task of your own: docs/adding-a-task.md"
+    else:
+        refused = [one for one in differences if one.fixed]
+        hint = "make it a task of your own: docs/adding-a-task.md"
+    if any(one.field == "sync.name" for one in refused):  # its fields say nothing more
+        refused = [one for one in refused if one.field == "sync.name" or not one.field.startswith("sync.")]
+    if refused:
+        raise UserError("; ".join(map(str, refused)), hint=hint)
+    return differences
+
+
+def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None:
+    """Validate with the Config of the chosen task, sync strategy and cluster; add one sentence an error."""
+    parts: dict[str, Any] = dict(composed)
+    problems: list[tuple[str, ValidationError]] = []
+    for group, base in PLUGIN_GROUPS.items():
+        module = plugins.load(group, composed[group]["name"])
+        try:
+            parts[group] = getattr(module, "Config", base).model_validate(composed[group])
+        except ValidationError as error:
+            problems.append((f"{group}.", error))
+    try:
+        experiment = Experiment.model_validate(parts)
+    except ValidationError as error:
+        problems.append(("", error))
+        experiment = None
+    if experiment is not None:
+        cluster, backend = experiment.cluster.name, experiment.backend
+        errors += faults(experiment.network, workers=experiment.workers, cluster=cluster, backend=backend)
+    if experiment is not None and (sentence := _too_easy(experiment)):
+        errors.append(sentence)
+    if experiment is not None and isinstance(experiment.task, TrainingConfig):
+        task, device = experiment.task, experiment.backend.device
+        precision = task.precision or task.RECIPE_PRECISION[device]
+        if experiment.workers > 1:
+            try:
+                experiment.sync.check(workers=experiment.workers, precision=precision)
+            except UserError as error:
+                errors.append(str(error))
+        can = [one for one in task.PRECISIONS if device == "cuda" or one not in GPU_ONLY]
+        if precision not in can:
+            place = f"backend={experiment.backend.name}"
+            errors.append(f"task.precision={precision}: on {place} {task.name} computes in {', '.join(can)}")
+        task = task.model_copy(update={"precision": precision})
+        experiment = experiment.model_copy(update={"task": task})
+    if experiment is not None and experiment.max_failures and not experiment.sync.restarts:
+        errors.append(
+            f"max_failures={experiment.max_failures}: sync={experiment.sync.name} has state on every worker "
+            "that no checkpoint holds, so no run goes on after a failure"
+        )
+    errors += [one for one in complaints.sentences(problems, composed) if one not in errors]
+    return experiment if not problems else None
+
+
+def _varied(parsed: overrides.Overrides, reference: dict[str, Any]) -> Iterator[Deviation]:
+    """Yield in what a file of the user's differs from the task of mlbench's that it varies."""
+    shipped = overrides.shipped_task(reference["task"]["name"], parsed)
+    if shipped is None:
+        return
+    varied, own = (_validated(reference | {"task": task}, []) for task in (reference["task"], shipped))
+    if varied is not None and own is not None:
+        for one in deviations(varied.plain(), own.plain(), own.division):
+            yield one.model_copy(update={"declared": True})
+
+
+def _too_easy(experiment: Experiment) -> str | None:
+    """Return why a goal in % says nothing: it is a fraction, or guessing reaches it."""
+    goal, task = experiment.goal, experiment.task
+    if isinstance(goal, str) or task.metric_unit != "%" or task.direction != "max":
+        return None
+    if 0 < goal < 1:
+        return f"goal={goal:g}: {task.metric} is in %: goal={100 * goal:g} is {100 * goal:g} %"
+    chance = 100 / task.CLASSES if task.CLASSES else 0.0
+    return f"goal={goal:g}: guessing reaches {task.metric} {chance:g} %" if goal <= chance else None

@@ -1,0 +1,320 @@
+"""What a run is: frozen, validated values, composed once from conf/ and the command line.
+
+Hydra composes the YAML files; nothing past `compose` sees Hydra or OmegaConf. The models below have no
+defaults: every value stands in conf/, so a missing key is an error and there is one place to look.
+"""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from mlbench.config.credentials import without_credentials
+from mlbench.config.division import Deviation
+from mlbench.config.goal import Direction, Goal
+from mlbench.config.network import HOST, Network
+from mlbench.config.store_uri import check_scheme, default_store
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+class Model(BaseModel):
+    """Frozen values; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Targets(Model):
+    """The two goals that the suite fixes for a task; the user may give a number instead."""
+
+    official: float
+    light: float
+
+
+class TaskConfig(Model):
+    """The fields that every task has; a task's own `Config` adds its hyper-parameters."""
+
+    FREE: ClassVar[tuple[str, ...]] = ()  # fields that change speed, not the algorithm
+    OWN_DATA: ClassVar[tuple[str, ...]] = ()  # fields that name files of the user's own
+    CLASSES: ClassVar[int | None] = None  # that the metric, an accuracy in %, tells apart; None: unknown
+    DATA_FIELDS: ClassVar[tuple[str, ...]] = ()  # further fields that say how data are split or read
+
+    name: str
+    recipe: str
+    dataset: str  # the data set's folder below data_root, and the word `prepare` dispatches on
+    metric: str  # name of the validation metric that the goal watches
+    metric_unit: str  # unit of that metric, for people: "%", "BLEU", ""
+    direction: Direction
+    goals: Targets | None  # None: a task that measures without a goal, or data for which none is fixed
+    time_budget_s: PositiveFloat  # accuracy_after_time: the best validation within this many seconds
+
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+GPU_ONLY = ("tf32", "fp16")  # formats of a GPU's tensor cores; no CPU has kernels for training in them
+
+
+class TrainingConfig(TaskConfig):
+    """The fields that every task with epochs has."""
+
+    PRECISIONS: ClassVar[tuple[Precision, ...]] = ("fp32",)  # what the task can compute in
+    RECIPE_PRECISION: ClassVar[dict[str, Precision]] = {"cpu": "fp32", "cuda": "fp32"}  # by device
+
+    batch_size: PositiveInt  # samples a worker and update
+    epochs: PositiveInt  # the run ends here when the goal is not reached before
+    precision: Precision | None = None  # None: the recipe's for the device, which `compose` puts in its place
+
+    def global_batch(self, workers: int) -> int:
+        """Return the samples of one optimizer step over all workers."""
+        return self.batch_size * workers
+
+
+class Peak(Model):
+    """The arithmetic peak of one GPU, or of one node's CPU where it has none, in FLOP/s."""
+
+    fp32: PositiveFloat | None
+    tf32: PositiveFloat | None = None
+    fp16: PositiveFloat | None
+    bf16: PositiveFloat | None
+    source: str
+
+
+class Price(Model):
+    """What one node costs; every price carries its date and origin."""
+
+    usd_per_hour: PositiveFloat
+    usd_per_hour_spot: PositiveFloat | None
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]  # ISO date on which the price was read
+    source: str
+
+    @model_validator(mode="after")
+    def _spot_is_cheaper(self) -> "Price":
+        if self.usd_per_hour_spot is not None and self.usd_per_hour_spot > self.usd_per_hour:
+            raise ValueError("usd_per_hour_spot is above usd_per_hour")
+        return self
+
+
+class Machine(Model):
+    """How a cloud names the node, for clusters that `mlbench.cluster up` makes."""
+
+    provider: Literal["gke", "aws"]
+    type: str  # machine or instance type, e.g. n1-standard-4
+    accelerator: str | None  # GKE's name of a GPU, e.g. nvidia-tesla-t4; None: no GPU, or a part of the type
+    place: str  # zone (gke) or region (aws) whose list price the profile states
+
+
+class Grid(Model):
+    """How much carbon dioxide the electricity of a node's place stands for."""
+
+    g_per_kwh: NonNegativeFloat  # g of CO2 equivalents
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]  # ISO date on which it was read
+    source: str
+
+
+class Hardware(Model):
+    """The shape and price of one node, and how workers sit on it."""
+
+    name: str
+    description: str
+    cpus: PositiveInt | None  # usable by workers; None: whatever this machine has
+    gpus: Annotated[int, Field(ge=0)]
+    gpu_model: str | None  # a part of the name that the driver reports, e.g. "T4"
+    workers_per_node: PositiveInt | None  # None: all workers on one node
+    threads_per_worker: PositiveInt | None  # None: the node's CPUs shared out among its workers
+    network_gbit_per_s: PositiveFloat | None
+    machine: Machine | None = None  # None: no cloud's
+    price: Price | None  # None: not for rent; a cost is then not shown
+    peak: Peak | None  # None: unknown; MFU is then not shown
+    grid: Grid | None = None  # None: unknown; carbon is then not shown
+
+    @model_validator(mode="after")
+    def _a_priced_node_has_a_size(self) -> "Hardware":
+        # Otherwise any number of workers would be billed as one node.
+        if self.price is not None and self.workers_per_node is None:
+            raise ValueError("hardware with a price needs workers_per_node, by which nodes are billed")
+        return self
+
+
+# All-reduce algorithms by backend: NCCL's (NCCL_ALGO) and MPICH 5's (MPIR_CVAR_IALLREDUCE_INTRA_ALGORITHM).
+ALGORITHMS = {
+    "nccl": ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree"),
+    "mpi": (
+        *("sched_naive", "sched_smp", "sched_recursive_doubling", "sched_reduce_scatter_allgather"),
+        *("tsp_ring", "tsp_tree", "tsp_recexch_single_buffer", "tsp_recexch_multiple_buffer"),
+        "tsp_recexch_reduce_scatter_recexch_allgatherv",
+    ),
+}
+
+
+class Backend(Model):
+    """The torch.distributed backend that the process group is made from.
+
+    A backend's file holds the fields that its library has; a field that is null is left to the library.
+    """
+
+    name: str
+    device: Literal["cpu", "cuda"]
+    module: str | None = None  # imported on every worker before the process group, to register the backend
+    interface: Annotated[str, Field(min_length=1)] | None = (
+        None  # network interface of all workers; None: the one by which each reaches the head
+    )
+    timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
+    sockets: PositiveInt | None = None  # TCP connections between two workers; nccl: of each of its threads
+    threads: PositiveInt | None = None  # that serve nccl's sockets
+    provider: str | None = None  # libfabric's, by which mpi reaches other hosts
+    algorithm: str | None = None  # of all-reduce
+
+    @model_validator(mode="after")
+    def _the_library_has_the_algorithm(self) -> "Backend":
+        known = ALGORITHMS.get(self.name, ())
+        if self.algorithm is not None and known and self.algorithm not in known:
+            raise ValueError(
+                f"{self.name} has no all-reduce algorithm {self.algorithm}: it has {', '.join(known)}"
+            )
+        return self
+
+
+class Cluster(Model):
+    """Where Ray runs; a cluster's module may have a `Config` that adds its fields."""
+
+    name: str
+    # More workers than CPUs are allowed, and marked; force: also very many (clusters/placement.py).
+    oversubscribe: bool | Literal["force"]
+
+
+class Sync(Model):
+    """How gradients are combined between workers; a strategy's own `Config` adds its fields."""
+
+    CLOSED: ClassVar[bool] = False  # ddp's mathematics: the closed division allows it as its file is
+    NEEDS_OPTIMIZER: ClassVar[bool] = False  # a task must step by optimizer.step(), not by its own arithmetic
+
+    name: str
+
+    @property
+    def restarts(self) -> bool:
+        """Whether rank 0's model and optimizer, which a checkpoint holds, are all that a restart needs."""
+        return True
+
+    def check(self, *, workers: int, precision: Precision) -> None:
+        """Raise UserError where the strategy cannot combine what so many workers compute, two at least."""
+
+
+class Division(Model):
+    """Which fields may differ from the task's reference.
+
+    - free: without a word.
+    - declared: listed in the result, which is then not official.
+    - fixed: never.
+    """
+
+    name: str
+    free: tuple[str, ...]
+    declared: tuple[str, ...]
+    fixed: tuple[str, ...]
+
+
+UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
+METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf)}
+
+
+class Experiment(Model):
+    """Everything that decides what one run does."""
+
+    task: TaskConfig
+    hardware: Hardware
+    backend: Backend
+    cluster: Cluster
+    sync: Sync
+    division: Division
+    network: Network = HOST
+    workers: PositiveInt
+    scale: Literal["official", "mini"]
+    goal: Literal["official", "light", "none"] | float
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None
+    max_failures: Annotated[int, Field(ge=0)]
+    phase_timing: bool
+    profile: Annotated[int, Field(ge=0)] = 0  # steps; records made before there was a profiler lack it
+    data_root: Path
+    output_root: Path
+    tracking_uri: str | None
+    study: Annotated[str, Field(pattern=r"^\w[\w.-]*$")] | None
+    verbose: bool
+    force: bool
+    # How the experiment differs from the closed reference; `compose` computes it, the record lists it.
+    deviations: tuple[Deviation, ...] = Field(default=(), exclude=True)
+
+    @field_validator("goal", mode="before")
+    @classmethod
+    def _goal_is_no_switch(cls, goal: Any) -> Any:
+        if isinstance(goal, bool):
+            raise ValueError("must be official, light, none or a number")
+        return goal
+
+    @field_validator("data_root", "output_root", "tracking_uri", mode="before")
+    @classmethod
+    def _place_is_named(cls, place: Any) -> Any:
+        if place == "":
+            raise ValueError("is empty; leave it out for the default")
+        if isinstance(place, str) and place.startswith("$"):
+            raise ValueError("the shell has not put in the variable's value; leave out single quotes")
+        return place
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _store_has_a_scheme_of_mlflow(cls, uri: str | None) -> str | None:
+        if uri is not None:
+            check_scheme(uri)
+        return uri
+
+    @field_validator("goal")
+    @classmethod
+    def _goal_can_be_reached(cls, goal: str | float, info: ValidationInfo) -> str | float:
+        task = info.data.get("task")
+        if task is not None and task.goals is None:
+            trains = hasattr(task, "epochs")  # also as a record has it, without the task's own Config
+            if isinstance(goal, float) and not trains:
+                raise ValueError(f"{task.name} measures without a goal; leave goal out")
+            if goal == "light" and trains:
+                raise ValueError(f"no goal is fixed for {task.dataset}; leave goal out, or give a number")
+        if not isinstance(goal, float) or task is None:
+            return goal
+        low, high = METRIC_BOUNDS.get(task.metric, UNIT_BOUNDS.get(task.metric_unit, (-math.inf, math.inf)))
+        if not low <= goal <= high:
+            ends = f"between {low:g} and {high:g} {task.metric_unit}" if high < math.inf else f"above {low:g}"
+            raise ValueError(f"{task.metric} lies {ends.rstrip()}")
+        return goal
+
+    @property
+    def target(self) -> Goal | None:
+        """The goal as metric, number and direction; None for `goal=none` and where the task fixes none."""
+        goals = self.task.goals
+        if self.goal == "none" or goals is None and isinstance(self.goal, str):
+            return None
+        number = getattr(goals, self.goal) if isinstance(self.goal, str) else self.goal
+        return Goal(self.task.metric, number, self.task.direction)
+
+    @property
+    def store(self) -> str:
+        """The MLflow tracking URI; the default is a SQLite file beside the runs."""
+        return self.tracking_uri or default_store(self.output_root)
+
+    @property
+    def official(self) -> bool:
+        """Whether a result of this run may be called official: closed division, official scale."""
+        return self.division.name == "closed" and self.scale == "official"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the values as JSON types, without credentials: they go into logs and results."""
+        values = self.model_dump(mode="json", serialize_as_any=True)
+        if self.tracking_uri is not None:
+            values["tracking_uri"] = without_credentials(self.tracking_uri)
+        return values

@@ -1,0 +1,334 @@
+"""`name=value` words of the command line over Hydra's YAML files, with a sentence for each mistake.
+
+Nothing past this module sees Hydra or OmegaConf. Hydra parses the words, finds the files and merges the
+groups; a task's recipe and scale are laid over its values here, before single values are.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlbench.config import plugins, price_file
+from mlbench.config.errors import FEW, UserError, suggest
+from mlbench.config.identity import flatten
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+GROUPS = plugins.GROUPS
+SEARCH_PATH = "hydra.searchpath"  # the one setting of Hydra's own that is read: more folders of YAML files
+# Names of 0.1 and what they are called now.
+RENAMED = {"instrument": "phase_timing", "rerun": "force", "unit": "task.metric_unit", "task.rate": "task.lr"}
+ELSEWHERE = {  # what is not a field of a run, and what to write for it
+    **dict.fromkeys(("repeats", "n"), "python -m mlbench.sweep takes repeats=N"),
+    **dict.fromkeys(("max_usd", "question", "extend"), "it is a word of python -m mlbench.sweep"),
+    "parallel": "runs are measured one after the other, or each would slow the others down",
+    "name": "study=NAME names a study; a run gets its name from its time, task and seed",
+    "nodes": "workers=N train; cluster=attached or kuberay has nodes, hardware=NAME how many on each",
+    **dict.fromkeys(
+        ("model", "task.model"), "a task has its model: task=NAME, or one of your own (docs/adding-a-task.md)"
+    ),
+}
+LONGEST = 200  # characters of a word that a sentence repeats
+LAYERS = {"task.recipe": "recipes", "scale": "scales"}  # overrides that choose a part of the task's file
+DATASETS = "datasets"  # the part, where there is one, with other data sets of mini scale: task.dataset=NAME
+
+
+@dataclass
+class Overrides:
+    """Parsed words: choices by group, values by dotted name, further folders, and a sentence a mistake."""
+
+    choices: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    searchpath: tuple[str, ...] = ()
+    errors: list[str] = field(default_factory=list)
+
+
+def parse(words: Sequence[str]) -> Overrides:
+    """Split words into group choices and values; what is neither becomes a sentence in `errors`."""
+    from hydra.errors import HydraException
+
+    parsed: list[tuple[str, Override]] = []
+    result = Overrides()
+    for word in words:
+        try:
+            parsed.append((word, _override(word)))
+        except (HydraException, RecursionError):
+            result.errors.append(_unreadable(word))
+    for _, override in parsed:
+        if override.key_or_group == SEARCH_PATH and not override.is_delete():
+            value = override.value()
+            result.searchpath += tuple(map(str, value if isinstance(value, list) else [value]))
+    for word, override in parsed:
+        name = override.key_or_group
+        if override.is_add() or override.is_force_add() or override.is_delete():
+            result.errors.append(f"{word!r}: keys cannot be added or removed, write name=value")
+        elif name == SEARCH_PATH:
+            continue
+        elif name.startswith("hydra."):
+            result.errors.append(f"{word!r}: of Hydra's own settings only {SEARCH_PATH} is read")
+        elif override.is_sweep_override():
+            result.errors.append(
+                f"{word!r} names several values; one run takes one: use python -m mlbench.sweep"
+            )
+        elif name in GROUPS:
+            value, files = str(override.value()), plugins.files(name, result.searchpath)
+            if value in files:
+                result.choices[name] = value
+            else:
+                result.errors.append(unknown(name, value, files))
+        else:
+            result.values[name] = deepcopy(override.value())
+    return result
+
+
+def unknown(group: str, choice: str, files: Mapping[str, Path]) -> str:
+    """Return that a choice is unknown, with those whose name or description has the word."""
+    like = [
+        name
+        for name, path in files.items()
+        if choice and choice.lower() in f"{name} {plugins.values(path).get('description')}".lower()
+    ]
+    return f"{group}={choice} is unknown{suggest(choice, like if 0 < len(like) < FEW else list(files))}"
+
+
+@lru_cache(maxsize=1024)  # the points of a study share most words
+def _override(word: str) -> "Override":
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_override(quoted(word))
+
+
+def shortened(word: str) -> str:
+    """Return a word as a sentence repeats it."""
+    return word if len(word) <= LONGEST else f"{word[:LONGEST]}..."
+
+
+def quoted(word: str) -> str:
+    """Return the word as Hydra's grammar, which knows ASCII alone, takes it, e.g. with ü in a path."""
+    name, _, value = word.partition("=")
+    plain = not value.isascii() and all(one.isalnum() or one in "_-./:+@% " for one in value)
+    return f"{name}='{value}'" if plain else word
+
+
+def _unreadable(word: str) -> str:
+    """Return why Hydra's grammar does not take a word, and how it is written."""
+    word = shortened(word)
+    name, equals, value = word.partition("=")
+    if not equals or not name:
+        return f"{word!r} is not of the form name=value"
+    if f",{name}=" in value:
+        return f"{word!r} holds several values: write {name}={value.replace(f',{name}=', ',')}"
+    if value.endswith(","):
+        return f"{word!r} ends in a comma"
+    if value.startswith("~/"):
+        return f"{word!r}: ~ stands for nothing here, write {name}=$HOME{value[1:]}"
+    return f"{word!r}: the value cannot be read; quote it twice: {name}=\"'{value}'\""
+
+
+def search_word(folder: str) -> str:
+    """Return the override that adds a folder of YAML files."""
+    quoted = str(plugins.folder(folder)).replace("\\", "\\\\").replace("'", "\\'")
+    return f"{SEARCH_PATH}=['{quoted}']"
+
+
+def values(overrides: Overrides) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the composed values, and those of the closed reference: the same without single values.
+
+    Mistakes are added to `overrides.errors`.
+    """
+    overrides.errors += _without_origin(overrides.values)
+    composed = _layered(overrides)
+    defaults = json.loads(_compose(folders=tuple(map(str, plugins.search_folders()))))
+    reference = json.loads(json.dumps(composed))
+    if not plugins.load("sync", composed["sync"]["name"]).Config.CLOSED:
+        reference["sync"] = defaults["sync"]
+    for name, value in overrides.values.items():
+        _assign(composed, name, value, overrides.errors)
+    return composed, reference
+
+
+def shipped_task(name: str, overrides: Overrides) -> dict[str, Any] | None:
+    """Return the values of mlbench's own task where a file of another name chose it; None otherwise."""
+    if overrides.choices.get("task") in (None, name):
+        return None
+    if not (plugins.own_conf() / "task" / f"{name}.yaml").is_file():
+        return None
+    layers = {name: value for name, value in overrides.values.items() if name in (*LAYERS, "task.dataset")}
+    shipped = Overrides(overrides.choices | {"task": name}, layers, overrides.searchpath)
+    return _layered(shipped)["task"]
+
+
+def hardware(name: str) -> dict[str, Any]:
+    """Return the values of a profile of conf/hardware with the user's price, without the rest of a run.
+
+    Raises UserError for a profile that is unknown or cannot be read.
+    """
+    known = plugins.files("hardware")
+    if name not in known:
+        raise UserError(unknown("hardware", name, known))
+    plugins.values(known[name])  # its mistakes are told with its name
+    folders = tuple(map(str, plugins.search_folders()))
+    others = (f"~{group}" for group in GROUPS if group != "hardware")
+    values = json.loads(_compose(f"hardware={name}", *others, folders=folders)).get("hardware")
+    _require_parts("hardware", values, known[name])
+    return values | _price(values)
+
+
+@cache
+def _compose(*words: str, folders: tuple[str, ...] = ()) -> str:
+    """Return the composed groups as JSON; cached, because the points of a study share most choices."""
+    # Imported here: hydra costs 0.2 s, and workers that receive a ready Experiment never need it.
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    more = [f"{SEARCH_PATH}={json.dumps([f'file://{one}' for one in folders])}"] if folders else []
+    try:
+        with initialize_config_dir(str(plugins.own_conf()), version_base="1.3"):
+            composed = compose("config", overrides=[*words, *more])
+        return json.dumps(OmegaConf.to_container(composed, resolve=True))
+    except (HydraException, OmegaConfBaseException, RecursionError) as error:
+        circle = isinstance(error, RecursionError)
+        reason = "its files name each other as defaults" if circle else " ".join(str(error).split())
+        raise UserError(f"{' '.join(words) or 'the configuration'} cannot be composed: {reason}") from error
+
+
+def _without_origin(values: dict[str, Any]) -> list[str]:
+    """Return a sentence for a price or a peak of the user's that would go under the shipped one's origin."""
+    needed = {"hardware.price": ("date", "source"), "hardware.peak": ("source",)}
+    errors = []
+    for group, fields in needed.items():
+        own = [name for name in values if name.startswith(f"{group}.")]
+        lacking = [f"{group}.{field}=..." for field in fields if f"{group}.{field}" not in values]
+        if own and lacking:
+            errors.append(f"{own[0]} needs its origin (rule R13): add {' '.join(lacking)}")
+    return errors
+
+
+def _layered(overrides: Overrides) -> dict[str, Any]:
+    """Compose the groups, then lay the task's recipe and scale over its default values."""
+    words = (f"{group}={choice}" for group, choice in overrides.choices.items())
+    files = {
+        group: plugins.files(group, overrides.searchpath)[choice]
+        for group, choice in overrides.choices.items()
+    }
+    for path in files.values():
+        _require_readable(path)
+    folders = plugins.search_folders(overrides.searchpath)
+    composed = json.loads(_compose(*words, folders=tuple(map(str, folders))))
+    for group, path in files.items():
+        _require_parts(group, composed.get(group), path)
+    for group in GROUPS:
+        _require_shipped(group, overrides.choices.get(group) or composed[group]["name"], composed[group])
+    composed["hardware"] |= _price(composed["hardware"])
+    task = composed["task"]
+    defaults = {"task.recipe": task["recipe"], "scale": composed["scale"]}
+    for name, part in LAYERS.items():
+        layers = task.pop(part)
+        chosen = overrides.values.get(name, defaults[name])
+        if chosen in layers:
+            task.update(layers[chosen])
+        else:
+            overrides.errors.append(f"{name}={chosen} is unknown{suggest(str(chosen), list(layers))}")
+            overrides.values.pop(name, None)
+        parent = task if name == "task.recipe" else composed
+        parent[name.removeprefix("task.")] = chosen if chosen in layers else defaults[name]
+    _choose_dataset(task, composed["scale"], overrides)
+    return composed
+
+
+def _choose_dataset(task: dict[str, Any], scale: str, overrides: Overrides) -> None:
+    """Lay the values of another data set that the task offers at mini scale over its values."""
+    offered, chosen = task.pop(DATASETS, {}), overrides.values.get("task.dataset")
+    if "dataset" not in task or chosen == task["dataset"] or chosen is None or not offered:
+        return
+    if chosen not in offered:
+        known = [task["dataset"], *(offered if scale == "mini" else ())]
+        overrides.errors.append(
+            f"task.dataset={chosen} is unknown: {task['name']} has {', '.join(known)} at {scale} scale"
+        )
+        overrides.values.pop("task.dataset")
+    elif scale != "mini":
+        overrides.errors.append(f"task.dataset={chosen} is a data set of mini scale: leave out scale={scale}")
+    else:
+        task.update(offered[chosen], dataset=chosen)
+
+
+@cache
+def _require_readable(path: Path) -> None:
+    """Raise UserError that names a file with mistakes; once a process, as it is composed once."""
+    plugins.values(path)
+
+
+def _require_shipped(group: str, choice: str, composed: dict[str, Any]) -> None:
+    """Raise UserError where a choice of mlbench's own was not composed from its file."""
+    path = plugins.own_conf() / group / f"{choice}.yaml"
+    if path.is_file() and any(composed.get(name) != value for name, value in _shipped(path).items()):
+        raise UserError(
+            f"{group}={choice} does not have the values of {path}: "
+            "a Hydra plug-in puts another file in front of it",
+            hint="uninstall the package that has a folder hydra_plugins",
+        )
+
+
+@cache
+def _shipped(path: Path) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    values = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(values, dict)
+    return {str(name): value for name, value in values.items() if name != "defaults"}
+
+
+def _price(hardware: dict[str, Any]) -> dict[str, Any]:
+    """Return the price that the user's price file has for the profile, as its field; {} without one."""
+    own = price_file.read().get(hardware["name"])
+    return {"price": own.model_dump()} if own else {}
+
+
+def _require_parts(group: str, composed: Any, path: Path) -> None:
+    """Raise UserError where the values of a choice lack what is needed to compose and validate them."""
+    needed = ("name", "recipe", *LAYERS.values()) if group == "task" else ("name",)
+    missing = [name for name in needed if not isinstance(composed, dict) or name not in composed]
+    layers = {*LAYERS.values(), *({DATASETS} & {*composed} if isinstance(composed, dict) else ())}
+    wrong = [name for name in layers if group == "task" and not missing and not _named(composed[name])]
+    label = "" if missing or group != "hardware" else str(composed["name"])
+    if label not in ("", path.stem):  # prices and results are found by it
+        raise UserError(f"{path} says name: {label}", hint=f"write name: {path.stem}, as the file is called")
+    if missing or wrong:
+        fault = f"it lacks {', '.join(missing)}" if missing else f"{wrong[0]} is no group of named values"
+        raise UserError(f"{path}: {fault}", hint=f"see docs/adding-a-{group}.md")
+
+
+def _named(values: Any) -> bool:
+    return isinstance(values, dict) and all(isinstance(one, dict) for one in values.values())
+
+
+def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) -> None:
+    """Put one value at its dotted place; a place that does not exist is an error."""
+    *parents, last = name.split(".")
+    node: Any = composed
+    for place, parent in enumerate(parents):
+        node = node.get(parent, "") if isinstance(node, dict) else ""
+        if node is None:
+            group = ".".join(parents[: place + 1])
+            errors.append(f"{name} cannot be set: {parents[0]}={composed[parents[0]]['name']} has no {group}")
+            return
+    if not isinstance(node, dict) or last not in node:
+        known = {one for one in (*flatten(composed), *composed) if not one.endswith(".name")}
+        meant = RENAMED.get(name) or next((one for one in sorted(known) if one.endswith(f".{name}")), None)
+        near = f": did you mean {meant}?" if meant else suggest(name, sorted(known))
+        errors.append(f"{name} is unknown{f': {ELSEWHERE[name]}' if name in ELSEWHERE else near}")
+    elif parents and last == "name":
+        errors.append(f"{name} cannot be set: {parents[0]}=NAME chooses all values of that name")
+    elif isinstance(node[last], dict):
+        inner = ", ".join(f"{name}.{field}" for field in node[last])
+        errors.append(f"{name} is a group of values; set one of {inner}")
+    else:
+        node[last] = value

@@ -1,0 +1,171 @@
+"""Tasks, sync strategies, clusters and YAML files by name: mlbench's own and those of installed packages.
+
+A package brings its own by entry points, e.g. in its pyproject.toml:
+
+    [project.entry-points."mlbench.tasks"]
+    my_task = "my_package.my_task"
+
+    [project.entry-points."mlbench.conf"]
+    my_package = "my_package.conf"
+
+docs/adding-a-{task,sync,cluster,backend,hardware}.md say what such a module and its YAML contain. A user's
+own YAML files are in ~/.config/mlbench, or in the folder that MLBENCH_CONFIG_DIR names.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+import mlbench
+from mlbench.config.errors import UserError
+
+OWN = {"task": "mlbench.tasks", "sync": "mlbench.training.sync", "cluster": "mlbench.clusters"}
+ENTRY_POINTS = {"task": "mlbench.tasks", "sync": "mlbench.syncs", "cluster": "mlbench.clusters"}
+CONTRACT = {
+    "task": ("Config", "prepare"),
+    "sync": ("Config",),
+    "cluster": ("shares_files",),
+}
+ONE_OF = {"task": (), "sync": (), "cluster": ("connect", "submit")}
+IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one of these, in `torch`
+CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
+GROUPS = ("task", "hardware", "backend", "cluster", "sync", "network", "division")
+FOLDERS = (*GROUPS, "study")  # of YAML files
+USER_CONF = "MLBENCH_CONFIG_DIR"  # environment variable; empty: no folder of one's own
+
+
+def load(group: str, name: str) -> ModuleType:
+    """Import the module of a task, sync strategy or cluster.
+
+    Raises UserError where there is none, where two packages have one of that name, and where it lacks a part
+    of its contract.
+    """
+    own = f"{OWN[group]}.{name}"
+    places = [own] if name.isidentifier() and find_spec(own) else []
+    places += [point.value for point in _points(ENTRY_POINTS[group]) if point.name == name]
+    page = f"see docs/adding-a-{group}.md"
+    if not places:
+        raise UserError(f"there is no {group} {name!r} in mlbench or an installed package", hint=page)
+    if len(places) > 1:
+        raise UserError(f"{group} {name!r} is in {' and in '.join(places)}", hint="uninstall one package")
+    module = import_module(places[0])
+    missing = [part for part in CONTRACT[group] if not hasattr(module, part)]
+    if ONE_OF[group] and not any(hasattr(module, part) for part in ONE_OF[group]):
+        missing.append(" or ".join(ONE_OF[group]))
+    if missing:
+        raise UserError(f"{group} {name!r} lacks {', '.join(missing)}", hint=page)
+    return module
+
+
+def name(group: str, given: str) -> str:
+    """Return the name of a plug-in that is given by its name or its module, e.g. my_package.my_task."""
+    return next((point.name for point in _points(ENTRY_POINTS[group]) if point.value == given), given)
+
+
+def implementation(group: str, name: str) -> ModuleType:
+    """Import the part of a task or sync strategy that needs torch: the module `torch` in its folder."""
+    module = import_module(f"{load(group, name).__name__}.torch")
+    if not any(hasattr(module, part) for part in IMPLEMENTATION[group]):
+        parts = " or ".join(IMPLEMENTATION[group])
+        raise UserError(f"{module.__name__} lacks {parts}", hint=f"see docs/adding-a-{group}.md")
+    return module
+
+
+def packages() -> tuple[Path, ...]:
+    """Return the folders (of a package that is one file: the file) of the packages that bring plug-ins."""
+    names = {point.module.partition(".")[0] for group in ENTRY_POINTS.values() for point in _points(group)}
+    specs = [spec for name in sorted(names) if (spec := find_spec(name))]
+    places = [spec.submodule_search_locations or [spec.origin] for spec in specs]
+    return tuple(Path(place) for several in places for place in several if place)
+
+
+def own_conf() -> Path:
+    """Return the folder of mlbench's YAML files: in the installed package, or at the top of the checkout."""
+    package = Path(mlbench.__file__).parent
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parent / "conf"
+
+
+@cache
+def conf_packages() -> tuple[str, ...]:
+    """Return Hydra's addresses of the YAML files of installed packages, e.g. pkg://my_package.conf."""
+    return tuple(f"pkg://{point.value}" for point in _points(CONF_PACKAGES))
+
+
+def user_conf() -> tuple[str, ...]:
+    """Return the folder of the user's own YAML files, if there is one with one of FOLDERS."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    place = os.environ.get(USER_CONF, os.path.join(config, "mlbench"))
+    if os.environ.get(USER_CONF) and not os.path.isdir(place):
+        raise UserError(
+            f"{USER_CONF}={place} is not a folder", hint="unset it, or name a folder of YAML files"
+        )
+    # There may be other files, e.g. the user's prices.
+    return (os.path.abspath(place),) if place and _has_groups(Path(place)) else ()
+
+
+def search_folders(searchpath: Sequence[str] = ()) -> tuple[Path, ...]:
+    """Return the folders of YAML files of packages, of the user, and of the search path."""
+    return tuple(dict.fromkeys(map(folder, (*conf_packages(), *user_conf(), *searchpath))))
+
+
+def folder(address: str) -> Path:
+    """Return the folder that an address of Hydra's search path names; UserError where there is none.
+
+    It is pkg://package.conf, file:///folder, or a folder with at least one of FOLDERS.
+    """
+    if address.startswith("pkg://"):
+        spec = find_spec(address.removeprefix("pkg://"))
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        path = Path(places[0]) if places else None
+    else:
+        path = Path(address.removeprefix("file://")).absolute()
+    hint = "--config-dir FOLDER takes a folder with folders such as hardware, task or study"
+    if path is None or not path.is_dir():
+        raise UserError(f"{address} is not a folder to search", hint=hint)
+    if not _has_groups(path):
+        raise UserError(f"{address} has none of the folders {', '.join(FOLDERS)}", hint=hint)
+    return path
+
+
+def _has_groups(path: Path) -> bool:
+    return any((path / group).is_dir() for group in FOLDERS)
+
+
+def files(group: str, searchpath: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the YAML files of a configuration group by name; UserError where two have one name."""
+    paths: dict[str, Path] = {}
+    for root in (own_conf(), *search_folders(searchpath)):
+        for path in sorted((root / group).glob("*.yaml")):
+            if path.stem in paths:
+                both = f"{paths[path.stem]} and {path}"
+                raise UserError(f"{group}={path.stem} is both {both}", hint="rename one")
+            paths[path.stem] = path
+    return dict(sorted(paths.items()))
+
+
+def values(path: Path) -> dict[str, Any]:
+    """Return what a YAML file holds; UserError that names the file and its line where it cannot be read."""
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{path}{line}: no YAML: {reason}", hint="correct the file") from error
+    if found is not None and not isinstance(found, dict):
+        raise UserError(f"{path} is no list of name: value", hint="the files in conf/ show how it is written")
+    return found or {}
+
+
+@cache
+def _points(group: str) -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=group))

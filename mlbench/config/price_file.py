@@ -1,0 +1,55 @@
+"""The user's own prices, which stand above those of conf/hardware: one YAML file, by profile.
+
+    gcp_n1_t4:
+      usd_per_hour: 0.50
+      usd_per_hour_spot: null
+      date: "2026-11-22"
+      source: our contract
+
+$MLBENCH_PRICES names the file; else it is mlbench/prices.yaml in $XDG_CONFIG_HOME (~/.config).
+"""
+
+import os
+from pathlib import Path
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Price
+
+PRICES = TypeAdapter(dict[str, Price])
+
+
+def path() -> Path:
+    """Return where the file is, whether or not there is one."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return Path(os.environ.get("MLBENCH_PRICES") or config / "mlbench" / "prices.yaml")
+
+
+def read() -> dict[str, Price]:
+    """Return the user's prices by profile, {} without a file; UserError for one that is not valid."""
+    file = path()
+    if not file.exists():
+        if os.environ.get("MLBENCH_PRICES"):
+            raise UserError(f"MLBENCH_PRICES={file} does not exist")
+        return {}
+    try:
+        return PRICES.validate_python(yaml.safe_load(file.read_text()) or {})
+    except (yaml.YAMLError, ValidationError) as error:
+        reason = str(error).splitlines()[1 if isinstance(error, ValidationError) else 0]
+        raise UserError(
+            f"{file} is not a price file: {reason}",
+            hint="every price needs usd_per_hour, usd_per_hour_spot (or null), date and source",
+        ) from error
+
+
+def write(prices: dict[str, Price]) -> Path:
+    """Write the file with these prices over those that it has; return its path."""
+    file = path()
+    known = read() if file.exists() else {}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(file.name + ".part")
+    part.write_text(yaml.safe_dump(PRICES.dump_python(known | prices), sort_keys=True))
+    part.replace(file)
+    return file

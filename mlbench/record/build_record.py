@@ -1,0 +1,468 @@
+"""From the event log of a run to its record: one route for runs that ended in any way, here or elsewhere."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import mlbench
+from mlbench import clock
+from mlbench.config.errors import UserError, comparable, unreadable
+from mlbench.config.experiment import Experiment
+from mlbench.config.goal import Goal, better
+from mlbench.record import cost, energy, log_consistency, node_types, noise, official
+from mlbench.record.phases import EXPOSED, PHASES, PhaseTimes, merged, percentiles
+from mlbench.record.record import (
+    FINISHED,
+    Interval,
+    Node,
+    RankStats,
+    Record,
+    Restart,
+    RunEnd,
+    RunStart,
+    Startup,
+    Submission,
+    Validation,
+    WorkerResult,
+)
+
+Log = Sequence[dict[str, Any]]  # the events of one run, in their order
+RankTimes = list[list[PhaseTimes]]  # of each rank one entry a validation
+NOT_RETURNED = WorkerResult(status="failed")  # what is known of workers that returned nothing
+
+
+def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
+    """Return the record of the run that left this event log.
+
+    A log without `run_result`, because its driver was killed, gives a run that ended with the log's last
+    event: interrupted, unless its workers had finished or reached the goal. `frozen` is the reference for
+    official results, by default the one of this mlbench. Raises UserError where the log has no readable
+    `run_configuration`.
+    """
+    start = run_start(log)
+    end = run_end(log)
+    experiment = start.experiment
+    result = end.result or NOT_RETURNED
+    measured = _measured(log)
+    validations = [validation for validation, _ in measured]
+    per_rank = [list(rank) for rank in zip(*(ranks for _, ranks in measured), strict=True)]
+    status, error = _status(end, result, validations, experiment.target)
+    submission = _submission(log)
+    if submission and submission.preempted and status not in FINISHED:
+        status, error = "preempted", submission.preempted
+    reached = validations[-1].elapsed if status == "goal_reached" else None
+    wall = end.ended - start.begun
+    restarts = _restarts(log, status)
+    flops = result.flops_per_sample
+    totals = _totals(per_rank, elapsed=validations[-1].elapsed if validations else 0.0)
+    rate = totals["samples_per_s"]
+    disturbed = _disturbances(end, result.nodes)
+    if disturbed:  # measured while it ran, so the load before it says nothing more
+        quiet = [one for one in start.warnings if "load average" not in one]
+        start = start.model_copy(update={"warnings": quiet})
+    other_hardware = node_types.other_hardware(experiment, result.nodes)
+    caveats = _caveats(experiment, result.nodes, oversubscribed=end.oversubscribed)
+    caveats = [*other_hardware, *caveats, *disturbed]
+    if status in FINISHED and error:
+        what = "its workers had finished" if end.result else "it reached its goal"
+        missing = "its cluster is" if end.result else "its nodes are"
+        caveats.insert(0, f"{what}, and then it ended ({error}), so {missing} not described")
+        error = None
+    startup, startup_time = _startup(log, start, end, result, restarted=bool(restarts))
+    contradictions = log_consistency.contradictions(
+        log,
+        start,
+        end,
+        result,
+        startup=startup,
+        startup_time=startup_time,
+        flops_per_s=flops * rate if flops and rate else None,
+    )
+    caveats += [f"{log_consistency.CAVEAT}{sentence}" for sentence in contradictions]
+    told = {sentence for node in result.nodes for sentence in node.warnings}
+    why_not = official.reasons(
+        start,
+        result,
+        status=status,
+        caveats=caveats,
+        sealed=log_consistency.sealed(log),
+        frozen=frozen or official.reference(),
+    )
+    task = experiment.task
+    return Record(
+        source=start.source,
+        imported=start.imported is not None,
+        run_id=start.run_id,
+        key=start.key,
+        command=submission.command if submission else start.command,
+        mlbench=start.mlbench,
+        experiment=experiment,
+        deviations=start.deviations,
+        eligible=not why_not,
+        official_reasons=why_not,
+        status=status,
+        goal=experiment.target,
+        error=error,
+        seed=start.seed,
+        workers=experiment.workers,
+        oversubscribed=end.oversubscribed,
+        caveats=caveats,
+        disturbances=disturbed,
+        contradictions=contradictions,
+        warnings=sorted(told | set(start.warnings)),
+        started_at=clock.iso(start.begun),
+        ended_at=clock.iso(end.ended),
+        wall=wall,
+        startup=startup,
+        startup_time=startup_time,
+        time_to_accuracy=reached,
+        accuracy_after_time=accuracy_after(
+            validations,
+            metric=task.metric,
+            budget=task.time_budget_s,
+            direction=task.direction,
+            ended=status in ("goal_not_reached", "completed"),
+        ),
+        best=_best(validations, task.metric, task.direction),
+        epochs=validations[-1].epoch if validations else 0.0,
+        steps=validations[-1].step if validations else 0,
+        sample_unit=_unit(log) or result.sample_unit,
+        flops_per_sample=flops,
+        gradient_bytes=result.gradient_bytes,
+        model_flops_per_s=flops * rate if flops and rate else None,
+        mfu=_mfu(experiment, flops * rate) if flops and rate and not other_hardware else None,
+        cost=None
+        if other_hardware
+        else cost.cost(
+            experiment.hardware,
+            experiment.workers,
+            wall_s=wall,
+            time_to_accuracy_s=reached,
+            clustered=cost.on_cluster(experiment),
+            provisioning_s=_provisioning(start),
+        ),
+        energy=energy.energy(
+            experiment.hardware,
+            # Meters begin anew with a restart; emulated hosts would all count their one machine.
+            [] if restarts or experiment.network.emulated else [node.energy_j for node in result.nodes],
+            on_gpu=experiment.backend.device == "cuda",
+            reached=reached is not None,
+            samples=totals["samples"],
+        ),
+        validations=validations,
+        intervals=intervals(per_rank),
+        restarts=restarts,
+        nodes=result.nodes,
+        software=start.software,
+        data_hash=result.data_hash,
+        data_rows=result.data_rows,
+        table=result.table,
+        profile=result.profile,
+        ray=end.ray,
+        submission=submission,
+        links=end.links,
+        **totals,
+    )
+
+
+def verify_against_log(record: Record, log: Log) -> None:
+    """Raise UserError where a record says something else than the event log that it comes with.
+
+    Asked of a run that was measured elsewhere: every field of its record follows from its log.
+    """
+    ours, theirs = comparable(mlbench.__version__), comparable(run_start(log).mlbench)
+    if ours != theirs:
+        raise UserError(f"it was measured by mlbench {theirs}, this is {ours}", hint="use that version")
+    try:
+        rebuilt = build_record(log).model_dump(mode="json")
+    except (ValueError, LookupError, TypeError, ArithmeticError) as error:
+        raise UserError("its event log is damaged or was changed") from error
+    claimed = record.model_dump(mode="json")
+    differing = [name for name, value in rebuilt.items() if claimed[name] != value]
+    if differing:
+        raise UserError(
+            f"its record was changed: {', '.join(differing[:3])} of the record and of the event log differ"
+        )
+
+
+def run_start(log: Log) -> RunStart:
+    """Return what the log says of the run's begin; UserError where this version cannot read it."""
+    value = next((event["value"] for event in log if event["key"] == "run_configuration"), None)
+    try:
+        return RunStart.model_validate(value)
+    except ValueError as error:
+        raise unreadable("the event log", value, hint="restore it from a copy") from error
+
+
+def run_end(log: Log) -> RunEnd:
+    """Return what the log says of the run's end; UserError where this version cannot read it."""
+    value = next((event["value"] for event in log if event["key"] == "run_result"), None)
+    if value is None:
+        return lost_end(log, "the command that ran this was killed")
+    try:
+        return RunEnd.model_validate(value)
+    except ValueError as error:
+        raise UserError("the event log is damaged: it has no readable run_result") from error
+
+
+def lost_end(log: Log, error: str, *, status: str = "interrupted") -> RunEnd:
+    """Return the end of a run whose driver could not write it, because of `error`: the log's last event."""
+    result = worker_result(log)
+    ended = max(event["time_ms"] for event in log) / 1000
+    return RunEnd(status=None if result else status, error=error, ended=ended, result=result)
+
+
+def worker_result(log: Log) -> WorkerResult | None:
+    """Return what the workers reported at their end; None where they did not get there."""
+    values = [event["value"] for event in log if event["key"] == "worker_result"]
+    return WorkerResult.model_validate(values[0]) if values else None
+
+
+def _provisioning(start: RunStart) -> float | None:
+    """Return the seconds from the submission to the command's start; None where nobody measured them.
+
+    The clocks are those of two hosts; where the first is ahead of the second they measured nothing.
+    """
+    if start.submitted is None or start.submitted > start.begun:
+        return None
+    return start.begun - start.submitted
+
+
+def _submission(log: Log) -> Submission | None:
+    values = [event["value"] for event in log if event["key"] == "submission"]
+    return Submission.model_validate(values[-1]) if values else None
+
+
+def _measured(log: Log) -> list[tuple[Validation, list[PhaseTimes]]]:
+    """Return each validation with every rank's times up to it.
+
+    After a failure the run repeats what came after its last checkpoint; what was measured of that before the
+    failure is in the clock's time but no part of the run that reached the goal.
+    """
+    entries: list[tuple[Validation, list[PhaseTimes]]] = []
+    failed = False
+    for event in log:
+        if event["key"] == "worker_failure":
+            failed = True
+        if event["key"] == "validation":
+            validation = Validation.model_validate(event["value"])
+            if failed:
+                while entries and entries[-1][0].step >= validation.step:
+                    entries.pop()
+                failed = False
+            entries.append(
+                (validation, [PhaseTimes.from_plain(rank) for rank in event["metadata"]["phase_times"]])
+            )
+    return entries
+
+
+def _unit(log: Log) -> str | None:
+    """Return what samples are, as the last validation says; None without one, and in older logs."""
+    validations = (event["metadata"] for event in reversed(log) if event["key"] == "validation")
+    return next((metadata.get("unit") for metadata in validations), None)
+
+
+def _status(
+    end: RunEnd, result: WorkerResult, validations: list[Validation], goal: Goal | None
+) -> tuple[str, str | None]:
+    """Return how the run ended and why; a goal is reached where the log's last validation reaches it.
+
+    A worker that dies after that, while its node is described, takes nothing from what was measured, and
+    neither does the end of the driver or of a node.
+    """
+    status, error = end.status or result.status, end.error or result.error
+    value = validations[-1].metrics.get(goal.metric) if validations and goal else None
+    reached = goal is not None and value is not None and goal.reached(value)
+    if status == "goal_reached" and not reached:
+        return "failed", "the event log has no validation that reached the goal"
+    ended = status in ("failed", "interrupted", "preempted")
+    return ("goal_reached" if ended and reached else status), error
+
+
+def _startup(
+    log: Log, start: RunStart, end: RunEnd, result: WorkerResult, *, restarted: bool
+) -> tuple[Startup, float | None]:
+    """Return the parts of the start-up that were reached, in their order, and the whole.
+
+    Every part lies between two readings of one host's clock: the driver's up to the process group (the
+    controller is on its machine), rank 0's from there on. Where these are two hosts the step from the one to
+    the other, a remote call, is left out, and the whole is the sum of the parts. Workers that were
+    `restarted` know of their last start, which is not the run's: left out.
+    """
+    group = next((event for event in log if event["key"] == "startup"), {"value": {}, "metadata": {}})
+    first = next((event for event in log if event["key"] == "run_start"), None)
+    one_host = first is None or first["metadata"].get("hostname") == group["metadata"].get("hostname")
+    touched = first["value"] if first else result.started_at
+    driver: list[tuple[str, float | None]] = [
+        ("begin", start.begun),
+        ("command", end.stamps.get("connect_begin")),
+        ("cluster", end.stamps.get("connect_end")),
+        ("scheduling", group["value"].get("backend_begin")),
+        ("imports", group["value"].get("imports_end")),
+        ("process_group", group["value"].get("group_end")),
+    ]
+    worker = [
+        ("entering", None if restarted else result.entered),
+        ("calibration", result.calibrated),
+        ("data_opening", touched),
+    ]
+    parts: dict[str, float] = {}
+    for chain in [driver + worker] if one_host else [driver, worker]:
+        for (_, before), (part, after) in itertools.pairwise(chain):
+            if before is None or after is None:
+                break
+            parts[part] = after - before
+    if one_host:
+        return Startup(**parts), touched - start.begun if touched else None
+    return Startup(**parts), math.fsum(parts.values()) if "data_opening" in parts else None
+
+
+def _restarts(log: Log, status: str) -> list[Restart]:
+    """Return the failures that the run went on after; the last of a failed run ended it."""
+    failures = [Restart(failures=event["value"]) for event in log if event["key"] == "worker_failure"]
+    return failures[:-1] if status == "failed" else failures
+
+
+def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool) -> list[str]:
+    """Return why the number may not be what its name says, one sentence each, the heaviest first."""
+    hardware = experiment.hardware
+    caveats = []
+    if experiment.profile:
+        caveats.append("profile: torch.profiler slowed the steps, so the times of this run count nowhere")
+    if oversubscribed:
+        caveats.append(
+            f"{experiment.workers} worker(s) computed with more threads than there were CPUs: "
+            "no speed-up may be taken from this"
+        )
+    on_gpu = experiment.backend.device == "cuda"
+    if hardware.gpus and not on_gpu:
+        caveats.append(
+            f"hardware={hardware.name} has GPUs that backend={experiment.backend.name} left idle: "
+            "the cost is that of a node which could have done more"
+        )
+    types = None if experiment.network.emulated else node_types.mixture(nodes)
+    if types:
+        caveats.append(f"{types}: the slowest decides the time of all")
+    return list(dict.fromkeys(caveats))
+
+
+def _disturbances(end: RunEnd, nodes: list[Node]) -> list[str]:
+    """Return what else the machines did while the run was measured, one sentence each."""
+    here = end.hostname or "the driver's machine"
+    sentences = noise.disturbances(here, during=None, before=end.interference, shared=end.machine_shared)
+    for node in nodes:
+        sentences += noise.disturbances(node.hostname, during=node.interference, shared=node.machine_shared)
+    return sentences
+
+
+def _best(validations: Sequence[Validation], metric: str, direction: Any) -> float | None:
+    best = None
+    for validation in validations:
+        value = validation.metrics.get(metric)
+        if value is not None and better(value, best, direction):
+            best = value
+    return best
+
+
+def _mfu(experiment: Experiment, flops_per_s: float) -> float | None:
+    """Return model FLOP/s over the workers' shares of the peak in the run's precision; None if unknown."""
+    hardware = experiment.hardware
+    on_gpu = experiment.backend.device == "cuda"
+    precision = getattr(experiment.task, "precision", None) or "fp32"
+    peak = getattr(hardware.peak, precision) if hardware.peak else None
+    if peak is None or on_gpu != bool(hardware.gpus):  # the peak is a GPU's where the node has one
+        return None
+    shares = experiment.workers if hardware.gpus else cost.nodes(hardware, experiment.workers)
+    return flops_per_s / (peak * shares)
+
+
+def _totals(per_rank: RankTimes, *, elapsed: float) -> dict[str, Any]:
+    """Return the Record's fields that follow from the times of every rank.
+
+    `per_rank` is empty where the run ended before its first validation.
+    """
+    if not per_rank:
+        unknown = ("train_time", "samples_per_s", "samples_per_s_per_worker")
+        unknown += ("overlapped_communication", "exposed_communication_share")
+        return dict.fromkeys(unknown) | {"phases": {}, "outside": {}, "step_s": {}, "samples": 0}
+    workers = len(per_rank)
+    phases = {
+        phase: RankStats.of([math.fsum(times.phases[phase] for times in rank) for rank in per_rank])
+        for phase in PHASES
+    }
+    overlapped = [math.fsum(times.overlapped_communication for times in rank) for rank in per_rank]
+    names = sorted({name for rank in per_rank for times in rank for name in times.outside})
+    outside = {
+        name: RankStats.of([math.fsum(times.outside.get(name, 0.0) for times in rank) for rank in per_rank])
+        for name in names
+    }
+    batch_totals = [math.fsum(v for times in rank for v in times.phases.values()) for rank in per_rank]
+    train_times = [
+        total - math.fsum(times.phases["data_wait"] for times in rank)
+        for total, rank in zip(batch_totals, per_rank, strict=True)
+    ]
+    samples = sum(times.samples for rank in per_rank for times in rank)
+    timed = max(batch_totals) > 0
+    # The same with and without stamps: what the clock shows less what lies outside the steps.
+    busy = elapsed - max(math.fsum(math.fsum(times.outside.values()) for times in rank) for rank in per_rank)
+    rate = samples / busy if busy > 0 and samples else None
+    return {
+        "phases": phases if timed else {},
+        "overlapped_communication": RankStats.of(overlapped) if timed else None,
+        "exposed_communication_share": (
+            math.fsum(phases[name].mean for name in EXPOSED) * workers / math.fsum(batch_totals)
+            if timed
+            else None
+        ),
+        "outside": outside,
+        # MLBench's clock: from the batch's data at hand to its end, so without data_wait.
+        "train_time": max(train_times) if timed else None,
+        "samples": samples,
+        "samples_per_s": rate,
+        "samples_per_s_per_worker": rate / workers if rate else None,
+        "step_s": percentiles(times.step_s for rank in per_rank for times in rank),
+        "stamp_every": max(times.stamp_every for rank in per_rank for times in rank),
+        "lateness": [merged([b for times in rank for b in times.lateness]) for rank in per_rank],
+        "bytes_sent_per_step": _bytes_sent(per_rank, steps=sum(times.steps for times in per_rank[0])),
+        "clock_error_s": max(times.clock_error_s for rank in per_rank for times in rank),
+    }
+
+
+def _bytes_sent(per_rank: RankTimes, *, steps: int = 1) -> RankStats | None:
+    """Return what a rank sent, over `steps`; None for a single worker, no step, and logs that do not say."""
+    sent = [[times.bytes_sent for times in rank if times.bytes_sent is not None] for rank in per_rank]
+    if len(per_rank) == 1 or not steps or not all(sent):
+        return None
+    return RankStats.of([sum(rank) / steps for rank in sent])
+
+
+def intervals(per_rank: RankTimes) -> list[Interval]:
+    """Return what was measured between validations, with min, mean and max over the ranks."""
+    return [
+        Interval(
+            steps=ranks[0].steps,
+            samples=sum(times.samples for times in ranks),
+            phases={phase: RankStats.of([times.phases[phase] for times in ranks]) for phase in PHASES},
+            overlapped_communication=RankStats.of([times.overlapped_communication for times in ranks]),
+            bytes_sent=_bytes_sent([[times] for times in ranks]),
+        )
+        for ranks in zip(*per_rank, strict=True)
+    ]
+
+
+def accuracy_after(
+    validations: Sequence[Validation], *, metric: str, budget: float, direction: str, ended: bool
+) -> float | None:
+    """Return the best validation value within `budget` seconds; None if the run stopped earlier.
+
+    A run that trained all its epochs (`ended`) has nothing more to show, so its best counts then.
+    """
+    if not validations or (validations[-1].elapsed < budget and not ended):
+        return None
+    values = [
+        value
+        for validation in validations
+        if validation.elapsed <= budget and (value := validation.metrics.get(metric)) is not None
+    ]
+    return (max if direction == "max" else min)(values, default=None)

@@ -1,0 +1,96 @@
+"""Whether a record agrees with itself.
+
+`contradiction` is asked whenever a record is read: headline numbers follow from the record's own validations
+and intervals. reader.py's `verdict` derives every field from the event log anew.
+"""
+
+import math
+from collections.abc import Iterator
+from datetime import datetime
+
+from mlbench.record import cost
+from mlbench.record.build_record import accuracy_after
+from mlbench.record.node_types import other_hardware
+from mlbench.record.record import Record
+
+SAME = 1e-6  # relative; sums in another order differ by 1e-12
+CLOCK_S = 0.002  # s; started_at and ended_at are written in whole milliseconds
+
+
+def contradiction(record: Record) -> str | None:
+    """Return the first field that the record's other fields do not bear out, as a clause; None if none."""
+    for name, stated, derived in _derived(record):
+        if stated != derived:
+            return f"its {name} is {_text(stated)}, which its other fields make {_text(derived)}"
+    return next(_inexact(record), None)
+
+
+def _derived(record: Record) -> Iterator[tuple[str, object, object]]:
+    """Yield name, stated value and derived value of what must be equal."""
+    experiment, validations = record.experiment, record.validations
+    task, last = experiment.task, validations[-1] if validations else None
+    yield "workers", record.workers, experiment.workers
+    yield "goal", record.goal, experiment.target
+    goal = record.goal
+    value = last.metrics.get(goal.metric) if last and goal else None
+    reached = goal is not None and value is not None and goal.reached(value)
+    if record.status == "goal_reached" or reached and record.status in ("goal_not_reached", "completed"):
+        yield "status", record.status, "goal_reached" if reached else "another"
+    to_goal = last.elapsed if last and record.status == "goal_reached" else None
+    yield "time_to_accuracy", record.time_to_accuracy, to_goal
+    values = [value for one in validations if (value := one.metrics.get(task.metric)) is not None]
+    yield "best", record.best, (max if task.direction == "max" else min)(values, default=None)
+    in_time = accuracy_after(
+        validations,
+        metric=task.metric,
+        budget=task.time_budget_s,
+        direction=task.direction,
+        ended=record.status in ("goal_not_reached", "completed"),
+    )
+    yield "accuracy_after_time", record.accuracy_after_time, in_time
+    yield "epochs", record.epochs, last.epoch if last else 0.0
+    yield "steps", record.steps, last.step if last else 0
+    if record.intervals:
+        yield "number of intervals", len(record.intervals), len(validations)
+        yield "samples", record.samples, sum(one.samples for one in record.intervals)
+
+
+def _inexact(record: Record) -> Iterator[str]:
+    """Yield a clause for each number that differs from what it is computed from by more than rounding."""
+    begun, ended = map(datetime.fromisoformat, (record.started_at, record.ended_at))
+    if abs(record.wall - (ended - begun).total_seconds()) > CLOCK_S:
+        yield f"its wall is {record.wall:g} s, from started_at to ended_at are {ended - begun}"
+    rate, each = record.samples_per_s, record.samples_per_s_per_worker
+    if (rate is None) != (each is None) or rate and each and not _same(rate, each * record.workers):
+        yield f"its samples_per_s_per_worker is {each}, its samples_per_s {rate}"
+    if rate is not None and record.validations:
+        elapsed = record.validations[-1].elapsed
+        outside = math.fsum(spread.max for spread in record.outside.values())  # of any rank this or less
+        least = record.samples / elapsed if elapsed > 0 else math.inf
+        most = record.samples / (elapsed - outside) if elapsed > outside else math.inf
+        if not least * (1 - SAME) <= rate <= most * (1 + SAME):
+            yield f"its samples_per_s is {rate:g}, {record.samples} samples in its time are {least:g} or more"
+    for name, spread in record.phases.items() if record.intervals else ():
+        total = math.fsum(one.phases[name].mean for one in record.intervals if name in one.phases)
+        if not _same(spread.mean, total):
+            yield f"its phase {name} is {spread.mean:g} s, that of its intervals {total:g} s"
+    if record.cost is None and other_hardware(record.experiment, record.nodes):
+        return
+    bill = cost.cost(
+        record.experiment.hardware,
+        record.workers,
+        wall_s=record.wall,
+        time_to_accuracy_s=record.time_to_accuracy,
+    )
+    for name in ("wall_usd", "wall_usd_spot", "goal_usd", "goal_usd_spot"):
+        stated, derived = getattr(record.cost, name, None), getattr(bill, name, None)
+        if stated != derived and not (stated and derived and _same(stated, derived)):
+            yield f"its {name} is {_text(stated)}, its time and its hardware's price make {_text(derived)}"
+
+
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=SAME, abs_tol=1e-9)
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

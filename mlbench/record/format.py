@@ -1,0 +1,141 @@
+"""What a person reads: numbers of few digits with their unit, in ASCII, and text without control codes."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mlbench.config.goal import Goal
+
+MINUTE, HOUR, DAY = 60, 3600, 86400  # s
+PREFIXES = ("", "k", "M", "G", "T", "P", "E")  # powers of 1000, SI
+MOST_DIGITS = 6  # digits after the point that tell a value from its goal
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them: 4.1 ms, 12.3 s, 2 min 05 s, 1 h 02 min, 3 d 04 h."""
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if round(seconds, 1) >= MINUTE:
+        whole = round(seconds)
+        if whole < HOUR:
+            return f"{whole // MINUTE} min {whole % MINUTE:02d} s"
+        minutes = round(seconds / MINUTE)
+        if minutes < 2 * DAY // MINUTE:
+            return f"{minutes // 60} h {minutes % 60:02d} min"
+        hours = round(seconds / HOUR)
+        return f"{hours // 24} d {hours % 24:02d} h"
+    if seconds == 0:
+        return "0 s"
+    factor, unit = next(
+        ((f, u) for f, u in ((1, "s"), (1e3, "ms")) if float(f"{seconds * f:.3g}") >= 1), (1e6, "us")
+    )
+    value = seconds * factor
+    return f"{value:.0f} {unit}" if value >= 99.95 else f"{value:.1f} {unit}"
+
+
+def whole(seconds: float) -> str:
+    """Return a duration for a clock that ticks: whole seconds, e.g. 8 s, 2 min 05 s."""
+    return duration(round(seconds)) if round(seconds) >= MINUTE else f"{seconds:.0f} s"
+
+
+def number(value: float) -> str:
+    """Return a number with three significant digits, or all digits before the point: 0.0123, 2,637."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
+
+
+def factor(value: float) -> str:
+    """Return a ratio as `number` does, with so many digits more that only 1 reads as 1, e.g. 1.004."""
+    digits = 3
+    while digits < MOST_DIGITS and value != 1 and float(f"{value:.{digits}g}") == 1:
+        digits += 1
+    return number(value) if digits == 3 else f"{value:.{digits}g}"
+
+
+def with_prefix(value: float, unit: str) -> str:
+    """Return a large quantity with an SI prefix, e.g. 12.3 GFLOP/s."""
+    power = 0
+    while abs(value) >= 999.5 and power < len(PREFIXES) - 1:
+        value /= 1000
+        power += 1
+    return f"{value:.3g} {PREFIXES[power]}{unit}"
+
+
+def usd(value: float) -> str:
+    """Return a price with cents, or with three significant digits below a dollar; never in powers of ten."""
+    if value >= 1 or value == 0:
+        return f"{value:,.2f} USD"
+    digits = 2 - math.floor(math.log10(value))
+    return f"{value:.{digits}f} USD"
+
+
+def energy(joules: float) -> str:
+    """Return an energy in J, kJ, MJ or GJ, e.g. 12.3 kJ."""
+    return with_prefix(joules, "J")
+
+
+def percent(share: float) -> str:
+    """Return a share of one in percent."""
+    return f"{100 * share:.1f} %"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, e.g. 1 epoch, 2 epochs."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def measured(value: float, unit: str, goal: Goal | None) -> str:
+    """Return a metric with its unit and so many digits that rounding never makes it meet or miss the goal."""
+    digits = 2
+    while goal and digits < MOST_DIGITS and goal.reached(round(value, digits)) != goal.reached(value):
+        digits += 1
+    return f"{value:.{digits}f} {unit}".rstrip()
+
+
+def target(goal: Goal, unit: str) -> str:
+    """Return what the goal asks of its metric, e.g. >= 95 %."""
+    return f"{goal.bound} {unit}".rstrip()
+
+
+def printable(text: str, encoding: str = "utf-8") -> str:
+    """Return text from elsewhere without terminal control codes and with nothing `encoding` cannot write."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-Z\\-_]", "", text)  # ECMA-48 sequences
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", text)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def last_line(error: str) -> str:
+    """Return the line of an error or traceback that says what went wrong."""
+    lines = [line for line in error.splitlines() if line.strip()]
+    return printable(lines[-1]).strip() if lines else "no reason given"
+
+
+def failures(errors: Mapping[int, str]) -> list[str]:
+    """Return one phrase a reason, with all ranks that gave it, e.g. ranks 0, 1 failed: out of memory."""
+    ranks: dict[str, list[str]] = {}
+    for rank, error in sorted(errors.items()):
+        ranks.setdefault(last_line(error), []).append(str(rank))
+    return [
+        f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} failed: {reason}"
+        for reason, same in ranks.items()
+    ]
+
+
+def json_text(values: Any) -> str:
+    """Return JSON; an infinite number, e.g. the time of a missed goal, is "infinite", NaN is null."""
+    return json.dumps(_plain(values), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "infinite"
+    return value

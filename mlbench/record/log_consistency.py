@@ -1,0 +1,303 @@
+"""Whether the event log of a run agrees with itself: relations that hold in every honest log.
+
+Most are identities of one clock or one counter, so they hold to rounding however busy the machine is. Where
+two clocks or two processes are compared, a bound stands below. A log that breaks one was damaged or edited,
+or a clock was wrong; its times are no measurement.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mlbench.config.experiment import Experiment
+from mlbench.record import events, official
+from mlbench.record.format import duration
+from mlbench.record.noise import MIN_SECONDS, Interference
+from mlbench.record.phases import PhaseTimes
+from mlbench.record.record import Node, RunEnd, RunStart, Startup, Validation, WorkerResult
+
+Log = Sequence[dict[str, Any]]
+Measured = tuple[Validation, list[PhaseTimes]]
+
+CAVEAT = "the log contradicts itself: "  # begins the caveat of each contradiction
+ROUNDING_S = 1e-5  # s; wall clocks near 2e9 s are doubles 2.4e-7 s apart, and some are added
+STAMP_S = 0.002  # s; events are stamped in whole ms
+SHARE = 0.01  # by which the clocks of two ranks may differ; 0.23 % was the most in 18 runs, 2026-11-23
+SKEW_S = 1.0  # s, likewise in short runs: a rank leaves a collective late; 25 ms at a load of 8 on 2 CPUs
+CPUS_FACTOR = 1.5  # over what a machine has; the kernel counts CPU time in steps of 10 ms
+# Model FLOP/s over the calibrated float32 FLOP/s of all nodes; matrix units compute 16-bit numbers up to 16
+# times as fast as float32 (H100: 989 to 67 TFLOP/s, data sheet of 2023), and a calibration may be disturbed.
+RATE_FACTOR = {"fp32": 2.0, "tf32": 16.0}
+RATE_FACTOR_16_BIT = 64.0
+ROWS = ("images", "rows")  # units of which a step takes a global batch, and an epoch whole steps
+SPREAD = 0.25  # by which steps per epoch of texts, whose chunks are drawn, differ between two validations
+
+
+def contradictions(
+    log: Log,
+    start: RunStart,
+    end: RunEnd,
+    result: WorkerResult,
+    *,
+    startup: Startup,
+    startup_time: float | None,
+    flops_per_s: float | None,
+) -> list[str]:
+    """Return where a log contradicts itself, one sentence each; empty for an honest one.
+
+    `flops_per_s` are model FLOP/s of all ranks.
+    """
+    stretches = _stretches(log)
+    every = [each for stretch in stretches for each in stretch]
+    sentences = [
+        *_of_checksum(log),
+        *_of_order(every, start.experiment),
+        *(one for before, now in _neighbours(stretches) for one in _of_interval(before, now, start)),
+        *_of_progress(stretches, start.experiment, result),
+        *_of_stamps(log, every, start, end, result),
+        *_of_durations(startup, startup_time, every, start, end),
+        *_of_nodes(log, end, result, every),
+        *_of_rates(start.experiment, result.nodes, flops_per_s),
+    ]
+    return list(dict.fromkeys(sentences))
+
+
+def sealed(log: Log) -> bool:
+    """Return whether the log has the checksum that its driver wrote."""
+    return any(event["key"] == "run_result" and "sha256" in event["metadata"] for event in log)
+
+
+def _stretches(log: Log) -> list[list[Measured]]:
+    """Return the validations between two starts of the workers."""
+    stretches: list[list[Measured]] = [[]]
+    for event in log:
+        if event["key"] == "worker_failure":
+            stretches.append([])
+        if event["key"] == "validation":
+            ranks = [PhaseTimes.from_plain(rank) for rank in event["metadata"]["phase_times"]]
+            stretches[-1].append((Validation.model_validate(event["value"]), ranks))
+    return stretches
+
+
+def _neighbours(stretches: Sequence[Sequence[Measured]]) -> Iterator[tuple[Measured | None, Measured]]:
+    """Yield each validation with the one before; None for a run's first, and after a restart."""
+    for stretch in stretches:
+        yield from zip([None, *stretch], stretch, strict=False)
+
+
+def _of_checksum(log: Log) -> Iterator[str]:
+    for place, event in enumerate(log):
+        written = event["metadata"]
+        if event["key"] != "run_result" or "sha256" not in written:
+            continue
+        if events.checksum(log[: written["events"]], event["value"]) != written:
+            yield "its lines are not those that the run wrote: their checksum differs"
+        added = {one["key"] for one in (*log[written["events"] : place], *log[place + 1 :])}
+        if added - {"worker_failure", "submission", "run_stop"}:  # what the controller and others add late
+            yield "lines were added to it"
+
+
+def _of_order(every: Sequence[Measured], experiment: Experiment) -> Iterator[str]:
+    """The clock never pauses, all ranks take part, and a run ends where it reaches its goal."""
+    goal = experiment.target
+    for before, (now, ranks) in zip([None, *every], every, strict=False):
+        if now.elapsed <= (before[0].elapsed if before else 0.0):
+            yield f"the validation at step {now.step} ends before the one before it, or before the start"
+        if len(ranks) != experiment.workers:
+            yield f"the validation at step {now.step} has {len(ranks)} ranks of {experiment.workers}"
+        value = now.metrics.get(goal.metric) if goal else None
+        reached = goal is not None and value is not None and goal.reached(value)
+        if reached != now.goal_reached or (reached and now is not every[-1][0]):
+            yield f"the validation at step {now.step} and the goal contradict each other"
+
+
+def _of_interval(before: Measured | None, now: Measured, start: RunStart) -> Iterator[str]:
+    """All time of a rank is inside or outside its steps, and the phases add up to what is inside."""
+    validation, ranks = now
+    last = before[0].elapsed if before else None
+    for rank, times in enumerate(ranks):
+        at = f"rank {rank} at step {validation.step}"
+        lengths = (*times.phases.values(), *times.outside.values(), times.seconds)
+        counts = (times.steps, times.samples, times.bytes_sent or 0, times.overlapped_communication)
+        if not all(math.isfinite(value) and value > -ROUNDING_S for value in (*lengths, *counts)):
+            yield f"{at} has a negative time or count"
+        inside, passed = math.fsum(times.phases.values()), times.seconds + math.fsum(times.outside.values())
+        stamped = times.stamped_steps > 0 or (start.experiment.phase_timing and times.steps > 0)
+        if (stamped or inside) and abs(inside - times.seconds) > ROUNDING_S + 1e-6 * times.seconds:
+            yield f"the phases of {at} add up to {duration(inside)} of {duration(times.seconds)} in steps"
+        own = _own_elapsed(before, rank)
+        if times.elapsed is None:  # a log of before 2026-11-23
+            whole, slack = validation.elapsed - (last or 0.0), SKEW_S + SHARE * validation.elapsed
+        else:
+            whole, slack = times.elapsed - own, ROUNDING_S
+            apart = abs(times.elapsed - validation.elapsed)
+            if apart > (SKEW_S + SHARE * validation.elapsed if rank else ROUNDING_S):
+                yield f"the clocks of rank {rank} and of the run differ by {duration(apart)}"
+        after_restart = before is None and start.experiment.max_failures > 0
+        if passed > whole + slack or (passed < whole - slack and not after_restart):
+            yield f"{at} accounts for {duration(passed)} of {duration(whole)}"
+
+
+def _own_elapsed(before: Measured | None, rank: int) -> float:
+    if before is None or rank >= len(before[1]):
+        return 0.0
+    elapsed = before[1][rank].elapsed
+    return before[0].elapsed if elapsed is None else elapsed
+
+
+def _of_progress(
+    stretches: Sequence[Sequence[Measured]], experiment: Experiment, result: WorkerResult
+) -> Iterator[str]:
+    """Steps, epochs and samples follow from each other."""
+    seen = {0: 0.0}  # epochs by step
+    shares: list[float] = []  # steps per epoch
+    batches: list[float] = []  # samples a step, of all ranks
+    most = getattr(experiment.task, "epochs", None) or math.inf
+    for stretch in stretches:
+        for place, (now, ranks) in enumerate(stretch):
+            steps = ranks[0].steps if ranks else 0
+            at, begin = f"the validation at step {now.step}", now.step - steps
+            if not now.metrics and begin not in seen:  # it diverged within a step, which is not counted
+                begin -= 1
+            if any(times.steps != steps for times in ranks):
+                yield f"{at} follows other numbers of steps on other ranks"
+            if begin not in seen or (place and begin != stretch[place - 1][0].step):
+                yield f"{at} follows {steps} steps, which do not lead there"
+            epochs = now.epoch - seen.get(begin, 0.0)
+            if (epochs > 0) != (steps > 0) or now.epoch > most:
+                yield f"{at} stands at epoch {now.epoch:g}, which its steps do not lead to"
+            elif steps:
+                shares.append((now.step - begin) / epochs)
+                batches.append(sum(times.samples for times in ranks) / steps)
+            seen[now.step] = now.epoch
+    if not shares:
+        return
+    if result.sample_unit not in ROWS:
+        if max(shares) > (1 + SPREAD) * min(shares) or min(batches) <= 0:
+            yield "its epochs and samples do not follow from its steps"
+        return
+    if f"{experiment.task.name}/{experiment.task.recipe}" not in official.reference().recipes:
+        return  # a task of somebody else's may count otherwise
+    batch, count, rows = round(batches[0]), round(shares[0]), result.data_rows.get("train")
+    if batch < 1 or any(each != batch for each in batches):
+        yield f"its samples are not its steps times a global batch of {batch}"
+    stated = _global_batch(experiment)
+    if stated is not None and batch != stated:
+        yield f"its steps take {batch} samples, and its configuration says {stated}"
+    if any(abs(share - count) > 1e-6 * count for share in shares) or (
+        rows is not None and batch > 0 and not _fits(count, rows // batch, experiment)
+    ):
+        yield "its epochs do not follow from its steps and the rows of its data"
+
+
+def _fits(count: int, most: int, experiment: Experiment) -> bool:
+    """Return whether an epoch may have `count` steps of the `most` that the training rows fill."""
+    return count == most if getattr(experiment.task, "validation", "test") == "test" else 0 < count <= most
+
+
+def _global_batch(experiment: Experiment) -> int | None:
+    """Return the samples of a step by the configuration; None where it does not say."""
+    each = getattr(experiment.task, "batch_size", None)
+    most = getattr(experiment.task, "max_global_batch", None)
+    if each is None or most is None:
+        return None if each is None else each * experiment.workers
+    return min(each, most // experiment.workers) * experiment.workers
+
+
+def _of_stamps(
+    log: Log, every: Sequence[Measured], start: RunStart, end: RunEnd, result: WorkerResult
+) -> Iterator[str]:
+    """Wall clocks are those of the start plus what elapsed, and no event is stamped before what it tells."""
+    group = next((event for event in log if event["key"] == "startup"), None)
+    first = next((event for event in log if event["key"] == "run_start"), None)
+    touched = first["value"] if first else result.started_at
+    hosts = {event["metadata"].get("hostname") for event in (group, first) if event is not None}
+    one_host = len(hosts | {end.hostname}) == 1
+    begins = {event["metadata"].get("started_at") for event in log if event["key"] == "validation"}
+    begins |= {result.started_at} if result.started_at else set()
+    if touched is not None and begins - {touched}:
+        yield "its events do not agree when training began"
+    for validation, _ in every:
+        if touched is not None and abs(validation.wall - touched - validation.elapsed) > ROUNDING_S:
+            yield f"the wall clock at step {validation.step} is not the start's plus what elapsed"
+    if not one_host:
+        return
+    reported = {
+        "run_configuration": lambda value: value["begun"],
+        "startup": lambda value: value["group_end"],
+        "run_start": lambda value: value,
+        "validation": lambda value: value["wall"],
+        "run_result": lambda value: value["ended"],
+    }
+    last = -math.inf
+    for event in log:
+        stamp = event["time_ms"] / 1000
+        if event["key"] == "submission":  # what follows was stamped by another machine
+            break
+        if event["key"] in reported and stamp < reported[event["key"]](event["value"]) - STAMP_S:
+            yield f"the event {event['key']} is stamped before what it tells"
+        if stamp < last - STAMP_S:
+            yield f"the event {event['key']} is stamped before the event above it"
+        last = max(last, stamp)
+
+
+def _of_durations(
+    startup: Startup,
+    startup_time: float | None,
+    every: Sequence[Measured],
+    start: RunStart,
+    end: RunEnd,
+) -> Iterator[str]:
+    """No duration is negative, and the whole holds its parts."""
+    wall = end.ended - start.begun
+    parts = {**startup.parts(), "whole": startup_time or 0.0}
+    yield from (f"the part {name} of its start-up is negative" for name, s in parts.items() if s < -STAMP_S)
+    inside = math.fsum(startup.parts().values()) + (every[-1][0].elapsed if every else 0.0)
+    if wall < inside - STAMP_S:
+        yield f"it lasted {duration(max(wall, 0.0))}, and its parts {duration(inside)}"
+
+
+def _of_nodes(log: Log, end: RunEnd, result: WorkerResult, every: Sequence[Measured]) -> Iterator[str]:
+    """What is told twice is told alike, and no machine gave more than it has."""
+    reported = [WorkerResult.model_validate(e["value"]) for e in log if e["key"] == "worker_result"]
+    if any(one != end.result for one in reported) and end.result is not None:
+        yield "its workers' result stands in it twice, and differs"
+    began = {event["metadata"].get("hostname") for event in log if event["key"] == "run_start"} - {None}
+    restarted = any(event["key"] == "worker_failure" for event in log)  # then the nodes are those since then
+    if result.nodes and not restarted and began - {result.nodes[0].hostname}:
+        yield f"rank 0 began on {', '.join(sorted(began))}, which is not its first node"
+    elapsed = every[-1][0].elapsed if every and not restarted else 0.0
+    for node in result.nodes:
+        during = node.interference
+        if during is not None and during.seconds < elapsed - SKEW_S - SHARE * elapsed:
+            yield f"{node.hostname} was watched for {duration(during.seconds)} of {duration(elapsed)}"
+        yield from _of_interference(during, node.hostname, node.logical_cpus)
+    yield from _of_interference(end.interference, end.hostname or "the driver's machine", None)
+
+
+def _of_interference(what: Interference | None, hostname: str, logical_cpus: int | None) -> Iterator[str]:
+    if what is None or what.seconds < MIN_SECONDS:
+        return
+    used, most = what.others + what.steal, max(what.cpus, logical_cpus or 0.0)
+    if used > CPUS_FACTOR * most:
+        yield f"other processes cannot have used {used:.2g} of the {most:g} CPUs of {hostname}"
+
+
+def _of_rates(experiment: Experiment, nodes: Sequence[Node], flops_per_s: float | None) -> Iterator[str]:
+    """No run computes faster than its nodes did when they were calibrated."""
+    cuda = experiment.backend.device == "cuda"
+    rates = [_calibrated(node.calibration, cuda=cuda) for node in nodes]
+    if flops_per_s is None or not rates or None in rates:
+        return
+    devices = experiment.workers / len(rates) if cuda else 1  # of a node; one GPU is calibrated
+    most = math.fsum(filter(None, rates)) * devices
+    precision = getattr(experiment.task, "precision", None) or ("fp16" if cuda else "fp32")
+    if flops_per_s > RATE_FACTOR.get(precision, RATE_FACTOR_16_BIT) * most:
+        yield (
+            f"it computed {flops_per_s:.2g} FLOP/s, and its nodes can do {most:.2g}: "
+            "the clock of one of them was wrong"
+        )
+
+
+def _calibrated(rates: Mapping[str, float], *, cuda: bool) -> float | None:
+    return rates.get(f"{'cuda' if cuda else 'cpu'}_gemm_flops_per_s")

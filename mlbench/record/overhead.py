@@ -1,0 +1,74 @@
+"""What a cloud charges beside the workers: head, control plane, disks, NAT gateway, minimum billing."""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field
+
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware, Model, NonNegativeFloat, PositiveFloat, PositiveInt
+
+HOURS_PER_MONTH = 730  # h, 365 days of 24 h over 12, as providers compute
+
+
+class Overhead(Model):
+    """Prices of a provider's cluster without its workers, as `mlbench.cluster up` makes it."""
+
+    head_type: str
+    head_usd_per_hour: PositiveFloat
+    control_plane_usd_per_hour: NonNegativeFloat
+    disk_type: str
+    disk_gb: PositiveInt  # of each node, the head's too
+    disk_usd_per_gb_month: NonNegativeFloat
+    nat_usd_per_hour: NonNegativeFloat
+    nat_usd_per_hour_and_node: NonNegativeFloat
+    nat_nodes: Annotated[int, Field(ge=0)]  # nodes above which the gateway costs no more
+    minimum_s: NonNegativeFloat  # s that a node is billed at least
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]  # ISO date of the oldest price
+    source: str
+    lacking: str  # what is billed, too, and cannot be known beforehand
+
+
+def overhead(provider: str) -> Overhead:
+    """Return the prices of a provider's cluster; UserError for a provider that has none."""
+    known = _overheads()
+    if provider not in known:
+        raise UserError(f"no prices of a cluster are known for {provider}", hint="gke and aws have them")
+    return known[provider]
+
+
+def hourly(hardware: Hardware, nodes: int, *, spot: bool) -> dict[str, float]:
+    """Return USD an hour by part of a cluster with this many worker nodes; the head is on demand.
+
+    Raises UserError where the hardware has no machine, no price, or no spot price that was asked for.
+    """
+    machine, price = hardware.machine, hardware.price
+    if machine is None or price is None:
+        lacks = "no price" if machine else "no machine of a cloud"
+        raise UserError(
+            f"hardware={hardware.name} has {lacks}, so a cluster of it has none",
+            hint="choose another profile, or state a price in your price file (docs/clusters.md)",
+        )
+    worker = price.usd_per_hour_spot if spot else price.usd_per_hour
+    if worker is None:
+        raise UserError(
+            f"hardware={hardware.name} states no spot price",
+            hint="say spot=false, or state the spot price in your price file (docs/clusters.md)",
+        )
+    beside = overhead(machine.provider)
+    nodes_with_nat = min(nodes + 1, beside.nat_nodes)
+    return {
+        "workers": nodes * worker,
+        "head": beside.head_usd_per_hour,
+        "control plane": beside.control_plane_usd_per_hour,
+        "disks": (nodes + 1) * beside.disk_gb * beside.disk_usd_per_gb_month / HOURS_PER_MONTH,
+        "NAT gateway": beside.nat_usd_per_hour + nodes_with_nat * beside.nat_usd_per_hour_and_node,
+    }
+
+
+@cache
+def _overheads() -> dict[str, Overhead]:
+    values = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    return {provider: Overhead.model_validate(prices) for provider, prices in values.items()}

@@ -1,0 +1,181 @@
+"""Which code made a result: versions, sources, checkout, and settings of the environment without secrets.
+
+Everything is read when it is called for; what cannot be read is None, never a guess.
+"""
+
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import mlbench
+from mlbench.config import plugins
+from mlbench.config.credentials import setting, without_credentials
+from mlbench.config.identity import version
+from mlbench.record import startup_code
+from mlbench.record.record import Git, Software
+
+CHECKOUT = Path(mlbench.__file__).resolve().parent.parent
+# Everything that mlbench imports itself; a test compares the list with the code.
+PACKAGES = (
+    "altair",
+    "filelock",
+    "hydra-core",
+    "Jinja2",
+    "mlflow",
+    "mpi4py",
+    "numpy",
+    "nvidia-ml-py",
+    "omegaconf",
+    "pandas",
+    "pillow",
+    "psutil",
+    "pyarrow",
+    "pydantic",
+    "PyYAML",
+    "ray",
+    "rich",
+    "sacrebleu",
+    "sacremoses",
+    "scikit-learn",
+    "scipy",
+    "tokenizers",
+    "torch",
+    "torchvision",
+    "vl-convert-python",
+)
+# What no measurement depends on: it shows, stores and compares what was measured. All else decides numbers; a
+# test holds this list against the imports of the workers.
+PRESENTATION = (
+    "analysis",
+    "contract",
+    "prediction",
+    "report",
+    "terminal",
+    "tracking",
+    "__main__.py",
+    "cluster.py",
+    "data.py",
+    "predict.py",
+    "results.py",
+)
+# The variables that change speed, results or a calibration. No others are recorded: they may hold secrets.
+ENVIRONMENT = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_*",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDNN_*",
+    "DNNL_*",
+    "FI_*",
+    "GLOO_*",
+    "GOMP_*",
+    "KMP_*",
+    "GLIBC_TUNABLES",
+    "LD_*",
+    "MALLOC_*",
+    "MKL_*",
+    "MLBENCH_*",
+    "MPICH_*",
+    "MPIR_CVAR_*",
+    "NCCL_*",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_*",
+    "ONEDNN_*",
+    "OPENBLAS_*",
+    "PYTHON*",
+    "PYTORCH_*ALLOC_CONF",
+    "RAY_*HOOK*",
+    "RAY_*SETUP_FUNCTION*",
+    "RAY_preload_python_modules",
+    "TORCH_*",
+    "UCX_*",
+)
+
+
+def software() -> Software:
+    """Return versions, the state of the checkout, the command and the settings of this process."""
+    return Software(
+        mlbench=mlbench.__version__,
+        python=platform.python_version(),
+        packages={name: version(name) for name in PACKAGES},
+        git=git(CHECKOUT),
+        sources=sources(),
+        code=code(),
+        command=shlex.join(without_credentials(word) for word in sys.orig_argv),
+        environment=environment(),
+        startup_code=startup_code.files(),
+    )
+
+
+@cache
+def sources() -> str:
+    """Return the SHA-256 of mlbench's Python files and configuration as they lie on disk."""
+    roots = (Path(mlbench.__file__).parent, "*.py"), (plugins.own_conf(), "*.yaml")
+    return _hashed(file for root, pattern in roots for file in _files(root, pattern))
+
+
+@cache
+def code() -> str:
+    """Return the SHA-256 of the Python files that decide a measurement, those of plug-ins among them.
+
+    Configuration is not in it: a run's key has the resolved values.
+    """
+    roots = Path(mlbench.__file__).parent, *plugins.packages()
+    files = [(name, path) for root in roots for name, path in _files(root, "*.py")]
+    beside = {f"{mlbench.__name__}/{name}" for name in PRESENTATION}
+    return _hashed((name, path) for name, path in files if "/".join(name.split("/")[:2]) not in beside)
+
+
+def _files(root: Path, pattern: str) -> list[tuple[str, Path]]:
+    """Return the files of a folder, or the one that `root` is, by their names from `root` on."""
+    paths = sorted(root.rglob(pattern)) if root.is_dir() else [root]
+    return [(f"{root.name}/{path.relative_to(root)}", path) for path in paths]
+
+
+def _hashed(files: Iterable[tuple[str, Path]]) -> str:
+    digest = hashlib.sha256()
+    for name, path in files:
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def environment() -> dict[str, str]:
+    """Return the environment variables that change speed or results, without credentials."""
+    return {
+        name: setting(name, value)
+        for name, value in sorted(os.environ.items())
+        if any(fnmatchcase(name, pattern) for pattern in ENVIRONMENT)
+    }
+
+
+def git(checkout: Path) -> Git | None:
+    """Return the commit and whether files differ from it (untracked ones count).
+
+    None where `checkout` is not the top of a git work tree with a commit, or git is missing.
+    """
+    # Without the variables that a hook sets, and without a lock that would disturb a commit.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    clean["GIT_OPTIONAL_LOCKS"] = "0"
+
+    def ask(*words: str) -> str:
+        command = ["git", "-C", str(checkout), *words]
+        return subprocess.run(
+            command, env=clean, capture_output=True, text=True, check=True, timeout=60
+        ).stdout
+
+    try:
+        top, sha = ask("rev-parse", "--show-toplevel", "HEAD").splitlines()
+        if Path(top).resolve() != checkout.resolve():
+            return None
+        return Git(sha=sha, dirty=bool(ask("status", "--porcelain")))
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,112 @@
+"""Read records from disk, and check them against their logs."""
+
+import json
+import os
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import mlbench
+from mlbench.config.errors import UserError, comparable, unreadable
+from mlbench.record import consistency, events
+from mlbench.record.build_record import verify_against_log
+from mlbench.record.record import Record
+
+VERDICTS = ("as logged", "different", "without a log", "not checked")  # the first is good
+EDITED = "edited: "  # begins the reason why a record that calls itself eligible is not
+
+
+def load(path: Path) -> Record:
+    """Read a record.json; raises FileNotFoundError, or UserError where it cannot be used.
+
+    That is where this version cannot read it, and where it contradicts itself. One that calls itself eligible
+    is so only if the event log beside it says the same.
+    """
+    values = None
+    try:
+        values = json.loads(path.read_bytes())
+        record = Record.model_validate(values)
+        wrong = consistency.contradiction(record) if record.source == "mlbench" else None
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, ArithmeticError, RecursionError) as error:
+        raise unreadable(path, values, hint=_hint(path)) from error
+    if wrong:
+        raise UserError(f"{path} was changed or is damaged: {wrong}", hint=_hint(path))
+    record = _located(record, path.parent)
+    return _as_logged(record, path.parent) if record.eligible else record
+
+
+def _as_logged(record: Record, folder: Path) -> Record:
+    """Return an eligible record as it is, or with why its event log does not bear it out."""
+    if record.mlbench != mlbench.__version__:
+        reason = f"only mlbench {record.mlbench}, which measured it, can check it against its event log"
+        return record.model_copy(update={"eligible": False, "official_reasons": [reason]})
+    try:
+        verify_against_log(record, events.read(folder / events.NAME))
+    except (OSError, ValueError, UserError) as error:
+        return record.model_copy(update={"eligible": False, "official_reasons": [f"{EDITED}{error}"]})
+    return record
+
+
+def verdict(folder: Path) -> tuple[str, str]:
+    """Return which of VERDICTS applies to the record in a run's folder, and why."""
+    path = folder / "record.json"
+    try:
+        version = comparable(load(path).mlbench)
+        if version != comparable(mlbench.__version__):
+            return "not checked", f"it was measured by mlbench {version}, this is {mlbench.__version__}"
+        log = events.read(folder / events.NAME)
+        verify_against_log(Record.model_validate_json(path.read_bytes()), log)
+    except FileNotFoundError:
+        return "without a log", ""
+    except (OSError, UserError) as error:
+        return "different", str(error)
+    return "as logged", ""
+
+
+def find(output_root: Path, *, key: str, seed: int) -> list[Record]:
+    """Return the records of runs measured here with this key and seed, oldest first."""
+    return find_all(output_root, [(key, seed)])[key, seed]
+
+
+def find_all(output_root: Path, trials: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Record]]:
+    """Return the records of runs measured here by key and seed, oldest first; each record is read once.
+
+    A run folder's name ends in the seed. Runs that were imported do not count: they are of other machines.
+    """
+    runs: dict[tuple[str, int], list[Record]] = {trial: [] for trial in trials}
+    ends = {f"{seed:x}" for _, seed in runs}
+    for name in sorted(os.listdir(output_root)) if output_root.is_dir() else ():
+        begin, _, end = name.rpartition("-")
+        if not begin or end not in ends:
+            continue
+        try:
+            record = load(output_root / name / "record.json")
+        except (FileNotFoundError, UserError):
+            continue  # not finished, damaged, or another version's, which has another key
+        if (record.key, record.seed) in runs and not record.imported:
+            runs[record.key, record.seed].append(record)
+    return runs
+
+
+def _hint(path: Path) -> str:
+    run = path.parent.name
+    return f"results sync makes it again from a whole event log; results delete {run} deletes the run"
+
+
+def _located(record: Record, folder: Path) -> Record:
+    """Return the record with the output_root where it was recorded, if its folder is not there.
+
+    It was then copied, moved, or mounted elsewhere. A run that was submitted was recorded in its cluster, and
+    an imported one elsewhere anyway.
+    """
+    there, here = record.experiment.output_root, os.path.abspath(folder.parent)
+    if record.imported or record.submission or there.is_absolute() and _real(str(there)) == _real(here):
+        return record
+    return record.model_copy(update={"recorded_in": str(there)})
+
+
+@cache  # of many records it is one path
+def _real(path: str) -> str:
+    return os.path.realpath(path)

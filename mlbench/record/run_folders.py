@@ -1,0 +1,122 @@
+"""The runs below an output_root, as folders: one a run, named as the run."""
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mlbench.config.errors import UserError
+from mlbench.record import events, reader
+from mlbench.record import study as studies
+from mlbench.record.record import Record
+
+
+def records(output_root: Path) -> tuple[list[Record], list[str]]:
+    """Return all records, oldest first, and a sentence for every folder whose record cannot be used.
+
+    A record's run_id is its folder's name, so whoever has a record knows its folder.
+    """
+    readable, complaints = [], []
+    for name in names(output_root):
+        try:
+            readable.append(load(output_root / name))
+        except (FileNotFoundError, UserError) as error:
+            complaints.append(str(error))
+    return readable, complaints
+
+
+def readable(output_root: Path) -> Iterator[Record]:
+    """Yield the records that can be used, oldest first, one after the other: so many need no memory."""
+    for name in names(output_root):
+        with suppress(FileNotFoundError, UserError):
+            yield load(output_root / name)
+
+
+def load(folder: Path) -> Record:
+    """Return the record of a run's folder; UserError where it cannot be used or is another run's."""
+    path = folder / "record.json"
+    one = reader.load(path)
+    if one.run_id != folder.name:
+        raise UserError(f"{path} is the record of another run, {one.run_id}")
+    return one
+
+
+def names(output_root: Path) -> list[str]:
+    """Return the names of the folders that have a record, oldest first."""
+    folders = sorted(os.listdir(output_root)) if output_root.is_dir() else []
+    return [name for name in folders if os.path.exists(f"{output_root}/{name}/record.json")]
+
+
+def damaged(output_root: Path, word: str) -> Path | None:
+    """Return the folder of this whole name if it is a run's that has no record which can be used."""
+    place = output_root / word
+    files = (place / "record.json", place / events.NAME)
+    if place.parent != output_root or not any(path.is_file() for path in files):
+        return None
+    try:
+        load(place)
+    except (FileNotFoundError, UserError):
+        return place
+    return None
+
+
+def matching(names: Sequence[str], word: str) -> list[str]:
+    """Return the runs that a word names; `names` are oldest first.
+
+    That is the run of this whole name, for `last` the newest, else those whose name ends in -word, else those
+    that have the word anywhere.
+    """
+    if word == "last":
+        return list(names[-1:])
+    exact = [name for name in names if name == word]
+    return exact or [n for n in names if n.endswith(f"-{word}")] or [n for n in names if word in n]
+
+
+def folder(output_root: Path, word: str) -> Path:
+    """Return the folder of the one run that a word names (see `matching`)."""
+    runs = names(output_root)
+    matches = matching(runs, word)
+    if len(matches) == 1:
+        return output_root / matches[0]
+    if not word.strip():
+        raise UserError(f"{word!r} names no run", hint="show last")
+    if not runs and word == "last":
+        raise UserError(f"there is no finished run in {output_root}", hint="python -m mlbench.run makes one")
+    if not matches:
+        unfinished = (output_root / word / events.NAME).exists()
+        hint = results_command("sync" if unfinished else "list", output_root)
+        if (studies.folder(output_root, word) / studies.PLAN).exists():
+            hint = f"it is a study: show study:{word}"
+        raise UserError(f"no finished run in {output_root} is called {word!r}", hint=hint)
+    raise UserError(
+        f"{word!r} is a part of {len(matches)} runs' names",
+        hint=f"the newest are {', '.join(matches[-2:])}; `show last` takes the newest of all",
+    )
+
+
+def study(output_root: Path, name: str, *, members: Sequence[str] | None = None) -> list[Record]:
+    """Return the records of a study: those of its plan, and those that say that they are of it.
+
+    Imported runs come without a plan. `members` are the runs of which the caller knows that they say so;
+    no others are then read. UserError if there is neither a plan nor a run of this name.
+    """
+    plan = studies.load(studies.folder(output_root, name))
+    planned = studies.records(plan, output_root) if plan else []
+    own = {run.run_id for run in planned}
+    if members is None:
+        planned += [
+            run for run in readable(output_root) if run.experiment.study == name and run.run_id not in own
+        ]
+    if plan is None and not planned and not members:
+        plans = sorted(path.parent.name for path in (output_root / "studies").glob(f"*/{studies.PLAN}"))
+        raise UserError(f"there is no study {name!r}", hint=f"studies: {', '.join(plans) or 'none'}")
+    return planned
+
+
+def results_command(verb: str, output_root: Path) -> str:
+    """Return the command line of mlbench.results for runs that may lie elsewhere than `runs`, the default."""
+    words = ["python", "-m", "mlbench.results", verb]
+    if output_root.absolute() != Path("runs").absolute():
+        words.append(f"output_root={output_root}")
+    return shlex.join(words)

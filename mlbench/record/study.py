@@ -1,0 +1,268 @@
+"""A study on disk: its question, which points it measures, how often, with which seeds, and what is done.
+
+`study.yaml` is the plan. It is written before anything starts, so a sweep that was killed goes on with the
+same seeds; what is done follows from the records of the runs alone. `trials.jsonl` is the log of all
+attempts, appended as they happen.
+"""
+
+import secrets
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import yaml
+from filelock import FileLock, Timeout
+from pydantic import Field
+
+import mlbench
+from mlbench import clock
+from mlbench.config.errors import UserError, unreadable
+from mlbench.config.experiment import Experiment, Model
+from mlbench.config.identity import key
+from mlbench.record import events, format, reader
+from mlbench.record.record import FINISHED, Record
+
+PLAN = "study.yaml"
+LOG = "trials.jsonl"
+# Keys of the log: of a trial's attempts, of a trial that the budget refused, and of a sweep's stop.
+STARTED, ENDED, REFUSED, STOPPED = "trial_started", "trial_ended", "trial_refused", "sweep_stopped"
+WAITING = "trial_waits"  # for another run on this machine: by its process id, at the end with waited_s
+REPORT = "report"  # folder of the figures and the page
+LOCK_S = 10  # s that a killed sweep's last processes have to let go of the study
+SEEDS = 2**31  # as Experiment.seed allows
+
+
+class Point(Model):
+    """One experiment; every seed is one run of it. The words are those of mlbench.run."""
+
+    key: str
+    words: tuple[str, ...]
+    seeds: tuple[int, ...]
+    drawn: tuple[int, ...] = ()  # those of them that the sweep drew; the others were given
+
+
+class Invocation(Model):
+    """One command line that made or extended the study."""
+
+    at: str  # ISO 8601, UTC
+    words: tuple[str, ...]
+    repeats: Annotated[int, Field(gt=0)]
+
+
+class Study(Model):
+    """The plan. `order_seed` decides the order of the trials within each repeat."""
+
+    name: str
+    question: str
+    created: str  # ISO 8601, UTC
+    mlbench: str  # version
+    order_seed: int
+    invocations: tuple[Invocation, ...]
+    points: tuple[Point, ...]
+
+
+class Trial(NamedTuple):
+    """One run that a study asks for."""
+
+    point: Point
+    repeat: int  # counted from 0
+    seed: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.point.key}-{self.seed:x}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return (*self.point.words, f"seed={self.seed}")
+
+
+def folder(output_root: Path, name: str) -> Path:
+    """Return where a study's plan, log and report lie."""
+    return output_root / "studies" / name
+
+
+def new(name: str, *, question: str) -> Study:
+    """Return a study without points."""
+    return Study(
+        name=name,
+        question=question,
+        created=clock.iso(clock.wall()),
+        mlbench=mlbench.__version__,
+        order_seed=secrets.randbelow(SEEDS),
+        invocations=(),
+        points=(),
+    )
+
+
+def load(place: Path) -> Study | None:
+    """Return the study in a folder, None if there is none; UserError if it cannot be read."""
+    values = None
+    try:
+        values = yaml.safe_load((place / PLAN).read_text())
+        return Study.model_validate(values)
+    except FileNotFoundError:
+        return None
+    except (yaml.YAMLError, ValueError) as error:
+        raise unreadable(place / PLAN, values, hint="restore it, or give another study=NAME") from error
+
+
+def save(study: Study, place: Path) -> None:
+    """Write the plan; a reader finds the old one or the new one, never a part."""
+    place.mkdir(parents=True, exist_ok=True)
+    part = place / f"{PLAN}.part"
+    part.write_text(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, width=110))
+    part.replace(place / PLAN)
+
+
+def extended(
+    study: Study,
+    points: Mapping[str, Sequence[str]],
+    *,
+    invocation: Invocation,
+    seeds: Sequence[int] | None = None,
+) -> Study:
+    """Return the study with these points (words by key) measured at least `invocation.repeats` times.
+
+    Points and seeds that it has stay as they are. New seeds are drawn, unless `seeds` are given: then every
+    point has these as well.
+    """
+    known = {point.key: point for point in study.points}
+    for name, words in points.items():
+        old = known.get(name) or Point(key=name, words=tuple(words), seeds=())
+        every = _seeds(old.seeds, invocation.repeats, seeds)
+        new = every[len(old.seeds) :] if seeds is None else ()
+        known[name] = old.model_copy(update={"seeds": every, "drawn": (*old.drawn, *new)})
+    if tuple(known.values()) == study.points:
+        return study
+    return study.model_copy(
+        update={"invocations": (*study.invocations, invocation), "points": tuple(known.values())},
+    )
+
+
+def _seeds(old: Sequence[int], repeats: int, given: Sequence[int] | None) -> tuple[int, ...]:
+    if given is not None:
+        return (*old, *(seed for seed in given if seed not in old))
+    drawn = list(old)
+    while len(drawn) < repeats:
+        seed = secrets.randbelow(SEEDS)
+        if seed not in drawn:
+            drawn.append(seed)
+    return tuple(drawn)
+
+
+def trials(study: Study) -> list[Trial]:
+    """Return all trials, point by point; `studies.trial_order` has the order in which they run."""
+    return [Trial(point, repeat, seed) for point in study.points for repeat, seed in enumerate(point.seeds)]
+
+
+def commands(study: Study) -> tuple[str, ...]:
+    """Return the command lines that made the study, with the seeds it drew they make it again."""
+    return tuple(shlex.join(["python", "-m", "mlbench.sweep", *one.words]) for one in study.invocations)
+
+
+def attempts(trials: Iterable[Trial], output_root: Path) -> dict[str, list[Record]]:
+    """Return the records of all runs of each trial by its id, oldest first."""
+    ids = {(trial.point.key, trial.seed): trial.id for trial in trials}
+    return {ids[trial]: runs for trial, runs in reader.find_all(output_root, ids).items()}
+
+
+def records(study: Study, output_root: Path) -> list[Record]:
+    """Return every attempt at every trial, points in their order; `attempts.results` says which count."""
+    every = [(point.key, seed) for point in study.points for seed in point.seeds]
+    return [run for runs in reader.find_all(output_root, every).values() for run in runs]
+
+
+def lost_attempts(place: Path, records: Sequence[Record]) -> list[str]:
+    """Return a sentence for each attempt in a study's log whose run is not among `records`.
+
+    Its command ended before there was a run, or the run was deleted.
+    """
+    known = {run.run_id for run in records}
+    log = events.read(place / LOG) if (place / LOG).exists() else []
+    return [
+        f"{value['trial']}: {value['status']}: "
+        + ("its run was deleted" if value["run_id"] else format.last_line(value["error"] or ""))
+        for value in (event["value"] for event in log if event["key"] == ENDED)
+        if value["run_id"] is None or value["run_id"] not in known
+    ]
+
+
+class History(NamedTuple):
+    """What the studies below an output_root know of a point, whatever became of its runs.
+
+    - planned: all of its seeds; drawn: those that a sweep drew.
+    - deleted: the runs that the studies' logs name and that have no folder any more.
+    """
+
+    planned: frozenset[int] = frozenset()
+    drawn: frozenset[int] = frozenset()
+    deleted: frozenset[str] = frozenset()
+
+
+def histories(output_root: Path) -> dict[str, History]:
+    """Return what all studies know of their points, by key; a study that cannot be read knows nothing."""
+    found: dict[str, History] = {}
+    for path in sorted((output_root / "studies").glob(f"*/{PLAN}")):
+        with suppress(UserError):
+            plan = load(path.parent)
+            log = events.read(path.parent / LOG) if (path.parent / LOG).exists() else []
+            runs = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] == ENDED}
+            gone = [(trial, run) for trial, run in runs if run and not (output_root / run).exists()]
+            for point in plan.points if plan else ():
+                old = found.get(point.key, History())
+                found[point.key] = History(
+                    old.planned | set(point.seeds),
+                    old.drawn | set(point.drawn),
+                    old.deleted | {run for trial, run in gone if trial.startswith(f"{point.key}-")},
+                )
+    return found
+
+
+def check_versions(study: Study, experiments: Mapping[str, Experiment]) -> None:
+    """Raise UserError where a point's key is not what its words give today; experiments are by key."""
+    stale = [name for name, experiment in experiments.items() if key(experiment) != name]
+    if stale:
+        raise UserError(
+            f"study {study.name} was planned with mlbench {study.mlbench}, another torch or other files in "
+            f"conf/: {len(stale)} of its points mean something else now",
+            hint="give another study=NAME: results of two versions are not comparable (rule R9)",
+        )
+
+
+def check_data(study: Study, data: Mapping[str, str | None], *, output_root: Path) -> None:
+    """Raise UserError where finished runs of the study were made from other data than is there now.
+
+    `data` are the hashes of the manifests by the points' keys; None, or no entry: nobody knows.
+    """
+    stale = [
+        run.run_id
+        for runs in attempts(trials(study), output_root).values()
+        for run in runs
+        if run.status in FINISHED and data.get(run.key) not in (None, run.data_hash)
+    ]
+    if stale:
+        raise UserError(
+            f"study {study.name} has runs on other data than is there now, e.g. {stale[-1]}: results on "
+            "different data are not comparable",
+            hint="restore the data, or give another output_root",
+        )
+
+
+@contextmanager
+def locked(place: Path) -> Iterator[None]:
+    """Hold the study for this process; UserError if another has it. The kernel frees it after a kill -9."""
+    place.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(place / ".lock", timeout=LOCK_S)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(
+            f"study {place.name} is being measured by another process", hint="wait for it"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

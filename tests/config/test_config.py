@@ -1,0 +1,183 @@
+"""What the command line may say, and what it is told when it says something else."""
+
+import re
+
+import pytest
+import yaml
+
+from mlbench.config import plugins
+from mlbench.config.compose import choices, compose
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.config.plugins import GROUPS
+from mlbench.tasks import registry
+
+TASKS = choices("task")
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("scale", ["official", "mini"])
+def test_every_task_recipe_and_scale_composes(task: str, scale: str) -> None:
+    recipes = yaml.safe_load(plugins.files("task")[task].read_text())["recipes"]
+    for recipe in recipes:
+        experiment = compose([f"task={task}", f"scale={scale}", f"task.recipe={recipe}"])
+        assert isinstance(experiment.task, registry.load(task).Config)
+        assert experiment.task.recipe == recipe and experiment.scale == scale
+        assert experiment.official == (scale == "official")
+
+
+@pytest.mark.parametrize("group", [group for group in GROUPS if group != "task"])
+def test_every_choice_of_every_group_composes(group: str) -> None:
+    for choice in choices(group):
+        words = [f"{group}={choice}", *(["division=open"] if group == "sync" else [])]
+        assert getattr(compose(words), group).name == choice
+
+
+# Counts and factors that their name explains; a recipe or scale repeats names explained above it.
+PLAIN = {"epochs", "width", "momentum", "weight_decay", "decay_factor", "gpus", "cpus", "workers_per_node"}
+PLAIN |= {
+    "batch_size",
+    "layers",
+    "hidden",
+    "dropout",
+    "heads",
+    "d_model",
+    "ffn",
+    "beam",
+    "beta1",
+    "beta2",
+    "repeats",
+}
+
+
+def test_every_number_in_conf_says_what_it_is() -> None:
+    bare = []
+    for path in plugins.own_conf().rglob("*.yaml"):
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(":")
+            number = re.fullmatch(r"-?[\d.]+(e-?\d+)?", value.strip())
+            inner = name.startswith(" ") and path.parent.name != "hardware"
+            if number and not inner and name.strip() not in PLAIN:
+                bare.append(f"{path.name}: {line.strip()}")
+    assert bare == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["wrokers=3"], "wrokers is unknown: did you mean workers?"),
+        (["task=resnet2"], "task=resnet2 is unknown: did you mean resnet20?"),
+        (["backend=smoke"], "backend=smoke is unknown; choose one of gloo"),
+        (["workers=0"], "workers=0: must be greater than 0"),
+        (["task.lr=fast"], "task.lr=fast: not a number"),
+        (["scale=big"], "scale=big is unknown; choose one of official, mini"),
+        (["task.recipe=mine"], "task.recipe=mine is unknown; choose one of mlbench2020"),
+        (["goal=fast"], "goal=fast: unknown; choose one of official, light, none, or a number"),
+        (["workers=1,2"], "python -m mlbench.sweep"),
+        (["+colour=red"], "keys cannot be added"),
+        (["task.goals=3"], "task.goals is a group of values"),
+        (["nonsense"], "'nonsense' is not of the form name=value"),
+        (
+            ["hardware=gcp_n1_t4", "hardware.price.usd_per_hour_spot=0.1"],
+            "needs its origin (rule R13): add hardware.price.date=... hardware.price.source=...",
+        ),
+        (["hardware=gcp_n1_t4", "hardware.peak.fp32=9e12"], "add hardware.peak.source=..."),
+        (["seed=-1"], "seed=-1: must be greater than or equal to 0"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(words: list[str], told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        compose(words)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_mistakes_are_both_told() -> None:
+    with pytest.raises(UserError) as caught:
+        compose(["wrokers=3", "task.lr=fast", "workers=0", "task=gnm", "seed=x"])
+    for name in ("wrokers", "task.lr", "workers=0", "task=gnm", "seed"):
+        assert name in str(caught.value)
+
+
+def test_the_closed_division_names_field_values_rule_and_way_out() -> None:
+    with pytest.raises(UserError) as caught:
+        compose(["task.momentum=0.5"])
+    for part in ("task.momentum", "0.5", "0.9", "rule R1", "division=open"):
+        assert part in str(caught.value)
+
+
+def test_the_open_division_lists_what_differs() -> None:
+    words = ["task.momentum=0.5", "division=open"]
+    assert vars(compose(words).task)["momentum"] == 0.5
+    (deviation,) = compose(words).deviations
+    assert (deviation.field, deviation.given, deviation.reference) == ("task.momentum", 0.5, 0.9)
+
+
+def test_no_division_changes_data_metric_or_goals() -> None:
+    with pytest.raises(
+        UserError, match="task.dataset=cifar10 is unknown: resnet20 has digits, fashion_mnist"
+    ):
+        compose(["task.dataset=cifar10", "division=open"])
+    for word in ("task.metric=loss", "task.goals.light=1", "task.direction=min"):
+        with pytest.raises(UserError, match="rule R[12]"):
+            compose([word, "division=open"])
+    with pytest.raises(UserError, match="task.dataset is cifar10.*rule R2"):
+        compose(["task=resnet50", "task.dataset=cifar10", "division=open"])
+
+
+@pytest.mark.parametrize("division", ["closed", "open"])
+@pytest.mark.parametrize("word", ["division.free=['*']", "division.declared=['*']", "division.fixed=[x]"])
+def test_a_division_is_chosen_whole(division: str, word: str) -> None:
+    with pytest.raises(UserError, match=f"{word.split('=')[0]} is .*rule R4"):
+        compose([f"division={division}", word])
+    with pytest.raises(UserError, match="task.goals.light is 1"):
+        compose([f"division={division}", word, "task.goals.light=1"])
+
+
+def test_a_price_of_ones_own_comes_with_its_origin() -> None:
+    price = "hardware.price.usd_per_hour=0.5"
+    origin = ("hardware.price.date=2026-11-20", "hardware.price.source=quote")
+    price = compose(["hardware=gcp_n1_t4", price, *origin]).hardware.price
+    assert price is not None and (price.usd_per_hour, price.source) == (0.5, "quote")
+
+
+def test_a_goal_of_ones_own_is_a_number() -> None:
+    target = compose(["goal=97.5"]).target
+    assert target is not None and target.target == 97.5
+    assert compose(["goal=none"]).target is None
+
+
+@pytest.mark.parametrize("group", [*GROUPS])
+def test_the_name_of_a_choice_is_not_set_by_itself(group: str) -> None:
+    with pytest.raises(UserError, match=f"{group}.name cannot be set: {group}=NAME chooses"):
+        compose([f"{group}.name=other", "division=open"])
+
+
+@pytest.mark.parametrize("division", ["closed", "open"])
+def test_an_overridden_hardware_profile_is_declared(division: str) -> None:
+    words = ["hardware=gcp_n1_t4", f"division={division}", "hardware.gpu_model=null", "hardware.cpus=null"]
+    assert [one.field for one in compose(words).deviations] == ["hardware.cpus", "hardware.gpu_model"]
+    price = ["usd_per_hour=0.5", "date=2026-11-20", "source=quote"]
+    free = [
+        "hardware=gcp_n1_t4",
+        "hardware.threads_per_worker=2",
+        *(f"hardware.price.{one}" for one in price),
+    ]
+    assert compose([*free, f"division={division}"]).deviations == ()
+
+
+def test_a_node_with_a_price_has_a_size() -> None:
+    with pytest.raises(UserError, match="hardware with a price needs workers_per_node"):
+        compose(["hardware=gcp_n1_t4", "hardware.workers_per_node=null", "workers=8", "backend=nccl"])
+
+
+def test_a_timeout_is_a_whole_number_of_seconds() -> None:
+    with pytest.raises(UserError, match="backend.timeout_s=0.5"):
+        compose(["backend.timeout_s=0.5"])
+
+
+def test_an_experiment_cannot_be_changed() -> None:
+    experiment = compose()
+    with pytest.raises(ValueError, match="frozen"):
+        experiment.workers = 3  # type: ignore[misc]
+    assert Experiment.model_validate(experiment.model_dump()) is not None

@@ -1,0 +1,145 @@
+"""Records that were edited, copied, or have no log: what is said of each."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driven import Run
+
+import mlbench
+from mlbench import results
+from mlbench.config.errors import UserError
+from mlbench.record import consistency, events, reader
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run with a price that reached its goal at its second validation."""
+    run = Run(tmp_path, "hardware=gcp_n1_standard_4", "backend=gloo")
+    run.validate(50.0)
+    run.validate(90.0)
+    run.end("goal_reached")
+    return run
+
+
+def edited(run: Run, **changes: Any) -> Path:
+    path = run.folder / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path
+
+
+def changed(run: Run, name: str, factor: float) -> Any:
+    """Return the field's value, where it is a number times the factor."""
+    value = json.loads((run.folder / "record.json").read_text())[name]
+    return factor * value if isinstance(value, float) else round(factor * value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["time_to_accuracy", "best", "epochs", "steps", "samples", "samples_per_s", "samples_per_s_per_worker",
+     "wall", "workers"],
+)  # fmt: skip
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_an_edited_headline_is_noticed_when_the_record_is_read(run: Run, name: str, factor: float) -> None:
+    path = edited(run, **{name: changed(run, name, factor)})
+    with pytest.raises(UserError, match="record.json was changed or is damaged: its ") as told:
+        reader.load(path)
+    assert name.removesuffix("_per_worker") in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": "goal_not_reached", "time_to_accuracy": None},
+        {"status": "goal_reached", "validations": [], "intervals": []},
+        {"accuracy_after_time": 99.0},
+        {"goal": {"metric": "accuracy", "target": 40.0, "direction": "max"}},
+        {"cost": None},
+        {"intervals": []},
+    ],
+)
+def test_other_parts_that_do_not_fit_are_noticed(run: Run, change: dict[str, Any]) -> None:
+    values = json.loads((run.folder / "record.json").read_text())
+    if change == {"intervals": []}:
+        change = {"intervals": values["intervals"][:1]}
+    with pytest.raises(UserError, match="was changed or is damaged"):
+        reader.load(edited(run, **change))
+
+
+def test_an_edited_bill_and_phase_are_noticed(run: Run) -> None:
+    values = json.loads((run.folder / "record.json").read_text())
+    with pytest.raises(UserError, match="its goal_usd"):
+        reader.load(edited(run, cost=values["cost"] | {"goal_usd": 0.0001}))
+    forward = {"forward": {name: 0.1 * value for name, value in values["phases"]["forward"].items()}}
+    with pytest.raises(UserError, match="its phase forward"):
+        reader.load(edited(run, cost=values["cost"], phases=values["phases"] | forward))
+
+
+def test_no_command_uses_an_edited_record(run: Run, tmp_path: Path, capsys: Any) -> None:
+    edited(run, time_to_accuracy=0.5)
+    where = f"output_root={tmp_path}"
+    for words, code in (
+        (["list"], 0),
+        (["show", "last"], 2),
+        (["compare", "workers=2", "run"], 2),
+        (["plot"], 2),
+        (["export", "run"], 2),
+        (["verify"], 1),
+    ):
+        assert results.main([*words, where]) == code, words
+        shown = capsys.readouterr()
+        assert "its time_to_accuracy is 0.5, which its other fields make 8" in shown.err
+        assert "500 ms" not in shown.out
+    assert mlbench.load_runs(tmp_path).empty
+    assert "was changed or is damaged" in capsys.readouterr().out
+
+
+def test_verify_derives_every_number_from_the_logs(run: Run, tmp_path: Path, capsys: Any) -> None:
+    where = f"output_root={tmp_path}"
+    assert results.main(["verify", where]) == 0
+    assert capsys.readouterr().out.splitlines() == ["run-7: as logged", "1 as logged"]
+    edited(run, train_time=0.001)  # no other field of the record tells it
+    assert reader.load(run.folder / "record.json").train_time == 0.001
+    assert results.main(["verify", where, "--json"]) == 1
+    (one,) = json.loads(capsys.readouterr().out)
+    assert one["outcome"] == "different" and "train_time of the record" in one["why"]
+    run.log.unlink()
+    assert results.main(["verify", "workers=2", where]) == 1
+    assert capsys.readouterr().out.splitlines()[0] == "run-7: without a log"
+    assert results.main(["verify", "workers=3", where]) == 2
+
+
+def test_a_log_that_was_edited_is_noticed_by_verify(run: Run) -> None:
+    assert reader.verdict(run.folder) == ("as logged", "")
+    log = events.read(run.log)
+    log[1]["value"]["elapsed"] = 3.0
+    run.log.write_text("".join(json.dumps(event) + "\n" for event in log))
+    assert reader.verdict(run.folder)[0] == "different"
+
+
+def test_a_copied_folder_is_said_to_be_one(run: Run, tmp_path: Path, capsys: Any) -> None:
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(run.folder, copy / run.folder.name)
+    assert results.main(["list", f"output_root={tmp_path}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["source"] == "mlbench"
+    assert results.main(["list", f"output_root={copy}"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.split()[-1] == "copied" and "1 copied of 1 run" in shown.err
+    assert results.main(["show", "last", f"output_root={copy}"]) == 0
+    assert "copied: it was recorded in" in " ".join(capsys.readouterr().out.split())
+    assert record.load(copy / run.folder.name / "record.json").recorded_in == str(tmp_path)
+    assert results.main(["list", "source=copied", f"output_root={copy}"]) == 0
+    assert results.main(["verify", f"output_root={copy}"]) == 0
+    copy.rename(tmp_path / "runs")
+    (tmp_path / "link").symlink_to(tmp_path)
+    linked = tmp_path / "link" / run.folder.name / "record.json"
+    assert reader.load(linked).origin == "mlbench", "another name of the same folder"
+
+
+def test_a_record_of_other_hardware_than_its_profile_s_has_no_price_to_agree_with(tmp_path: Path) -> None:
+    run = Run(tmp_path, "hardware=gcp_n1_standard_4")
+    run.validate(90.0)
+    record_ = run.end("goal_reached", nodes=[{"hostname": "n", "usable_cpus": 64}])
+    assert record_.cost is None and consistency.contradiction(record_) is None

@@ -1,0 +1,202 @@
+import datetime
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlbench.config.compose import choices, compose
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware, Price
+from mlbench.record.cost import bill, cost, nodes, usd
+
+PROFILES = sorted((Path(__file__).parents[2] / "conf" / "hardware").glob("*.yaml"))
+
+seconds = st.just(0.0) | st.floats(1e-9, 1e7)  # a clock shows nothing shorter; near 1e-308 floats are coarse
+counts = st.integers(1, 1024)
+prices = st.floats(0.01, 100)
+
+
+def hardware(*, workers_per_node: int | None = 1, on_demand: float | None = 0.5592, spot=None):
+    price = None
+    if on_demand is not None:
+        price = Price(usd_per_hour=on_demand, usd_per_hour_spot=spot, date="2020-12-07", source="a list")
+    return Hardware(
+        name="node",
+        description="a node",
+        cpus=3,
+        gpus=1,
+        gpu_model="T4",
+        workers_per_node=workers_per_node,
+        threads_per_worker=None,
+        network_gbit_per_s=None,
+        price=price,
+        peak=None,
+    )
+
+
+def test_one_t4_node_for_mlbenchs_gnmt_run_costs_ten_dollars_thirteen():
+    """65,207 s at $0.2092 + $0.35 an hour: MLBench's published run and prices, 2020."""
+    found = cost(hardware(), 1, wall_s=65_207, time_to_accuracy_s=64_570)
+    assert found is not None
+    assert f"{found.wall_usd:.2f}" == "10.13"
+    assert found.goal_usd == pytest.approx(64_570 * 0.5592 / 3600, rel=1e-15)
+    assert (found.wall_usd_spot, found.goal_usd_spot) == (None, None)
+    assert (found.date, found.source) == ("2020-12-07", "a list")
+
+
+def test_mlbenchs_published_cost_chart_took_minutes_for_hours():
+    """5,895 s at $0.04 an hour are 6.6 cents; the chart shows $4, sixty times that."""
+    assert usd(5895, 1, 0.04) == pytest.approx(0.0655, rel=1e-12)
+    assert 60 * usd(5895, 1, 0.04) == pytest.approx(4, rel=0.02)
+    assert 60 * usd(407, 1, 0.175) == pytest.approx(1.2, rel=0.02)
+
+
+def test_hand_computed_cents():
+    found = cost(
+        hardware(workers_per_node=8, on_demand=21.60, spot=10.80),
+        12,
+        wall_s=600,
+        time_to_accuracy_s=500,
+    )
+    assert found is not None
+    assert found.nodes == 2
+    assert [
+        found.wall_usd,
+        found.wall_usd_spot,
+        found.goal_usd,
+        found.goal_usd_spot,
+    ] == pytest.approx([7.20, 3.60, 6.00, 3.00], rel=1e-12)
+
+
+def test_no_price_is_no_cost_and_a_missed_goal_has_none():
+    assert cost(hardware(on_demand=None), 4, wall_s=10, time_to_accuracy_s=5) is None
+    missed = cost(hardware(spot=0.1), 4, wall_s=10, time_to_accuracy_s=None)
+    assert missed is not None
+    assert missed.wall_usd > 0
+    assert (missed.goal_usd, missed.goal_usd_spot) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("workers", "per_node", "expected"),
+    [(1, 1, 1), (8, 1, 8), (1, 8, 1), (8, 8, 1), (9, 8, 2), (16, 8, 2), (5, 4, 2)],
+)
+def test_a_partly_used_node_is_paid_for_as_a_whole(workers, per_node, expected):
+    assert nodes(hardware(workers_per_node=per_node), workers) == expected
+
+
+@given(counts, counts, counts)
+def test_more_workers_never_need_fewer_nodes(few, more, per_node):
+    profile = hardware(workers_per_node=per_node)
+    assert nodes(profile, few) <= nodes(profile, few + more)
+    assert (nodes(profile, few) - 1) * per_node < few <= nodes(profile, few) * per_node
+
+
+@given(seconds, seconds, counts, prices)
+def test_cost_adds_up_over_time_and_nodes(first, second, count, price):
+    whole = usd(first + second, count, price)
+    assert math.isclose(usd(first, count, price) + usd(second, count, price), whole, rel_tol=1e-9)
+    assert math.isclose(usd(first, count, price), count * usd(first, 1, price), rel_tol=1e-9)
+
+
+@given(seconds, seconds, counts, prices, prices)
+def test_cost_rises_with_time_nodes_and_price(first, more, count, price, dearer):
+    assert usd(first, count, price) <= usd(first + more, count, price)
+    assert usd(first, count, price) <= usd(first, count + 1, price)
+    assert usd(first, count, price) <= usd(first, count, price + dearer)
+
+
+@given(seconds, seconds, counts, st.floats(0.01, 1))
+def test_the_goal_costs_no_more_than_the_run_and_spot_no_more_than_on_demand(a, b, count, share):
+    found = cost(
+        hardware(on_demand=2.0, spot=2.0 * share),
+        count,
+        wall_s=max(a, b),
+        time_to_accuracy_s=min(a, b),
+    )
+    assert found is not None and found.goal_usd is not None
+    assert found.wall_usd_spot is not None and found.goal_usd_spot is not None
+    assert found.goal_usd_spot <= found.wall_usd_spot <= found.wall_usd
+    assert found.goal_usd_spot <= found.goal_usd <= found.wall_usd
+
+
+@pytest.mark.parametrize("name", choices("hardware"))
+def test_every_hardware_profile_composes(name):
+    found = compose([f"hardware={name}"]).hardware
+    assert found.name == name
+    assert (found.gpus > 0) == (found.gpu_model is not None)
+    if found.gpus and found.workers_per_node is not None:
+        assert found.workers_per_node == found.gpus  # one worker a GPU
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_every_price_and_peak_says_where_and_when_it_was_read(path):
+    """Each number stands on a line with its origin; the date is a day that has come."""
+    text = path.read_text()
+    profile = Hardware.model_validate(yaml.safe_load(text))
+    for line in text.splitlines():
+        name, _, rest = line.strip().partition(": ")
+        number = rest.split("#")[0].strip()
+        if name in ("usd_per_hour", "usd_per_hour_spot", "fp32", "fp16", "bf16") and number != "null":
+            assert "#" in rest, f"{path.name}: {line.strip()} has no origin"
+    if profile.price:
+        assert datetime.date.fromisoformat(profile.price.date) <= datetime.date.today()
+        assert profile.price.source
+    if profile.peak:
+        assert profile.peak.source
+
+
+def test_the_whole_bill_of_two_t4_workers_for_an_hour_is_a_pencil_s():
+    """Head, control plane, three disks and the NAT gateway beside the workers; the head is never on spot."""
+    profile = compose(["hardware=gcp_n1_t4"]).hardware
+    found = bill(profile, 2, wall_s=3000, provisioning_s=600)
+    assert found is not None and found.billed_s == 3600 and found.provisioning_s == 600
+    assert found.parts == pytest.approx(
+        {
+            "workers": 2 * 0.54,
+            "head": 0.19,
+            "control plane": 0.10,
+            "disks": 3 * 100 * 0.04 / 730,
+            "NAT gateway": 0.005 + 3 * 0.0014,
+        }
+    )
+    assert found.usd == pytest.approx(sum(found.parts.values()))
+    assert found.usd_spot == pytest.approx(found.usd - 2 * (0.54 - 0.2272))
+    assert found.date == "2026-11-21" and "Cloud NAT" in found.source
+
+
+def test_a_minute_is_the_least_that_is_billed_and_a_machine_of_nobody_s_has_no_bill():
+    profile = compose(["hardware=gcp_n1_t4"]).hardware
+    short, minute = (bill(profile, 1, wall_s=seconds) for seconds in (1, 60))
+    assert short is not None and short == minute and short.provisioning_s is None
+    assert bill(compose(["hardware=local"]).hardware, 1, wall_s=60) is None
+    assert bill(compose(["hardware=gcp_g2_standard_4"]).hardware, 1, wall_s=60) is None  # no price was read
+
+
+def test_only_a_run_on_a_cluster_has_a_whole_bill():
+    profile = compose(["hardware=gcp_n1_t4"]).hardware
+    alone = cost(profile, 2, wall_s=3000, time_to_accuracy_s=10)
+    together = cost(profile, 2, wall_s=3000, time_to_accuracy_s=10, clustered=True, provisioning_s=60.0)
+    assert alone is not None and alone.whole is None
+    assert together is not None and together.whole is not None
+    assert together.whole == bill(profile, 2, wall_s=3000, provisioning_s=60.0)
+    assert together.whole.usd > together.wall_usd  # the two bills
+    assert together.goal_usd == alone.goal_usd
+
+
+def test_a_user_s_price_file_stands_above_the_shipped_price(tmp_path, monkeypatch):
+    file = tmp_path / "prices.yaml"
+    monkeypatch.setenv("MLBENCH_PRICES", str(file))
+    with pytest.raises(UserError, match="does not exist"):
+        compose(["hardware=gcp_n1_t4"])
+    file.write_text("gcp_n1_t4: {usd_per_hour: 0.3, usd_per_hour_spot: null, date: 2026-11-22, source: us}\n")
+    with pytest.raises(UserError, match="is not a price file"):  # YAML reads a date where a text is asked for
+        compose(["hardware=gcp_n1_t4"])
+    file.write_text(file.read_text().replace("2026-11-22", "'2026-11-22'"))
+    price = compose(["hardware=gcp_n1_t4"]).hardware.price
+    assert price is not None and (price.usd_per_hour, price.source) == (0.3, "us")
+    assert not compose(["hardware=gcp_n1_t4"]).deviations  # a price changes no measurement
+    shipped = compose(["hardware=aws_m5_xlarge"]).hardware.price
+    assert shipped is not None and shipped.usd_per_hour == 0.192

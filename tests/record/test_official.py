@@ -1,0 +1,225 @@
+"""Forgeries: none is official, and each says why. An untampered run is, against a reference of its own."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from test_build_record import FROZEN, RESULT, SOFTWARE, built, log
+from tools import freeze
+
+import mlbench
+from mlbench.config import compose
+from mlbench.config.errors import UserError
+from mlbench.datasets import arrow, verify
+from mlbench.record import official, provenance
+from mlbench.record.build_record import build_record
+from mlbench.record.official import Dataset
+from mlbench.terminal import full_card, result_card
+from mlbench.tracking.run_files import result_file
+
+OFFICIAL = "scale=official"
+NODE = RESULT["nodes"][0]
+
+
+def cards(record: Any) -> str:
+    where: Any = {"folder": Path("r"), "tracking_uri": "sqlite:///x"}
+    lines = [*full_card.full(record), *result_card.short(record, **where, width=400, ascii_only=True)]
+    return " ".join(line.plain for line in lines)
+
+
+def test_an_untampered_run_is_official() -> None:
+    record = built(OFFICIAL)
+    assert record.eligible and record.official_reasons == []
+    assert "eligible yes" in " ".join(cards(record).split())
+    named = result_file(record)
+    assert named is not None and named[0] == "result.txt" and "not official" not in named[1]
+
+
+FORGERIES: dict[str, tuple[dict[str, Any], str]] = {
+    "other data": ({"result": RESULT | {"data_files": {"train": "3"}}}, "prepared files of the data set"),
+    "fewer rows": ({"result": RESULT | {"data_rows": {"train": 519, "test": 2}}}, "rows of the data set"),
+    "other inputs": ({"result": RESULT | {"data_inputs": {}}}, "input files of the data set"),
+    "data edited while it trained": ({"result": RESULT | {"data_changed": True}}, "data set changed while"),
+    "edited code": (
+        {"begun": {"software": SOFTWARE | {"sources": "6" * 64}},
+         "result": RESULT | {"nodes": [NODE | {"sources": "6" * 64}]}}, "sources are not those",
+    ),
+    "uncommitted code": (
+        {"begun": {"software": SOFTWARE | {"git": {"sha": "a", "dirty": True}}}}, "uncommitted changes",
+    ),
+    "another version": ({"begun": {"mlbench": "0.1.9"}}, "measured by mlbench 0.1.9"),
+    "driver's precision": (
+        {"begun": {"software": SOFTWARE | {"environment": {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}}}},
+        "ONEDNN_DEFAULT_FPMATH_MODE=BF16 lowers the precision",
+    ),
+    "worker's precision": (
+        {"result": RESULT | {"nodes": [NODE | {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}]}},
+        "NVIDIA_TF32_OVERRIDE=1 lowers the precision",
+    ),
+    "other libraries": (
+        {"result": RESULT | {"nodes": [NODE | {"environment": {"LD_PRELOAD": "x.so"}}]}}, "LD_PRELOAD",
+    ),
+    "other code by the driver's environment": (
+        {"begun": {"software": SOFTWARE | {"environment": {"PYTHONPATH": "site"}}}}, "PYTHONPATH puts",
+    ),
+    "other code by a worker's environment": (
+        {"result": RESULT | {"nodes": [NODE | {"environment": {"PYTHONPATH": "site"}}]}}, "PYTHONPATH",
+    ),
+    "another mlbench on a node": (
+        {"result": RESULT | {"nodes": [NODE, NODE | {"hostname": "m", "sources": "6" * 64}]}},
+        "m ran other sources than the command",
+    ),
+    "a node that does not tell its mlbench": (
+        {"result": RESULT | {"nodes": [NODE | {"sources": None}]}}, "n ran other sources",
+    ),
+    "data that nobody tells": ({"result": RESULT | {"data_files": {}}}, "prepared files of the data set"),
+    "the second node's precision": (
+        {"result": RESULT | {"nodes": [NODE, NODE | {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}]}},
+        "NVIDIA_TF32_OVERRIDE=1",
+    ),
+    "sources that nobody tells": (
+        {"begun": {"software": SOFTWARE | {"sources": None}},
+         "result": RESULT | {"nodes": [NODE | {"sources": None}]}}, "sources are not those",
+    ),
+    "busy machine": (
+        {"begun": {"warnings": ["the load average was 30.0 on 2 CPUs before the run began"]}},
+        "the machine was busy",
+    ),
+    "oversubscribed": ({"oversubscribed": True}, "CPU"),
+    "imported": ({"begun": {"imported": {"file": "x.zip", "sha256": "0"}}}, "imported"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forgery_is_not_official_and_its_card_says_why(name: str) -> None:
+    run, reason = FORGERIES[name]
+    record = built(OFFICIAL, **run)
+    assert not record.eligible and len(record.official_reasons) == 1
+    shown = " ".join(cards(record).split())
+    assert "eligible yes" not in shown and reason in shown
+    named = result_file(record)
+    assert named is not None and named[0] == "result.txt" and "not official: " in named[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["hardware=gcp_n1_t4", "hardware.gpu_model=null"], "deviation: hardware.gpu_model"),
+        (["division=open", "task.batch_size=4096"], "division=open"),
+        (["goal=light"], "goal=light"),
+        (["backend.module=their_backend"], "deviation: backend.module"),
+        (["scale=mini"], "scale=mini"),
+    ],
+)
+def test_what_the_command_line_changed_is_a_reason(words: list[str], reason: str) -> None:
+    record = built(*([] if "scale=mini" in words else [OFFICIAL]), *words)
+    assert not record.eligible and any(one.startswith(reason) for one in record.official_reasons)
+    assert reason.split(":")[0] in cards(record)
+
+
+@pytest.mark.parametrize("field", [("task", "lr", 4.0), ("task", "goals", {"official": 60, "light": 50})])
+def test_an_edited_recipe_or_goal_in_conf_is_not_official(field: tuple[str, str, Any]) -> None:
+    """The closed reference is composed from the same files, so it shows no deviation."""
+    whole = log(compose.compose([OFFICIAL]))
+    whole[0]["value"]["experiment"][field[0]][field[1]] = field[2]
+    record = build_record(whole, FROZEN)
+    assert record.status == "goal_reached" and not record.deviations
+    assert "recipe or a goal" in cards(record) and not record.eligible
+
+
+def test_what_the_reference_does_not_know_makes_no_official_result() -> None:
+    unknown = FROZEN.model_copy(
+        update={"sources": None, "datasets": {"cifar10": Dataset(rows=None, inputs=None, prepared=None)}}
+    )
+    reasons = built(OFFICIAL, frozen=unknown).official_reasons
+    assert len(reasons) == 4 and all("does not know" in reason for reason in reasons)
+
+
+def prepared(root: Path) -> Path:
+    """Write a data set of four rows."""
+
+    def write(writer: arrow.DatasetWriter) -> None:
+        source = root / "published.bin"
+        source.write_bytes(b"published")
+        writer.add_input(source)
+        writer.write("train", [pa.record_batch({"x": pa.array([1.0, 2.0, 3.0, 4.0])})])
+
+    return arrow.write_dataset(root / "data", write, manifest={"name": "data"})
+
+
+def test_data_edited_after_preparation_is_refused_whatever_its_size_and_times(tmp_path: Path) -> None:
+    folder = prepared(tmp_path)
+    first = verify.content(folder)
+    assert first == verify.content(folder) and first.data_rows == {"train": 4}
+    assert set(first.data_inputs) == {"published.bin"}
+    path = folder / "train.arrow"
+    before, content = path.stat(), bytearray(path.read_bytes())
+    at = content.index(b"\0\0\0\0\0\0\0\x40")  # 2.0
+    content[at + 6] ^= 1
+    with path.open("r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert arrow.read_split(folder, "train").num_rows == 4, "reading alone does not notice"
+    with pytest.raises(UserError, match="is not what was prepared"):
+        verify.content(folder)
+
+
+def test_a_file_is_hashed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = prepared(tmp_path)
+    hashed: list[Path] = []
+    digest = arrow.digest
+    monkeypatch.setattr(verify.arrow, "digest", lambda path: hashed.append(path) or digest(path))
+    verify.content(folder)
+    verify.content(folder)
+    assert [path.name for path in hashed] == ["train.arrow"]
+    (folder / "train.arrow").touch()
+    verify.content(folder)
+    assert len(hashed) == 2
+    (folder / verify.CHECKED).write_text("{")
+    verify.content(folder)
+    assert len(hashed) == 3
+
+
+def test_an_edited_manifest_has_another_hash(tmp_path: Path) -> None:
+    folder = prepared(tmp_path)
+    before = verify.content(folder).data_hash
+    values = json.loads((folder / arrow.MANIFEST).read_text())
+    values["inputs"] = []
+    (folder / arrow.MANIFEST).write_text(json.dumps(values))
+    assert verify.content(folder).data_hash != before
+
+
+def test_the_frozen_reference_is_of_this_version_and_its_recipes() -> None:
+    """`python tests/tools/freeze.py` writes it again; a changed recipe or goal shows in the commit."""
+    frozen = official.reference()
+    assert frozen.version == mlbench.__version__
+    assert frozen.recipes == freeze.recipes()
+    assert set(frozen.datasets) == set(freeze.PUBLISHED)
+
+
+def test_released_sources_change_only_with_the_version() -> None:
+    frozen = official.reference()
+    assert frozen.sources in (None, provenance.sources()), "raise mlbench.__version__ and run freeze.py"
+    released = frozen.measuring.get(mlbench.__version__.rsplit(".", 1)[0])
+    assert released in (None, freeze.measuring()), "a number may have moved: raise Major.Minor (rule R9)"
+
+
+def test_a_release_freezes_sources_and_what_can_move_a_number() -> None:
+    frozen = freeze.frozen(None, release=True, data=[])
+    assert frozen.sources == provenance.sources()
+    assert frozen.measuring == {mlbench.__version__.rsplit(".", 1)[0]: freeze.measuring()}
+    again = freeze.frozen(frozen, release=False, data=[])
+    assert again.sources is None and again.measuring == frozen.measuring
+
+
+def test_a_data_set_is_frozen_by_who_has_it(tmp_path: Path) -> None:
+    folder = prepared(tmp_path)
+    frozen = freeze.frozen(None, release=False, data=[folder])
+    content = verify.content(folder)
+    assert frozen.datasets["data"] == Dataset(
+        rows={"train": 4}, inputs=content.data_inputs, prepared=content.data_files
+    )
