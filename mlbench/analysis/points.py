@@ -11,9 +11,9 @@ from mlbench.analysis.bootstrap import interval, median, olympic_mean
 from mlbench.config.goal import Goal
 from mlbench.config.identity import identity
 from mlbench.record import attempts, official
+from mlbench.record.attempts import History
 from mlbench.record.cost import nodes
 from mlbench.record.record import Record
-from mlbench.record.study import History
 
 COMPUTE = ("forward", "loss", "backward", "optimizer")  # what MLBench counted as compute
 SOURCE = "mlbench"  # of records that this suite measured

@@ -35,6 +35,18 @@ class Attempts(NamedTuple):
         return failed[0] if failed else middle(self.runs)
 
 
+class History(NamedTuple):
+    """What the studies below an output_root know of a point, whatever became of its runs.
+
+    - planned: all of its seeds; drawn: those that a sweep drew.
+    - deleted: the runs that the studies' logs name and that have no folder any more.
+    """
+
+    planned: frozenset[int] = frozenset()
+    drawn: frozenset[int] = frozenset()
+    deleted: frozenset[str] = frozenset()
+
+
 def by_seed(records: Iterable[Record]) -> list[Attempts]:
     """Group runs by experiment and seed, in the order of each group's first run; equal run ids count once.
 

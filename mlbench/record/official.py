@@ -15,8 +15,8 @@ from typing import Any
 
 from mlbench.config.experiment import Experiment
 from mlbench.config.identity import listed
+from mlbench.record.attempts import History
 from mlbench.record.record import FINISHED, Node, Record, RunStart, Values, WorkerResult
-from mlbench.record.study import History
 
 FILE = "official.json"
 IMPORTED = "imported: what it claims was not measured here"

@@ -22,6 +22,7 @@ from mlbench.config.errors import UserError, unreadable
 from mlbench.config.experiment import Experiment, Model
 from mlbench.config.identity import key
 from mlbench.record import events, format, reader
+from mlbench.record.attempts import History
 from mlbench.record.record import FINISHED, Record
 
 PLAN = "study.yaml"
@@ -188,18 +189,6 @@ def lost_attempts(place: Path, records: Sequence[Record]) -> list[str]:
         for value in (event["value"] for event in log if event["key"] == ENDED)
         if value["run_id"] is None or value["run_id"] not in known
     ]
-
-
-class History(NamedTuple):
-    """What the studies below an output_root know of a point, whatever became of its runs.
-
-    - planned: all of its seeds; drawn: those that a sweep drew.
-    - deleted: the runs that the studies' logs name and that have no folder any more.
-    """
-
-    planned: frozenset[int] = frozenset()
-    drawn: frozenset[int] = frozenset()
-    deleted: frozenset[str] = frozenset()
 
 
 def histories(output_root: Path) -> dict[str, History]:

@@ -6,9 +6,9 @@ The sections are those of the ACM artifact appendix (cTuning, https://ctuning.or
 from collections.abc import Iterable, Mapping, Sequence
 
 from mlbench.record import attempts
+from mlbench.record.attempts import History
 from mlbench.record.format import counted, duration
 from mlbench.record.record import Record
-from mlbench.record.study import History
 from mlbench.report import grouping, summary
 from mlbench.report.page_input import StudyText
 from mlbench.report.provenance_section import facts, provenance

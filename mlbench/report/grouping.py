@@ -10,9 +10,9 @@ from mlbench.analysis import compare, stragglers
 from mlbench.analysis.points import SOURCE, Point, points
 from mlbench.analysis.speedup import Speedup, scaling_curves, speedups
 from mlbench.config.goal import Goal
+from mlbench.record.attempts import History
 from mlbench.record.format import counted
 from mlbench.record.record import Record
-from mlbench.record.study import History
 
 LABELS = ("task", "scale", "recipe", "backend", "sync", "hardware", "network")  # fields of Point
 OWN_FILES = ("_file", "_files", "_folder")  # ends of the fields by which a user names data of their own

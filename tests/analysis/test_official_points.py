@@ -10,8 +10,9 @@ import studies
 
 from mlbench.analysis.points import Point, points
 from mlbench.record import events, study
+from mlbench.record.attempts import History
 from mlbench.record.record import Record
-from mlbench.record.study import History, Invocation
+from mlbench.record.study import Invocation
 from mlbench.report import grouping, summary
 
 SEEDS = (1, 2, 3, 4, 5)

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from commands import until
 
+from mlbench import clock
 from mlbench.clusters import monitor
 from mlbench.clusters.monitor import CpuUse, NodeMonitor
 from mlbench.clusters.processes import below
-from mlbench.experiment import clock
 
 NAMES = {
     "cpu_utilization_percentage",

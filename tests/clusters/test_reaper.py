@@ -15,7 +15,7 @@ from mlbench.record import temporary_folder
 MAKE = """
 import os, subprocess, sys
 from mlbench.clusters import reaper
-from mlbench.experiment import temporary_folder
+from mlbench.record import temporary_folder
 folder, lock = temporary_folder.create()
 with reaper.marked(folder):
     child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
@@ -60,7 +60,7 @@ def test_the_owner_in_another_container_is_never_dead() -> None:
 
 ENDS = """
 import atexit, threading, time
-from mlbench.experiment import temporary_folder
+from mlbench.record import temporary_folder
 again, begun = threading.Event(), threading.Event()
 def write():  # to a slow store
     with temporary_folder.folder():

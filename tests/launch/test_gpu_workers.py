@@ -18,7 +18,8 @@ from pathlib import Path
 from unittest import mock
 
 from mlbench.clusters import ray_env
-from mlbench.experiment import clock, temporary_folder
+from mlbench import clock
+from mlbench.record import temporary_folder
 from mlbench.config.experiment import compose
 
 folder = Path(sys.argv[1])

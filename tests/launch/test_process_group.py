@@ -93,7 +93,8 @@ def test_a_backend_s_module_that_is_missing_is_told() -> None:
 def test_only_workers_import_torch() -> None:
     """Driver and controller do without, and start sooner."""
     code = (
-        "import sys; from mlbench.experiment import config; from mlbench.launch import execute, ray_hooks\n"
-        "config.compose(['task=gnmt', 'workers=2', 'backend=nccl']); sys.exit('torch' in sys.modules)"
+        "import sys; from mlbench.config.compose import compose\n"
+        "from mlbench.launch import execute, ray_hooks\n"
+        "compose(['task=gnmt', 'workers=2', 'backend=nccl']); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

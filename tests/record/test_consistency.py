@@ -129,7 +129,7 @@ def test_a_copied_folder_is_said_to_be_one(run: Run, tmp_path: Path, capsys: Any
     assert shown.out.split()[-1] == "copied" and "1 copied of 1 run" in shown.err
     assert results.main(["show", "last", f"output_root={copy}"]) == 0
     assert "copied: it was recorded in" in " ".join(capsys.readouterr().out.split())
-    assert record.load(copy / run.folder.name / "record.json").recorded_in == str(tmp_path)
+    assert reader.load(copy / run.folder.name / "record.json").recorded_in == str(tmp_path)
     assert results.main(["list", "source=copied", f"output_root={copy}"]) == 0
     assert results.main(["verify", f"output_root={copy}"]) == 0
     copy.rename(tmp_path / "runs")

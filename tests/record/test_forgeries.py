@@ -345,7 +345,7 @@ def test_a_log_without_its_checksum_and_lines_after_it_are_told() -> None:
         assert any("lines were added" in one for one in build_record(longer).contradictions)
 
 
-SOURCES = "from mlbench.experiment import provenance as p; print(p.sources(), p.git(p.CHECKOUT).dirty)"
+SOURCES = "from mlbench.record import provenance as p; print(p.sources(), p.git(p.CHECKOUT).dirty)"
 
 
 def test_an_edit_that_git_was_told_to_overlook_changes_the_sources(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_software_has_the_version_of_every_package_that_the_code_imports():
 
 
 def test_software_is_plain_and_has_the_command_as_it_was_typed():
-    code = "from mlbench.experiment import provenance; print(provenance.software().model_dump_json())"
+    code = "from mlbench.record import provenance; print(provenance.software().model_dump_json())"
     words = [sys.executable, "-c", code, "task=logreg", "tracking_uri=https://me:pw@host/ml", "a b"]
     answer = subprocess.run(words, capture_output=True, text=True, check=True)
     typed = shlex.split(json.loads(answer.stdout)["command"])

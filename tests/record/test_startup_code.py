@@ -13,7 +13,7 @@ from conftest import ROOT
 
 from mlbench.record import startup_code
 
-SAY = "import json; from mlbench.experiment import startup_code as s; print(json.dumps(s.files()))"
+SAY = "import json; from mlbench.record import startup_code as s; print(json.dumps(s.files()))"
 
 
 def found(*flags: str, **environment: str) -> list[str]:
@@ -48,7 +48,7 @@ def test_lines_of_code_in_a_pth_file_are_told(tmp_path: Path) -> None:
     base = {"PYTHONUSERBASE": str(tmp_path)}
     (site / "paths.pth").write_text("# a comment\n/nowhere\n")
     (site / "distutils-precedence.pth").write_text(startup_code.INSTALLERS[0] + "\n")
-    code = "import site; from mlbench.experiment import startup_code as s; site.ENABLE_USER_SITE = True; "
+    code = "import site; from mlbench.record import startup_code as s; site.ENABLE_USER_SITE = True; "
     code += f"site.USER_SITE = {str(site)!r}; print([p.name for p in s._paths()])"
     run = [sys.executable, "-c", code]
     (site / "fast.pth").write_text("import time; time.perf_counter = time.monotonic\n")

@@ -209,7 +209,7 @@ def test_the_plan_survives_and_a_damaged_one_is_told(tmp_path: Path) -> None:
 
 
 def test_a_study_has_one_holder_and_a_kill_frees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hold = "import sys; from pathlib import Path; from mlbench.experiment import study\n"
+    hold = "import sys; from pathlib import Path; from mlbench.record import study\n"
     hold += "with study.locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     holder = subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path)],

@@ -43,7 +43,7 @@ def test_a_torn_line_costs_nothing_but_itself(tmp_path: Path) -> None:
 
 
 def test_events_of_many_processes_are_whole(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from mlbench.experiment import events\n"
+    code = "import sys; from pathlib import Path; from mlbench.record import events\n"
     code += "for n in range(200): events.append(Path(sys.argv[1]), sys.argv[2], n)"
     log = tmp_path / events.NAME
     writers = [
@@ -57,7 +57,7 @@ def test_events_of_many_processes_are_whole(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_a_sentence_and_the_log_goes_on(tmp_path: Path) -> None:
     """The limit on a file's size stands for the disk: the kernel takes a part of the line, then refuses."""
-    code = "import resource, signal, sys; from pathlib import Path; from mlbench.experiment import events\n"
+    code = "import resource, signal, sys; from pathlib import Path; from mlbench.record import events\n"
     code += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += "resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))\n"
     code += "for n in range(9): events.append(Path(sys.argv[1]), 'event', n)"

@@ -66,7 +66,7 @@ def batch(timer: PhaseTimer, clock: Clock, *, launches: tuple[float, ...] = ()) 
 
 
 SAY_START = (
-    "import time; from mlbench.experiment import clock; from pathlib import Path; "
+    "import time; from mlbench import clock; from pathlib import Path; "
     "ticks = int(Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]); "
     "print(clock.process_start(), time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / 100)"
 )
