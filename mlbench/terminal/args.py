@@ -32,7 +32,7 @@ WIDTH = 79  # columns of the help; fits a terminal of 80
 COLUMN = 26  # at which the meaning of a term begins
 OUTPUT_ROOT = {"output_root": ("runs", "the folder that has the runs and studies")}
 JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print JSON, for scripts"}}
-COMPLETION = "mlbench --completion bash (or zsh) prints the shell's completion script"
+COMPLETION = "mlbench --completion bash (or zsh, fish) prints the shell's completion script"
 CONFIG_DIR: dict[str, dict[str, Any]] = {
     "--config-dir": {
         "metavar": "FOLDER",

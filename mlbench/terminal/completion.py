@@ -29,13 +29,17 @@ _mlbench() {
     compadd -S '' -a replies
 }
 compdef _mlbench mlbench""",
+    "fish": """\
+# Write this into a file that your shell reads, e.g.:
+#   mlbench --completion fish > ~/.config/fish/completions/mlbench.fish
+complete -c mlbench -f -a '(mlbench --complete fish (commandline -cp) 2>/dev/null)'""",
 }
 
 
 def replies(shell: str, line: str, commands: Sequence[str]) -> list[str]:
     """Return what the shell may put in place of the last word of `line`, up to the cursor.
 
-    bash takes what follows the last = or : for the word.
+    bash takes what follows the last = or : for the word; fish sets the spaces itself.
     """
     words = shlex.split(line)[1:]
     if not words or line[-1].isspace():
@@ -43,7 +47,7 @@ def replies(shell: str, line: str, commands: Sequence[str]) -> list[str]:
     current = words[-1]
     matches = [one for one in _candidates(words, commands) if one.startswith(current)]
     start = max(current.rfind("="), current.rfind(":")) + 1 if shell == "bash" else 0
-    return [one[start:] for one in matches]
+    return [one.rstrip() if shell == "fish" else one[start:] for one in matches]
 
 
 def _candidates(words: Sequence[str], commands: Sequence[str]) -> Iterator[str]:

@@ -1,6 +1,7 @@
-"""What a tab completes, asked of a real bash that has read the script."""
+"""What a tab completes, asked of a real bash and fish that have read their scripts."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,24 +17,32 @@ from mlbench.terminal import completion
 COMMANDS = list(__main__.COMMANDS)
 
 
-def test_bash_completes_names_and_values(tmp_path: Path) -> None:
-    """Like readline, the script is asked with the line up to the cursor."""
-    tool = tmp_path / "mlbench"
+def shell(folder: Path, *argv: str) -> list[str]:
+    """Return the lines that a shell prints which finds the command of this checkout first."""
+    tool = folder / "mlbench"
     tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m mlbench "$@"\n')
     tool.chmod(0o755)
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return [line.rstrip(" ") for line in done.stdout.splitlines()]
+
+
+LINES = ("mlbench sw", "mlbench run task=resnet2", "mlbench run worke", "mlbench results sho")
+
+
+def test_bash_completes_names_and_values(tmp_path: Path) -> None:
+    """Like readline, the script is asked with the line up to the cursor."""
     ask = 'eval "$(mlbench --completion bash)"; complete -p mlbench >/dev/null || exit 1\n'
     ask += 'for COMP_LINE in "$@"; do COMP_POINT=${#COMP_LINE}; _mlbench; echo "${COMPREPLY[*]}"; done'
-    lines = ("mlbench sw", "mlbench run task=resnet2", "mlbench run worke", "mlbench results sho")
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        ["bash", "-c", ask, "bash", *lines],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    assert [line.rstrip() for line in done.stdout.splitlines()] == ["sweep", "resnet20", "workers=", "show"]
+    assert shell(tmp_path, "bash", "-c", ask, "bash", *LINES) == ["sweep", "resnet20", "workers=", "show"]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish on this machine")
+def test_fish_completes_names_and_values(tmp_path: Path) -> None:
+    ask = "mlbench --completion fish | source; for line in $argv; complete -C $line; end"
+    words = ["sweep", "task=resnet20", "workers=", "show"]
+    assert shell(tmp_path, "fish", "--no-config", "-c", ask, *LINES) == words
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,7 @@ def test_bash_completes_names_and_values(tmp_path: Path) -> None:
 )
 def test_a_line_is_completed_by_what_the_command_takes_there(line: str, expected: list[str]) -> None:
     assert completion.replies("zsh", line, COMMANDS) == expected
+    assert completion.replies("fish", line, COMMANDS) == [word.rstrip() for word in expected]
 
 
 def test_runs_and_studies_are_completed_from_the_folder_that_the_line_names(tmp_path: Path) -> None:
@@ -71,5 +81,5 @@ def test_runs_and_studies_are_completed_from_the_folder_that_the_line_names(tmp_
 
 
 def test_a_shell_that_is_not_known_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert __main__.main(["--completion", "fish"]) == 2
-    assert "--completion takes bash or zsh, got: fish" in capsys.readouterr().err
+    assert __main__.main(["--completion", "tcsh"]) == 2
+    assert "--completion takes bash or zsh or fish, got: tcsh" in capsys.readouterr().err
