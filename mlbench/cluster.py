@@ -1,54 +1,87 @@
-"""Clusters: a persistent Ray on this machine, and Kubernetes on GKE, AWS, kind or your own."""
+"""Make, watch and delete clusters: Kubernetes on gke, aws, kind or existing (docs/clusters.md), and a Ray
+that stays on this machine between runs with cluster=local (docs/performance.md has the times).
+"""
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from functools import partial
 
-from mlbench.terminal.args import FAILED, OK, Args, Command, Verb, run_command
+from mlbench.terminal.args import FAILED, OK, Args, Command, run_command
+
+SIZE = {
+    "hardware": ("", "a profile of conf/hardware; default: T4 nodes in a cloud, local elsewhere"),
+    "workers": ("4", "the most workers that run at once"),
+    "spot": ("", "true or false; default: true where the profile states a spot price. Of the workers alone"),
+    "hours": ("", "h until the cluster expires (plan: 4); reap deletes it then, node limits end its workers"),
+    "max_usd": ("", "USD; up refuses a cluster that could cost more until it expires"),
+    "name": ("", "of the cluster; default: the hardware's"),
+    "project": ("", "gke: the project that pays; default: CLOUDSDK_CORE_PROJECT"),
+    "place": ("", "zone (gke) or region (aws); default: where the profile's price was read"),
+    "allow": ("", "aws: who reaches the cluster's API, e.g. 203.0.113.7/32"),
+    "context": ("", "existing: the kubeconfig's context"),
+}
+COMMAND = Command("cluster", __doc__)
+main = partial(run_command, COMMAND)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line; return its exit code."""
-    return run_command(COMMAND, argv)
-
-
+@COMMAND.verb("start")
 def _start(args: Args) -> int:
+    """Start a persistent Ray on this machine, unless one is running."""
     from mlbench.clusters import persistent
 
     print(f"Ray is running at {persistent.start()}; `{COMMAND.program} stop` ends it")
     return OK
 
 
+@COMMAND.verb("stop")
 def _stop(args: Args) -> int:
+    """Stop the persistent Ray with all its processes."""
     from mlbench.clusters import persistent
 
     print("Ray has stopped" if persistent.stop() else "no Ray of mlbench was running")
     return OK
 
 
+@COMMAND.verb("status", "[NAME]")
 def _status(args: Args) -> int:
+    """Print what exists of a cluster; without a name, the Ray of this machine."""
     from mlbench.clusters import persistent
     from mlbench.clusters.provisioning import status
 
     if args.arguments:
-        print(status.text(_only(args)))
+        print(status.text(args.argument))
         return OK
     address = persistent.address()
     print(f"Ray is running at {address}" if address else "no Ray of mlbench is running")
     return OK
 
 
+@COMMAND.verb("plan", "PROVIDER", settings=SIZE)
 def _plan(args: Args) -> int:
+    """Print every command of `up` and the price an hour; needs no credentials.
+
+    examples:
+      python -m mlbench.cluster plan gke workers=8 hardware=gcp_n1_t4
+    """
     from mlbench.clusters.provisioning import plan
 
-    print(plan.text(plan.parse(_only(args, "PROVIDER"), args.settings, creating=False)))
+    print(plan.text(plan.parse(args.argument, args.settings, creating=False)))
     return OK
 
 
+@COMMAND.verb("up", "PROVIDER", settings=SIZE)
 def _up(args: Args) -> int:
+    r"""Create a cluster, with a spending cap and an expiry.
+
+    examples:
+      python -m mlbench.cluster up gke project=my-lab workers=8 \
+          hours=4 max_usd=20
+      python -m mlbench.cluster up existing context=lab
+          Installs the KubeRay operator, unless it is there.
+    """
     from mlbench.clusters.provisioning import lifecycle, plan
 
-    spec = plan.parse(_only(args, "PROVIDER"), args.settings, creating=True)
+    spec = plan.parse(args.argument, args.settings, creating=True)
     print("\n".join(plan.price_lines(spec)), flush=True)
     lifecycle.up(spec, _report)
     print(f"{spec.name} is up; its context is {plan.provider(spec).context(spec)}")
@@ -57,7 +90,9 @@ def _up(args: Args) -> int:
     return OK
 
 
+@COMMAND.verb("list")
 def _list(args: Args) -> int:
+    """Print the clusters made here, with state, price and expiry."""
     from mlbench.clusters.provisioning import status
     from mlbench.terminal import tables
 
@@ -66,31 +101,39 @@ def _list(args: Args) -> int:
     return OK
 
 
+@COMMAND.verb("use", "NAME")
 def _use(args: Args) -> int:
+    """Make a cluster the current context of kubectl."""
     from mlbench.clusters.provisioning import status
 
-    print(status.use(_only(args)))
+    print(status.use(args.argument))
     return OK
 
 
+@COMMAND.verb("cost", "NAME")
 def _cost(args: Args) -> int:
+    """Print what a cluster has cost so far at list prices."""
     from mlbench.clusters.provisioning import status
 
-    print(status.cost(_only(args)))
+    print(status.cost(args.argument))
     return OK
 
 
+@COMMAND.verb("dashboard", "NAME", settings={"port": ("8265", "of this machine, on 127.0.0.1")})
 def _dashboard(args: Args) -> int:
+    """Open a tunnel to the Ray dashboard of a cluster's run."""
     from mlbench.clusters.provisioning import status
 
-    argv, address = status.dashboard(_only(args), port=args.settings["port"])
+    argv, address = status.dashboard(args.argument, port=args.settings["port"])
     return _open_tunnel("Ray's dashboard", argv, address)
 
 
+@COMMAND.verb("mlflow", "NAME", settings={"port": ("5000", "of this machine, on 127.0.0.1")})
 def _mlflow(args: Args) -> int:
+    """Open a tunnel to the MLflow server of a cluster's runs (cluster.mlflow=true)."""
     from mlbench.clusters.provisioning import status
 
-    argv, address = status.mlflow(_only(args), port=args.settings["port"])
+    argv, address = status.mlflow(args.argument, port=args.settings["port"])
     return _open_tunnel("MLflow", argv, address)
 
 
@@ -99,14 +142,22 @@ def _open_tunnel(what: str, argv: list[str], address: str) -> int:
     return subprocess.run(argv).returncode
 
 
+@COMMAND.verb("down", "NAME")
 def _down(args: Args) -> int:
+    """Delete a cluster and show that nothing is left."""
     from mlbench.clusters.provisioning import lifecycle
 
-    lifecycle.down(_only(args), _report)
+    lifecycle.down(args.argument, _report)
     return OK
 
 
+@COMMAND.verb(
+    "reap", settings={"project": ("", "also list the expired clusters of a GKE project, made elsewhere")}
+)
 def _reap(args: Args) -> int:
+    """Delete clusters that have expired or are half made, and what killed commands
+    left here.
+    """
     from mlbench import clock
     from mlbench.clusters import reaper
     from mlbench.clusters.provisioning import lifecycle, status
@@ -120,7 +171,20 @@ def _reap(args: Args) -> int:
     return OK
 
 
+@COMMAND.verb(
+    "prices",
+    "[import FILE]",
+    settings={
+        "provider": ("", "import: gke or aws, whose catalogue it is"),
+    },
+)
 def _prices(args: Args) -> int:
+    """Print the prices in use; `prices import FILE` reads a public catalogue.
+
+    examples:
+      python -m mlbench.cluster prices import vms.csv provider=aws
+          SkyPilot's catalogue of AWS.
+    """
     from pathlib import Path
 
     from mlbench.clusters.provisioning import catalog
@@ -147,93 +211,9 @@ def _prices(args: Args) -> int:
     return FAILED if catalogue.refused else OK
 
 
-def _only(args: Args, what: str = "NAME") -> str:
-    """Return the one word of a verb; UserError for none or several."""
-    from mlbench.config.errors import UserError
-
-    if len(args.arguments) != 1:
-        raise UserError(f"cluster {args.verb} takes one {what}", hint=f"{COMMAND.program} {args.verb} --help")
-    return args.arguments[0]
-
-
 def _report(line: str) -> None:
     print(line, flush=True)
 
-
-SIZE = {
-    "hardware": ("", "a profile of conf/hardware; default: T4 nodes in a cloud, local elsewhere"),
-    "workers": ("4", "the most workers that run at once"),
-    "spot": ("", "true or false; default: true where the profile states a spot price. Of the workers alone"),
-    "hours": ("", "h until the cluster expires (plan: 4); reap deletes it then, node limits end its workers"),
-    "max_usd": ("", "USD; up refuses a cluster that could cost more until it expires"),
-    "name": ("", "of the cluster; default: the hardware's"),
-    "project": ("", "gke: the project that pays; default: CLOUDSDK_CORE_PROJECT"),
-    "place": ("", "zone (gke) or region (aws); default: where the profile's price was read"),
-    "allow": ("", "aws: who reaches the cluster's API, e.g. 203.0.113.7/32"),
-    "context": ("", "existing: the kubeconfig's context"),
-}
-PROGRAM = "python -m mlbench.cluster"
-COMMAND = Command(
-    "cluster",
-    "Make, watch and delete clusters: Kubernetes on gke, aws, kind or existing (docs/clusters.md), and a Ray "
-    "that stays on this machine between runs with cluster=local (docs/performance.md has the times).",
-    {
-        "plan": Verb(
-            _plan,
-            "print every command of `up` and the price an hour; needs no credentials",
-            arguments="PROVIDER",
-            settings=SIZE,
-            examples=((f"{PROGRAM} plan gke workers=8 hardware=gcp_n1_t4", ""),),
-        ),
-        "up": Verb(
-            _up,
-            "create a cluster, with a spending cap and an expiry",
-            arguments="PROVIDER",
-            settings=SIZE,
-            examples=(
-                (f"{PROGRAM} up gke project=my-lab workers=8 \\\n      hours=4 max_usd=20", ""),
-                (f"{PROGRAM} up existing context=lab", "Installs the KubeRay operator, unless it is there."),
-            ),
-        ),
-        "list": Verb(_list, "the clusters made here, with state, price and expiry"),
-        "use": Verb(_use, "make a cluster the current context of kubectl", arguments="NAME"),
-        "start": Verb(_start, "start a persistent Ray on this machine, unless one is running"),
-        "status": Verb(
-            _status,
-            "what exists of a cluster; without a name, the Ray of this machine",
-            arguments="[NAME]",
-        ),
-        "cost": Verb(_cost, "what a cluster has cost so far at list prices", arguments="NAME"),
-        "dashboard": Verb(
-            _dashboard,
-            "open a tunnel to the Ray dashboard of a cluster's run",
-            arguments="NAME",
-            settings={"port": ("8265", "of this machine, on 127.0.0.1")},
-        ),
-        "mlflow": Verb(
-            _mlflow,
-            "open a tunnel to the MLflow server of a cluster's runs (cluster.mlflow=true)",
-            arguments="NAME",
-            settings={"port": ("5000", "of this machine, on 127.0.0.1")},
-        ),
-        "down": Verb(_down, "delete a cluster and show that nothing is left", arguments="NAME"),
-        "reap": Verb(
-            _reap,
-            "delete clusters that have expired or are half made, and what killed commands left here",
-            settings={"project": ("", "also list the expired clusters of a GKE project, made elsewhere")},
-        ),
-        "prices": Verb(
-            _prices,
-            "the prices in use; `prices import FILE` reads a public catalogue",
-            arguments="[import FILE]",
-            settings={
-                "provider": ("", "import: gke or aws, whose catalogue it is"),
-            },
-            examples=((f"{PROGRAM} prices import vms.csv provider=aws", "SkyPilot's catalogue of AWS."),),
-        ),
-        "stop": Verb(_stop, "stop the persistent Ray with all its processes"),
-    },
-)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from mlbench.config.errors import UserError
@@ -14,7 +14,7 @@ from mlbench.prediction.published import PUBLISHED_TASKS
 from mlbench.prediction.runs import check
 from mlbench.record import format
 from mlbench.terminal import forecast_table
-from mlbench.terminal.args import JSON, OK, Args, Command, Verb, paragraph, run_command
+from mlbench.terminal.args import JSON, OK, Args, Command, run_command
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
 SETTINGS = {
@@ -35,13 +35,37 @@ SETTINGS = {
 }
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line; return its exit code."""
-    return run_command(COMMAND, argv)
+SECTIONS = (
+    (
+        "STUDY",
+        "The name of a study in output_root, the names of runs, or published:TASK with TASK one of "
+        f"{', '.join(PUBLISHED_TASKS)}: the runs that MLBench published in 2021.",
+    ),
+    (
+        "model",
+        "A model is fitted to each phase of the measured runs: compute over the samples per worker, an "
+        "all-reduce of latency and bandwidth, what overlaps with backward, epochs to the goal over the "
+        "global batch, and the time outside the batches. docs/prediction.md explains it. Runs with more "
+        "workers than CPUs, or with any other caveat, are never fitted. An interval is a 95 % prediction "
+        "interval; it is wide where the runs say little.",
+    ),
+)
+COMMAND = Command("predict", sections=lambda: SECTIONS)
+main = partial(run_command, COMMAND)
 
 
+@COMMAND.verb("", "STUDY ...", settings=SETTINGS, options=JSON)
 def _predict(args: Args) -> int:
-    """Fit, predict and print."""
+    r"""Predict time to accuracy, speedup and cost on more workers from runs on a few.
+
+    examples:
+      python -m mlbench.predict scaling task=resnet20 deadline=8h
+          One task of a study of your own.
+      python -m mlbench.predict published:gnmt hardware=gcp_a2_highgpu_1g \
+          network=25gbit,30us
+      python -m mlbench.predict published:gnmt workers=1,2,4
+          What the model says of 8 and 16 workers.
+    """
     if not args.arguments:
         raise UserError("predict takes a study", hint="python -m mlbench.predict --help")
     settings = args.settings
@@ -96,49 +120,6 @@ def _predict(args: Args) -> int:
             print(part if part is table else textwrap.fill(part, width, break_on_hyphens=False))
     return OK
 
-
-def _sections() -> Iterator[tuple[str, str]]:
-    yield (
-        "STUDY",
-        paragraph(
-            "The name of a study in output_root, the names of runs, or published:TASK with TASK one of "
-            f"{', '.join(PUBLISHED_TASKS)}: the runs that MLBench published in 2021.",
-            indent=2,
-        ),
-    )
-    yield (
-        "model",
-        paragraph(
-            "A model is fitted to each phase of the measured runs: compute over the samples per worker, an "
-            "all-reduce of latency and bandwidth, what overlaps with backward, epochs to the goal over the "
-            "global batch, and the time outside the batches. docs/prediction.md explains it. Runs with more "
-            "workers than CPUs, or with any other caveat, are never fitted. An interval is a 95 % prediction "
-            "interval; it is wide where the runs say little.",
-            indent=2,
-        ),
-    )
-
-
-PROGRAM = "python -m mlbench.predict"
-COMMAND = Command(
-    "predict",
-    "Predict time to accuracy, speedup and cost on more workers from runs on a few.",
-    {
-        "": Verb(
-            _predict,
-            "prediction",
-            arguments="STUDY",
-            settings=SETTINGS,
-            options=JSON,
-            examples=(
-                (f"{PROGRAM} scaling task=resnet20 deadline=8h", "One task of a study of your own."),
-                (f"{PROGRAM} published:gnmt hardware=gcp_a2_highgpu_1g \\\n      network=25gbit,30us", ""),
-                (f"{PROGRAM} published:gnmt workers=1,2,4", "What the model says of 8 and 16 workers."),
-            ),
-        )
-    },
-    sections=_sections,
-)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -1,11 +1,12 @@
-"""Finished runs: `python -m mlbench.results list`, show, compare, export, import, plot, rcp, ..."""
+"""Finished runs: what was measured in output_root, and how it compares."""
 
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ from mlbench.terminal.args import (
     USER_ERROR,
     Args,
     Command,
-    Verb,
-    entry,
+    flag,
     percentage,
     run_command,
     say,
@@ -36,13 +36,50 @@ MLFLOW_ID = "[0-9a-f]{32}"
 FILE_SUFFIX = r"(?i)\.(html?|zip|gz|tgz|tar|bz2|xz|zst|7z|csv|json|parquet|pdf|png|svg|md|txt|tex)"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line; return its exit code."""
-    return run_command(COMMAND, argv)
+TRACKING_URI = {"tracking_uri": ("", "any MLflow tracking URI; default: the SQLite file in output_root")}
+WITH_DISTURBED = flag("--with-disturbed", "count runs, too, beside which their machine did something else")
+FILTERS = (
+    ("task=resnet20 workers=1,2", "values as on the command line; a comma means or"),
+    ("status=goal_reached", "also source=, key=, recipe=, seed=, eligible="),
+    ("source=mlbench", "measured here; source=imported, source=copied: elsewhere"),
+    ("key:01ab", "the beginning of a configuration's key"),
+    ("study:scaling", "the runs of a study"),
+    ("w4-1c9", "any part of a run's name"),
+    ("last", "the newest run"),
+)
+EXIT_CODES = (
+    ("0", "done"),
+    ("1", "a run could not be uploaded or does not follow from its log, or --fail-if-slower"),
+    ("2", "a mistake in the command, no run is selected, or an archive was refused"),
+    ("3", "--fail-if-slower where a pair has no verdict"),
+)
+COMMAND = Command(
+    "results",
+    __doc__,
+    sections=lambda: [("filters (all must match)", FILTERS), ("exit codes", EXIT_CODES)],
+)
+main = partial(run_command, COMMAND)
 
 
+@COMMAND.verb(
+    "list",
+    "[FILTER ...]",
+    settings=OUTPUT_ROOT
+    | {
+        "sort": ("", "a column, e.g. time, or -time for the largest first"),
+        "last": ("", "only this many, the newest, e.g. 20"),
+    },
+    options=JSON | flag("--wide", "print all columns"),
+)
 def _list(args: Args) -> int:
-    """Print one line per run, oldest first unless sorted."""
+    """Print one line per finished run, oldest first. A terminal gets as many columns
+    as fit; --wide and pipes get all.
+
+    examples:
+      python -m mlbench.results list last=20
+      python -m mlbench.results list task=resnet20 workers=1,2 status=goal_reached
+      python -m mlbench.results list sort=time --wide
+    """
     runs = _runs(args)
     rows = run_table.ordered(
         [runs[name].row for name in _selection(args, runs, args.arguments)],
@@ -63,13 +100,23 @@ def _list(args: Args) -> int:
     return OK
 
 
+@COMMAND.verb(
+    "show", "RUN", settings=OUTPUT_ROOT, options=JSON | flag("--full", "print everything that was measured")
+)
 def _show(args: Args) -> int:
-    """Print one run's result card, or its whole record as JSON; of a study its answer."""
+    """Print one run's result card. RUN is any part of its name that no other run has,
+    its id in MLflow, or last; study:NAME prints a study's answer.
+
+    examples:
+      python -m mlbench.results show last
+      python -m mlbench.results show resnet20-w4 --full
+      python -m mlbench.results show resnet20-w4 --json
+          The whole record.
+      python -m mlbench.results show study:scaling
+    """
     from mlbench.terminal import show
 
-    if len(args.arguments) != 1:
-        raise UserError(f"show takes one RUN, got: {' '.join(args.arguments) or 'nothing'}", hint="show last")
-    word = args.arguments[0]
+    word = args.argument
     if word.startswith("study:"):
         return _show_study(args, word.removeprefix("study:"))
     if re.fullmatch(MLFLOW_ID, word):
@@ -101,10 +148,39 @@ def _show_study(args: Args, name: str) -> int:
     return OK
 
 
+@COMMAND.verb(
+    "compare",
+    "A B [FILTER ...]",
+    settings=OUTPUT_ROOT,
+    options=JSON
+    | WITH_DISTURBED
+    | {
+        "--fail-if-slower": {
+            "type": percentage,
+            "metavar": "PERCENT",
+            "help": "exit with 1 if a point of B is shown to need more than this more time, 3 if one "
+            "has no verdict",
+        }
+    },
+)
 def _compare(args: Args) -> int:
-    """Print A and B side by side.
+    """Compare two selections side by side: ratios, 95 % intervals, a verdict.
 
-    With --fail-if-slower the exit code is 1 if a point of B is slower than that, 3 if one has no verdict.
+    A and B are selections, each one shell word; further name=value words narrow
+    both. B is measured against A: a ratio is B's median over A's, with a 95 %
+    interval, paired by seed where both sides have the same seeds. The verdict is
+    about the time to the goal. A single run per side cannot show a difference.
+
+    examples:
+      python -m mlbench.results compare workers=1 workers=2 task=resnet20
+          Every field but the workers must agree; points without a partner are
+          listed.
+      python -m mlbench.results compare "task=gnmt workers=2" "task=gnmt workers=4"
+      python -m mlbench.results compare study:old study:new --fail-if-slower 5%
+          For CI: exit code 1 if a point of `new` is shown to need more than 5 %
+          more time than its partner (the whole interval lies above 1.05) or lost
+          its goal (half of its runs missed it and fewer of the partner's did).
+      python -m mlbench.results compare key:01ab key:9f3e
     """
     from mlbench.analysis import compare  # numpy, as in what draws and uploads; a listing needs none
     from mlbench.terminal import comparison
@@ -125,8 +201,19 @@ def _compare(args: Args) -> int:
     return NO_VERDICT if limit is not None and any(p.regression is None for p in compared.pairs) else OK
 
 
+@COMMAND.verb(
+    "export",
+    "FILTER ...",
+    settings=OUTPUT_ROOT | {"to": ("", "a folder, or one .zip file; default: output_root/exports")},
+)
 def _export(args: Args) -> int:
-    """Write one zip file per run."""
+    """Write one zip file per run: record, event log, configuration, provenance and
+    MLPerf log lines. It has no passwords and is not an MLPerf submission.
+
+    examples:
+      python -m mlbench.results export resnet20-w4-1c9
+      python -m mlbench.results export task=resnet20 status=goal_reached to=zips
+    """
     from mlbench.tracking.archive import export
 
     records = _some(args)
@@ -141,8 +228,15 @@ def _export(args: Args) -> int:
     return OK
 
 
+@COMMAND.verb("import", "PATH ...", settings=OUTPUT_ROOT | TRACKING_URI, options=JSON)
 def _import(args: Args) -> int:
-    """Read zip files into output_root and MLflow; the exit code is 2 if one was refused, after all others."""
+    """Read exports into output_root and MLflow, marked as imported. Importing twice
+    adds nothing. An archive that is not whole, or was changed, is refused.
+
+    examples:
+      python -m mlbench.results import zips/
+      python -m mlbench.results import run.zip
+    """
     from mlbench.tracking import archive, importer, sync
 
     if not args.arguments:
@@ -163,8 +257,23 @@ def _import(args: Args) -> int:
     return USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else OK
 
 
+@COMMAND.verb(
+    "plot",
+    "[FILTER ...]",
+    settings=OUTPUT_ROOT
+    | {
+        "to": ("", "the folder to write to; default: output_root/reports"),
+        "question": ("", "what the report answers; its first line"),
+    },
+    options=WITH_DISTURBED,
+)
 def _plot(args: Args) -> int:
-    """Write the report of a selection."""
+    """Write figures, tables and report.html of a selection.
+
+    examples:
+      python -m mlbench.results plot task=resnet20 to=figures
+      python -m mlbench.results plot study:scaling
+    """
     from mlbench.record import study
     from mlbench.report import grouping, writer
 
@@ -186,8 +295,19 @@ def _plot(args: Args) -> int:
     return OK
 
 
+@COMMAND.verb(
+    "site",
+    "PATH ...",
+    settings=OUTPUT_ROOT | {"to": ("", "the folder to write to; default: output_root/site")},
+)
 def _site(args: Args) -> int:
-    """Write a static site over exported runs."""
+    """Write a static site over exports: a leaderboard and a page per study. Its
+    index.html ranks every point by its time to accuracy. The folder needs no
+    server: copy it to any host of files.
+
+    examples:
+      python -m mlbench.results site runs/exports to=site
+    """
     from mlbench.report import site
     from mlbench.tracking import archive
 
@@ -210,14 +330,23 @@ def _site(args: Args) -> int:
     return USER_ERROR if refused else OK
 
 
+@COMMAND.verb(
+    "appendix",
+    "STUDY",
+    settings=OUTPUT_ROOT | {"to": ("", "a file; default: appendix.md in the study's folder")},
+)
 def _appendix(args: Args) -> int:
-    """Write the artifact appendix of a study."""
+    """Write the artifact appendix of a study, as conferences ask for it. It has what
+    the records know, as Markdown: check-list, workflow, expected results, doubts.
+    What only the authors know is marked.
+
+    examples:
+      python -m mlbench.results appendix scaling to=appendix.md
+    """
     from mlbench.record import study
     from mlbench.report import appendix, writer
 
-    if len(args.arguments) != 1:
-        raise UserError(f"appendix takes one STUDY, got: {' '.join(args.arguments) or 'nothing'}")
-    name = args.arguments[0]
+    name = args.argument
     records = run_folders.study(args.output_root, name)
     if not records:
         raise UserError(f"study {name} has no finished run", hint=f"python -m mlbench.sweep study={name}")
@@ -231,20 +360,25 @@ def _appendix(args: Args) -> int:
     return OK
 
 
+@COMMAND.verb("rcp", "STUDY", settings=OUTPUT_ROOT | {"to": ("", "a folder; default: that of the study")})
 def _rcp(args: Args) -> int:
-    """Write the reference convergence points of a study, one file per benchmark."""
+    """Write how many epochs the study's runs needed to reach their goal as MLPerf's
+    reference convergence points: one file rcps_BENCHMARK.json per benchmark.
+
+    examples:
+      python -m mlbench.results rcp scaling to=rcps
+    """
     from mlbench.analysis.rcp import FEWEST
     from mlbench.tasks import rcp
 
-    if len(args.arguments) != 1:
-        raise UserError(f"rcp takes one STUDY, got: {' '.join(args.arguments) or 'nothing'}")
-    files = rcp.files(run_folders.study(args.output_root, args.arguments[0]))
+    name = args.argument
+    files = rcp.files(run_folders.study(args.output_root, name))
     if not files:
         raise UserError(
-            f"study {args.arguments[0]} has no point of which {FEWEST} runs reached the goal",
+            f"study {name} has no point of which {FEWEST} runs reached the goal",
             hint="measure more repeats",
         )
-    folder = _folder(args, args.output_root / "studies" / args.arguments[0])
+    folder = _folder(args, args.output_root / "studies" / name)
     folder.mkdir(parents=True, exist_ok=True)
     for name, points in files.items():
         path = folder / f"rcps_{name}.json"
@@ -253,8 +387,17 @@ def _rcp(args: Args) -> int:
     return OK
 
 
+@COMMAND.verb(
+    "delete", "FILTER ...", settings=OUTPUT_ROOT | TRACKING_URI, options=JSON | flag("--yes", "do not ask")
+)
 def _delete(args: Args) -> int:
-    """Delete runs after asking."""
+    """Delete the folders of the selected runs and their runs in MLflow, after asking.
+    A run in progress is refused. MLflow keeps deleted runs until `mlflow gc`.
+
+    examples:
+      python -m mlbench.results delete resnet20-w4-1c9
+      python -m mlbench.results delete status=failed --yes
+    """
     from mlbench.tracking import importer
 
     broken = run_folders.damaged(args.output_root, args.arguments[0]) if len(args.arguments) == 1 else None
@@ -283,8 +426,14 @@ def _delete(args: Args) -> int:
     return OK
 
 
+@COMMAND.verb("sync", settings=OUTPUT_ROOT | TRACKING_URI, options=JSON)
 def _sync(args: Args) -> int:
-    """Upload every run to MLflow; the exit code is 1 if one could not be uploaded."""
+    """Upload every run that is not complete in MLflow, each once.
+
+    examples:
+      python -m mlbench.results sync
+      python -m mlbench.results sync tracking_uri=http://mlflow:5000
+    """
     from mlbench.tracking import sync
 
     uri = args.settings["tracking_uri"] or None
@@ -305,8 +454,15 @@ def _sync(args: Args) -> int:
     return FAILED if any(studies.values()) or any(one["outcome"] == "failed" for one in outcomes) else OK
 
 
+@COMMAND.verb("verify", "[FILTER ...]", settings=OUTPUT_ROOT, options=JSON)
 def _verify(args: Args) -> int:
-    """Derive records from their event logs anew; the exit code is 1 where one does not follow from it."""
+    """Derive each record from its run's event log anew, and say which agree, which
+    differ and in what, and which have no log.
+
+    examples:
+      python -m mlbench.results verify
+      python -m mlbench.results verify study:scaling
+    """
     runs, complaints = run_index.entries(_existing(args))
     names = _selection(args, runs, args.arguments)
     if not names and (args.arguments or not complaints):
@@ -324,8 +480,18 @@ def _verify(args: Args) -> int:
     return OK if good else FAILED
 
 
+@COMMAND.verb(
+    "mlflow", settings=OUTPUT_ROOT | TRACKING_URI | {"port": ("", f"of the server; default: {ui.PORT}")}
+)
 def _mlflow(args: Args) -> int:
-    """Print the link to the runs in MLflow, and serve the store where it has no server."""
+    """Open the runs in MLflow. Prints the address of a table with status, time to
+    accuracy, cost, workers and throughput. A store without a server is served on
+    this machine until Ctrl-C.
+
+    examples:
+      python -m mlbench.results mlflow
+      python -m mlbench.results mlflow port=5001
+    """
     from mlbench.tracking import sync
 
     uri = args.settings["tracking_uri"] or default_store(args.output_root)
@@ -439,221 +605,6 @@ def _total(args: Args, outcomes: list[dict[str, Any]], known: Sequence[str]) -> 
     counts = {word: sum(one["outcome"] == word for one in outcomes) for word in known}
     print(", ".join(f"{count} {word}" for word, count in counts.items() if count))
 
-
-TRACKING_URI = {"tracking_uri": ("", "any MLflow tracking URI; default: the SQLite file in output_root")}
-FILTERS = (
-    ("task=resnet20 workers=1,2", "values as on the command line; a comma means or"),
-    ("status=goal_reached", "also source=, key=, recipe=, seed=, eligible="),
-    ("source=mlbench", "measured here; source=imported, source=copied: elsewhere"),
-    ("key:01ab", "the beginning of a configuration's key"),
-    ("study:scaling", "the runs of a study"),
-    ("w4-1c9", "any part of a run's name"),
-    ("last", "the newest run"),
-)
-
-
-def _sections() -> Iterator[tuple[str, str]]:
-    yield (
-        "filters (all must match)",
-        "\n".join(entry(f"  {term}", about, column=31) for term, about in FILTERS),
-    )
-    codes = (("0", "done"),
-             ("1", "a run could not be uploaded or does not follow from its log, or --fail-if-slower"),
-             ("2", "a mistake in the command, no run is selected, or an archive was refused"),
-             ("3", "--fail-if-slower where a pair has no verdict"))  # fmt: skip
-    yield "exit codes", "\n".join(entry(f"  {code}", about, column=5) for code, about in codes)
-
-
-PROGRAM = "python -m mlbench.results"
-WITH_DISTURBED: dict[str, dict[str, Any]] = {
-    "--with-disturbed": {
-        "action": "store_true",
-        "help": "count runs, too, beside which their machine did something else",
-    }
-}
-COMMAND = Command(
-    "results",
-    "Finished runs: what was measured in output_root, and how it compares.",
-    {
-        "list": Verb(
-            _list,
-            "one line per run",
-            "Print one line per finished run, oldest first. A terminal gets as many columns as fit; "
-            "--wide and pipes get all.",
-            arguments="[FILTER ...]",
-            settings=OUTPUT_ROOT
-            | {
-                "sort": ("", "a column, e.g. time, or -time for the largest first"),
-                "last": ("", "only this many, the newest, e.g. 20"),
-            },
-            overrides=True,
-            options=JSON | {"--wide": {"action": "store_true", "help": "print all columns"}},
-            examples=(
-                (f"{PROGRAM} list last=20", ""),
-                (f"{PROGRAM} list task=resnet20 workers=1,2 status=goal_reached", ""),
-                (f"{PROGRAM} list sort=time --wide", ""),
-            ),
-        ),
-        "show": Verb(
-            _show,
-            "one run's result card",
-            "Print one run's result card. RUN is any part of its name that no other run has, its id in "
-            "MLflow, or last; study:NAME prints a study's answer.",
-            arguments="RUN",
-            settings=OUTPUT_ROOT,
-            options=JSON | {"--full": {"action": "store_true", "help": "print everything that was measured"}},
-            examples=(
-                (f"{PROGRAM} show last", ""),
-                (f"{PROGRAM} show resnet20-w4 --full", ""),
-                (f"{PROGRAM} show resnet20-w4 --json", "The whole record."),
-                (f"{PROGRAM} show study:scaling", ""),
-            ),
-        ),
-        "compare": Verb(
-            _compare,
-            "two selections side by side: ratios, 95 % intervals, a verdict",
-            "A and B are selections, each one shell word; further name=value words narrow both. B is "
-            "measured against A: a ratio is B's median over A's, with a 95 % interval, paired by seed "
-            "where both sides have the same seeds. The verdict is about the time to the goal. A single "
-            "run per side cannot show a difference.",
-            arguments="A B [FILTER ...]",
-            settings=OUTPUT_ROOT,
-            overrides=True,
-            options=JSON
-            | WITH_DISTURBED
-            | {
-                "--fail-if-slower": {
-                    "type": percentage,
-                    "metavar": "PERCENT",
-                    "help": "exit with 1 if a point of B is shown to need more than this more time, 3 if one "
-                    "has no verdict",
-                }
-            },
-            examples=(
-                (
-                    f"{PROGRAM} compare workers=1 workers=2 task=resnet20",
-                    "Every field but the workers must agree; points without a partner are listed.",
-                ),
-                (f'{PROGRAM} compare "task=gnmt workers=2" "task=gnmt workers=4"', ""),
-                (
-                    f"{PROGRAM} compare study:old study:new --fail-if-slower 5%",
-                    "For CI: exit code 1 if a point of `new` is shown to need more than 5 % more time "
-                    "than its partner (the whole interval lies above 1.05) or lost its goal (half of its "
-                    "runs missed it and fewer of the partner's did).",
-                ),
-                (f"{PROGRAM} compare key:01ab key:9f3e", ""),
-            ),
-        ),
-        "export": Verb(
-            _export,
-            "runs as zip files",
-            "Write one zip file per run: record, event log, configuration, provenance and MLPerf log "
-            "lines. It has no passwords and is not an MLPerf submission.",
-            arguments="FILTER ...",
-            settings=OUTPUT_ROOT | {"to": ("", "a folder, or one .zip file; default: output_root/exports")},
-            overrides=True,
-            examples=(
-                (f"{PROGRAM} export resnet20-w4-1c9", ""),
-                (f"{PROGRAM} export task=resnet20 status=goal_reached to=zips", ""),
-            ),
-        ),
-        "import": Verb(
-            _import,
-            "exports, as runs marked as imported",
-            "Read exports into output_root and MLflow, marked as imported. Importing twice adds nothing. An "
-            "archive that is not whole, or was changed, is refused.",
-            arguments="PATH ...",
-            settings=OUTPUT_ROOT | TRACKING_URI,
-            options=JSON,
-            examples=((f"{PROGRAM} import zips/", ""), (f"{PROGRAM} import run.zip", "")),
-        ),
-        "plot": Verb(
-            _plot,
-            "figures, tables and report.html of a selection",
-            arguments="[FILTER ...]",
-            settings=OUTPUT_ROOT
-            | {
-                "to": ("", "the folder to write to; default: output_root/reports"),
-                "question": ("", "what the report answers; its first line"),
-            },
-            overrides=True,
-            options=WITH_DISTURBED,
-            examples=(
-                (f"{PROGRAM} plot task=resnet20 to=figures", ""),
-                (f"{PROGRAM} plot study:scaling", ""),
-            ),
-        ),
-        "site": Verb(
-            _site,
-            "a static site over exports: a leaderboard and a page per study",
-            "Read exported runs and write index.html, where every point is ranked by its time to accuracy, "
-            "and a page per study. The folder needs no server: copy it to any host of files.",
-            arguments="PATH ...",
-            settings=OUTPUT_ROOT | {"to": ("", "the folder to write to; default: output_root/site")},
-            examples=((f"{PROGRAM} site runs/exports to=site", ""),),
-        ),
-        "appendix": Verb(
-            _appendix,
-            "the artifact appendix of a study, as conferences ask for it",
-            "Write what the records know of the sections of an artifact appendix as Markdown: check-list, "
-            "workflow, expected results, doubts. What only the authors know is marked.",
-            arguments="STUDY",
-            settings=OUTPUT_ROOT | {"to": ("", "a file; default: appendix.md in the study's folder")},
-            examples=((f"{PROGRAM} appendix scaling to=appendix.md", ""),),
-        ),
-        "rcp": Verb(
-            _rcp,
-            "reference convergence points of a study, in MLPerf's format",
-            "Write how many epochs the study's runs needed to reach their goal as MLPerf's reference "
-            "convergence points: one file rcps_BENCHMARK.json per benchmark.",
-            arguments="STUDY",
-            settings=OUTPUT_ROOT | {"to": ("", "a folder; default: that of the study")},
-            examples=((f"{PROGRAM} rcp scaling to=rcps", ""),),
-        ),
-        "delete": Verb(
-            _delete,
-            "runs, from the folder and from MLflow",
-            "Delete the folders of the selected runs and their runs in MLflow, after asking. A run in "
-            "progress is refused. MLflow keeps deleted runs until `mlflow gc`.",
-            arguments="FILTER ...",
-            settings=OUTPUT_ROOT | TRACKING_URI,
-            overrides=True,
-            options=JSON | {"--yes": {"action": "store_true", "help": "do not ask"}},
-            examples=(
-                (f"{PROGRAM} delete resnet20-w4-1c9", ""),
-                (f"{PROGRAM} delete status=failed --yes", ""),
-            ),
-        ),
-        "sync": Verb(
-            _sync,
-            "upload every run that MLflow lacks",
-            "Upload every run that is not complete in MLflow, each once.",
-            settings=OUTPUT_ROOT | TRACKING_URI,
-            options=JSON,
-            examples=((f"{PROGRAM} sync", ""), (f"{PROGRAM} sync tracking_uri=http://mlflow:5000", "")),
-        ),
-        "verify": Verb(
-            _verify,
-            "whether records follow from their event logs",
-            "Derive each record from its run's event log anew, and say which agree, which differ and in "
-            "what, and which have no log.",
-            arguments="[FILTER ...]",
-            settings=OUTPUT_ROOT,
-            overrides=True,
-            options=JSON,
-            examples=((f"{PROGRAM} verify", ""), (f"{PROGRAM} verify study:scaling", "")),
-        ),
-        "mlflow": Verb(
-            _mlflow,
-            "open the runs in MLflow",
-            "Print the address at which MLflow shows the runs as a table with status, time to accuracy, "
-            "cost, workers and throughput. A store without a server is served on this machine until Ctrl-C.",
-            settings=OUTPUT_ROOT | TRACKING_URI | {"port": ("", f"of the server; default: {ui.PORT}")},
-            examples=((f"{PROGRAM} mlflow", ""), (f"{PROGRAM} mlflow port=5001", "")),
-        ),
-    },
-    sections=_sections,
-)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

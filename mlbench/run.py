@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import yaml
 
@@ -19,19 +20,78 @@ from mlbench.terminal.args import (
     OK,
     Args,
     Command,
-    Verb,
+    Content,
     check_overrides,
-    paragraph,
     run_command,
 )
 
+CLOSING = (
+    (
+        "results",
+        "Each run has a folder in output_root: events.jsonl (the log, written as things happen) and "
+        "record.json (the result). The same goes to the MLflow store at tracking_uri, by default a SQLite "
+        "file in output_root. A finished run with the same configuration, seed and data on the same "
+        "machine is shown instead of measured again, unless force=true.",
+    ),
+    (
+        "exit codes",
+        "0: measured, whether or not the goal was reached. 1: the run failed, diverged or was preempted, or "
+        "its result could not be shown. 2: a mistake in the command, or a cluster too small for it, reported "
+        "before any worker trains. 130: interrupted.",
+    ),
+    (
+        "see also",
+        "python -m mlbench.sweep --help (grids of repeated runs), python -m mlbench.predict --help (more "
+        "workers than were measured), python -m mlbench.results --help (finished runs), python -m "
+        "mlbench.data --help (data sets), python -m mlbench.cluster --help (a persistent Ray).",
+    ),
+)
+SETTINGS = {
+    "detach": ("false", "true: return once the run is submitted to its cluster (kuberay)"),
+    "attach": ("", "follow the run of this name, which was submitted before; its own words are not repeated"),
+    "retries": ("0", "start a run that lost a spot node anew, as another run, so many times (kuberay)"),
+}
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line; return its exit code."""
-    return run_command(COMMAND, argv)
+
+def _sections() -> Iterator[tuple[str, Content]]:
+    yield from help.sections()
+    yield from CLOSING
 
 
+COMMAND = Command("run", sections=_sections, empty=True)
+main = partial(run_command, COMMAND)
+
+
+@COMMAND.verb(
+    "",
+    "[name=value ...]",
+    settings=SETTINGS,
+    options={
+        **BEFORE,
+        "--cfg": {
+            "choices": ("job", "manifest"),
+            "help": "print the resolved configuration, or what kuberay would create, and stop",
+        },
+        **CONFIG_DIR,
+    },
+)
 def _run(args: Args) -> int:
+    r"""Train one task on several workers with Ray Train until it reaches its goal,
+    measure where the time goes, and record the run.
+
+    examples:
+      python -m mlbench.run
+          The default task at mini scale on this machine: about a minute.
+      python -m mlbench.run task=logreg workers=8
+          Another task, eight workers. More workers than CPUs are allowed; the
+          result says so.
+      python -m mlbench.run task=gnmt workers=4 --dry-run
+          What it would do, and about how long: nothing is started.
+      python -m mlbench.run task=resnet20 scale=official data_root=/data \
+          workers=4 hardware=gcp_n1_t4 backend=nccl goal=light cluster=attached
+          The published task on four GPU nodes, to its light goal; run it on a node
+          of their Ray cluster.
+    """
     command_started = clock.process_start()
     signals.exit_with_parent()
     check_overrides(args.arguments)
@@ -76,80 +136,6 @@ def _manifest(experiment: Experiment, words: Sequence[str]) -> str:
         raise UserError(f"cluster={name} creates nothing that a manifest could show", hint=hint)
     return yaml.safe_dump_all(cluster.manifest(experiment, words), sort_keys=False)
 
-
-def _sections() -> Iterator[tuple[str, str]]:
-    yield from help.sections()
-    for heading, text in CLOSING:
-        yield heading, paragraph(text, indent=2)
-
-
-CLOSING = (
-    (
-        "results",
-        "Each run has a folder in output_root: events.jsonl (the log, written as things happen) and "
-        "record.json (the result). The same goes to the MLflow store at tracking_uri, by default a SQLite "
-        "file in output_root. A finished run with the same configuration, seed and data on the same "
-        "machine is shown instead of measured again, unless force=true.",
-    ),
-    (
-        "exit codes",
-        "0: measured, whether or not the goal was reached. 1: the run failed, diverged or was preempted, or "
-        "its result could not be shown. 2: a mistake in the command, or a cluster too small for it, reported "
-        "before any worker trains. 130: interrupted.",
-    ),
-    (
-        "see also",
-        "python -m mlbench.sweep --help (grids of repeated runs), python -m mlbench.predict --help (more "
-        "workers than were measured), python -m mlbench.results --help (finished runs), python -m "
-        "mlbench.data --help (data sets), python -m mlbench.cluster --help (a persistent Ray).",
-    ),
-)
-SETTINGS = {
-    "detach": ("false", "true: return once the run is submitted to its cluster (kuberay)"),
-    "attach": ("", "follow the run of this name, which was submitted before; its own words are not repeated"),
-    "retries": ("0", "start a run that lost a spot node anew, as another run, so many times (kuberay)"),
-}
-COMMAND = Command(
-    "run",
-    "Train one task on several workers with Ray Train until it reaches its goal, measure where the time "
-    "goes, and record the run.",
-    {
-        "": Verb(
-            _run,
-            "one run",
-            arguments="[name=value ...]",
-            settings=SETTINGS,
-            overrides=True,
-            options={
-                **BEFORE,
-                "--cfg": {
-                    "choices": ("job", "manifest"),
-                    "help": "print the resolved configuration, or what kuberay would create, and stop",
-                },
-                **CONFIG_DIR,
-            },
-            examples=(
-                ("python -m mlbench.run", "The default task at mini scale on this machine: about a minute."),
-                (
-                    "python -m mlbench.run task=logreg workers=8",
-                    "Another task, eight workers. More workers than CPUs are allowed; the result says so.",
-                ),
-                (
-                    "python -m mlbench.run task=gnmt workers=4 --dry-run",
-                    "What it would do, and about how long: nothing is started.",
-                ),
-                (
-                    "python -m mlbench.run task=resnet20 scale=official data_root=/data \\\n"
-                    "      workers=4 hardware=gcp_n1_t4 backend=nccl goal=light cluster=attached",
-                    "The published task on four GPU nodes, to its light goal; run it on a node of their Ray "
-                    "cluster.",
-                ),
-            ),
-        )
-    },
-    sections=_sections,
-    empty=True,
-)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

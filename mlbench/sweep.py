@@ -1,7 +1,7 @@
 """Many runs: `python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5`."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from functools import partial
 
 from mlbench.record import study
 from mlbench.studies import preview
@@ -15,19 +15,76 @@ from mlbench.terminal.args import (
     OK,
     Args,
     Command,
-    Verb,
     check_overrides,
-    paragraph,
     run_command,
 )
 
+CLOSING = (
+    ("other words", "All others are those of python -m mlbench.run."),
+    (
+        "stopping",
+        "Ctrl-C ends the current run, as it ends a single run. The same command resumes a sweep that was "
+        "stopped or killed, and repeats nothing that was finished. A failed run is reported, does not stop "
+        "the others, and counts as a missed goal; more repeats add runs with new seeds.",
+    ),
+    (
+        "results",
+        "output_root/studies/NAME has the plan (study.yaml), the log of all attempts (trials.jsonl), the "
+        "output of each run (logs) and the report. The runs are beside single runs; in MLflow they are "
+        "children of the study.",
+    ),
+    (
+        "exit codes",
+        "0: everything is measured, whether or not goals were reached. 1: a run failed, did not fit on the "
+        "cluster, or exceeded the budget. 2: a mistake in the command, reported before anything runs. "
+        "130: interrupted.",
+    ),
+)
+SETTINGS = {
+    "repeats": (
+        "",
+        f"runs per point, each with a fresh seed that is logged (default: {REPEATS}); seed=1,2,3 sets the "
+        f"seeds",
+    ),
+    "study": (
+        "",
+        "the folder in output_root/studies; by default named after what varies, so that the same command "
+        "finds it again",
+    ),
+    "max_usd": (
+        "",
+        "no run starts that would bring the study's cost above this, by the median time of its point; the "
+        "first run of a task has no estimate and starts, so it and any longer run may exceed it",
+    ),
+    "question": ("", "what the study asks; the first line of its report"),
+    "extend": ("", "true: add another task to a study that was begun without it"),
+}
+COMMAND = Command("sweep", sections=lambda: CLOSING)
+main = partial(run_command, COMMAND)
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command line; return its exit code."""
-    return run_command(COMMAND, argv)
 
-
+@COMMAND.verb("", "name=value[,value ...] ...", settings=SETTINGS, options={**BEFORE, **CONFIG_DIR})
 def _sweep(args: Args) -> int:
+    r"""Measure every point of a grid several times, one run after the other in random
+    order, and report speedup, cost and their uncertainty.
+
+    examples:
+      python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5
+          Four points, each with five fresh seeds: twenty runs.
+      python -m mlbench.sweep task=logreg,resnet20 workers=1,2
+          Any fields, any number of them: tasks, workers, backends, hardware,
+          recipes. Hydra's syntax: lists with commas, or range(1,9).
+      python -m mlbench.sweep task=resnet20 workers=1,2,4,8,16 repeats=5
+          The first study again, extended: only 16 workers are measured.
+      python -m mlbench.sweep task=resnet50 scale=official data_root=/data \
+          workers=1,2,4 hardware=gcp_n1_t4 backend=nccl cluster=attached \
+          max_usd=50
+          Starts no run that is expected to bring the cost of this study above 50
+          USD.
+      python -m mlbench.sweep study=quick --dry-run
+          What a study of conf/study, or the rest of a begun one, would measure,
+          and about how long.
+    """
     check_overrides(args.arguments)
     own = [f"{name}={value}" for name, value in args.settings.items() if value]
     spec = read([*args.arguments, *own])
@@ -55,83 +112,6 @@ def _finish(outcome: StudyResult) -> int:
         raise KeyboardInterrupt
     return FAILED if outcome.unmeasured else OK
 
-
-def _sections() -> Iterator[tuple[str, str]]:
-    for heading, text in CLOSING:
-        yield heading, paragraph(text, indent=2)
-
-
-CLOSING = (
-    ("other words", "All others are those of python -m mlbench.run."),
-    (
-        "stopping",
-        "Ctrl-C ends the current run, as it ends a single run. The same command resumes a sweep that was "
-        "stopped or killed, and repeats nothing that was finished. A failed run is reported, does not stop "
-        "the others, and counts as a missed goal; more repeats add runs with new seeds.",
-    ),
-    (
-        "results",
-        "output_root/studies/NAME has the plan (study.yaml), the log of all attempts (trials.jsonl), the "
-        "output of each run (logs) and the report. The runs are beside single runs; in MLflow they are "
-        "children of the study.",
-    ),
-    (
-        "exit codes",
-        "0: everything is measured, whether or not goals were reached. 1: a run failed, did not fit on the "
-        "cluster, or exceeded the budget. 2: a mistake in the command, reported before anything runs. "
-        "130: interrupted.",
-    ),
-)
-EXAMPLES = (
-    ("python -m mlbench.sweep task=resnet20 workers=1,2,4,8 repeats=5",
-     "Four points, each with five fresh seeds: twenty runs."),
-    ("python -m mlbench.sweep task=logreg,resnet20 workers=1,2",
-     "Any fields, any number of them: tasks, workers, backends, hardware, recipes. Hydra's syntax: lists "
-     "with commas, or range(1,9)."),
-    ("python -m mlbench.sweep task=resnet20 workers=1,2,4,8,16 repeats=5",
-     "The first study again, extended: only 16 workers are measured."),
-    ("python -m mlbench.sweep task=resnet50 scale=official data_root=/data \\\n"
-     "      workers=1,2,4 hardware=gcp_n1_t4 backend=nccl cluster=attached \\\n      max_usd=50",
-     "Starts no run that is expected to bring the cost of this study above 50 USD."),
-    ("python -m mlbench.sweep study=quick --dry-run",
-     "What a study of conf/study, or the rest of a begun one, would measure, and about how long."),
-)  # fmt: skip
-SETTINGS = {
-    "repeats": (
-        "",
-        f"runs per point, each with a fresh seed that is logged (default: {REPEATS}); seed=1,2,3 sets the "
-        f"seeds",
-    ),
-    "study": (
-        "",
-        "the folder in output_root/studies; by default named after what varies, so that the same command "
-        "finds it again",
-    ),
-    "max_usd": (
-        "",
-        "no run starts that would bring the study's cost above this, by the median time of its point; the "
-        "first run of a task has no estimate and starts, so it and any longer run may exceed it",
-    ),
-    "question": ("", "what the study asks; the first line of its report"),
-    "extend": ("", "true: add another task to a study that was begun without it"),
-}
-COMMAND = Command(
-    "sweep",
-    "Measure every point of a grid several times, one run after the other in random order, and report "
-    "speedup, cost and their uncertainty.",
-    {
-        "": Verb(
-            _sweep,
-            "many runs",
-            arguments="name=value[,value ...] ...",
-            settings=SETTINGS,
-            overrides=True,
-            options={**BEFORE, **CONFIG_DIR},
-            examples=EXAMPLES,
-        )
-    },
-    sections=_sections,
-)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

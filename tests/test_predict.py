@@ -179,7 +179,8 @@ def test_the_documented_tables_are_what_the_command_prints(tmp_path: Path, capsy
 def examples() -> list[str]:
     """Return the command lines that the help and the documentation show as examples."""
     lines = [line.strip() for line in (ROOT / "docs" / "prediction.md").read_text().splitlines()]
-    lines += [line.replace("\\\n", "") for line, _ in predict.COMMAND.verbs[""].examples]
+    shown = predict.COMMAND.verbs[""].help.replace("\\\n", "")
+    lines += [line.strip() for line in shown.splitlines()]
     found = [" ".join(line.split()) for line in lines if line.startswith("python -m mlbench.predict ")]
     return [line.removeprefix("python -m mlbench.predict ") for line in dict.fromkeys(found)]
 

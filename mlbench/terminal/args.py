@@ -1,12 +1,13 @@
 """The command lines of all commands: argparse sub-commands and options, with `name=value` words beside them.
 
-A command is described once, as a `Command` of `Verb`s; parser, help and error sentences come from that. How
+`@COMMAND.verb(...)` makes a function a verb; parser, help, completion and error sentences come from that. How
 every command ends is here too: with an exit code, and with one sentence instead of a traceback.
 """
 
 import argparse
 import difflib
 import errno
+import inspect
 import os
 import re
 import select
@@ -29,23 +30,11 @@ from mlbench.terminal import streams
 
 OK, FAILED, USER_ERROR, NO_VERDICT, INTERRUPTED = 0, 1, 2, 3, 130  # 130: 128 + SIGINT, as shells expect
 WIDTH = 79  # columns of the help; fits a terminal of 80
-COLUMN = 26  # at which the meaning of a term begins
+COLUMN = 26  # at which the meaning of a term begins at the latest
 OUTPUT_ROOT = {"output_root": ("runs", "the folder that has the runs and studies")}
-JSON: dict[str, dict[str, Any]] = {"--json": {"action": "store_true", "help": "print JSON, for scripts"}}
 COMPLETION = "mlbench --completion bash (or zsh, fish) prints the shell's completion script"
-CONFIG_DIR: dict[str, dict[str, Any]] = {
-    "--config-dir": {
-        "metavar": "FOLDER",
-        "help": "more YAML files: FOLDER/hardware/NAME.yaml and so on (always read: ~/.config/mlbench)",
-    }
-}
-BEFORE: dict[str, dict[str, Any]] = {  # options of what measures
-    "--cfg": {"choices": ("job",), "help": "print the resolved configuration and stop"},
-    "--dry-run": {
-        "action": "store_true",
-        "help": "print the plan, what is reused, and an estimate of time and money; start nothing",
-    },
-}
+Options = dict[str, dict[str, Any]]  # keyword arguments of `add_argument` by option
+Content = str | Sequence[tuple[str, str]]  # of a section of the help: a paragraph, or terms with meanings
 HYDRA = {  # options of Hydra's own command line, and what to use instead
     "-m": "several values make a sweep: python -m mlbench.sweep workers=1,2",
     "--multirun": "several values make a sweep: python -m mlbench.sweep workers=1,2",
@@ -67,6 +56,24 @@ HYDRA = {  # options of Hydra's own command line, and what to use instead
 }
 
 
+def flag(option: str, help: str) -> Options:
+    """Return an option that takes no value."""
+    return {option: {"action": "store_true", "help": help}}
+
+
+JSON = flag("--json", "print JSON, for scripts")
+CONFIG_DIR: Options = {
+    "--config-dir": {
+        "metavar": "FOLDER",
+        "help": "more YAML files: FOLDER/hardware/NAME.yaml and so on (always read: ~/.config/mlbench)",
+    }
+}
+BEFORE: Options = {  # options of what measures
+    "--cfg": {"choices": ("job",), "help": "print the resolved configuration and stop"},
+    **flag("--dry-run", "print the plan, what is reused, and an estimate of time and money; start nothing"),
+}
+
+
 @dataclass(frozen=True)
 class Args:
     """What was written after a command.
@@ -85,6 +92,11 @@ class Args:
         return Path(self.settings["output_root"])
 
     @property
+    def argument(self) -> str:
+        """The one word of a verb that takes one."""
+        return self.arguments[0]
+
+    @property
     def json(self) -> bool:
         return self.options.json
 
@@ -93,41 +105,58 @@ class Args:
 class Verb:
     """One sub-command, or the whole of a command that has none.
 
-    - run: does it and returns the exit code.
-    - arguments: for the usage line, what it takes beside settings and options; "" is nothing.
+    - run: does it and returns the exit code; its docstring, with examples, is the help.
+    - arguments: what it takes beside settings and options, as the usage line says it: NAME is one word,
+      [NAME] at most one. Words of the form name=value are taken where it has `name=value` or `FILTER`.
     - settings: default and meaning of its own name=value words.
-    - overrides: whether all other name=value words are passed on (as overrides or filters) or refused.
-    - options: keyword arguments of `add_argument` by option.
-    - examples: a command line and, if it needs one, a sentence.
     """
 
     run: Callable[[Args], int]
-    help: str
-    description: str = ""
     arguments: str = ""
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    overrides: bool = False
-    options: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    examples: Sequence[tuple[str, str]] = ()
+    options: Options = field(default_factory=dict)
+
+    @property
+    def help(self) -> str:
+        return inspect.getdoc(self.run) or ""
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the help, without its full stop."""
+        return " ".join(self.help.partition("\n\n")[0].split()).partition(". ")[0].removesuffix(".")
+
+    @property
+    def overrides(self) -> bool:
+        """Whether it takes all other name=value words, as overrides or filters."""
+        return "name=value" in self.arguments or "FILTER" in self.arguments
 
 
 @dataclass(frozen=True)
 class Command:
     """One file of mlbench/: `verbs` by name, or one verb named "" for a command without sub-commands.
 
-    - sections: heading and text of what follows in the help; read only when the help is printed.
+    - sections: heading and content of what follows in the help; read only when the help is printed.
     - empty: whether the command does something when nothing is written after it.
     """
 
     name: str
-    description: str
-    verbs: Mapping[str, Verb]
-    sections: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
+    description: str | None = None
+    sections: Callable[[], Iterable[tuple[str, Content]]] = tuple
     empty: bool = False
+    verbs: dict[str, Verb] = field(default_factory=dict)
 
     @property
     def program(self) -> str:
         return f"python -m mlbench.{self.name}"
+
+    def verb(self, name: str, *args: Any, **keywords: Any) -> Callable[[Callable[[Args], int]], Any]:
+        """Return a decorator that makes a function a verb of this command; the arguments are `Verb`'s."""
+
+        def add(run: Callable[[Args], int]) -> Callable[[Args], int]:
+            self.verbs[name] = Verb(run, *args, **keywords)
+            return run
+
+        return add
 
 
 def run_command(command: Command, argv: Sequence[str]) -> int:
@@ -240,6 +269,10 @@ def parse(command: Command, argv: Sequence[str]) -> Args:
     if arguments and not verb.arguments:
         sentence = f"{label} takes no further word, got: {' '.join(arguments)}"
         raise UserError(sentence, hint=f"{label} --help")
+    single = verb.arguments.strip("[]")
+    if single.isalpha() and len(arguments) != 1 and (arguments or single == verb.arguments):
+        sentence = f"{label} takes one {single}, got: {' '.join(arguments) or 'nothing'}"
+        raise UserError(sentence, hint=f"{label} --help")
     if getattr(namespace, "config_dir", None):
         arguments.append(overrides.search_word(namespace.config_dir))
     return Args(name, arguments, settings, namespace)
@@ -282,33 +315,38 @@ def percentage(text: str) -> float:
     return float(number[1]) / 100
 
 
-def paragraph(text: str, *, indent: int = 0) -> str:
-    """Return text wrapped to the width of the help."""
-    space = " " * indent
-    return textwrap.fill(text, WIDTH, initial_indent=space, subsequent_indent=space, break_on_hyphens=False)
+def section(heading: str, content: Content) -> str:
+    """Return a section of the help; a meaning is beside its term, or below it where the term is too long."""
+    if isinstance(content, str):
+        return f"{heading}:\n{_fill(content, indent='  ')}"
+    column = min(COLUMN, 4 + max(len(term) for term, meaning in content if meaning))
+    lines = [f"{heading}:"]
+    for term, meaning in content:
+        beside = meaning and len(term) <= column - 4
+        if not beside:
+            lines.append(f"  {term}")
+        if meaning:
+            lines.append(_fill(meaning, first=f"  {term}" if beside else "", indent=" " * column))
+    return "\n".join(lines)
 
 
-def entry(term: str, meaning: str, *, column: int = COLUMN) -> str:
-    """Return a term and its meaning beside it, or below it where the term is too long."""
-    space = " " * column
-    first = term.ljust(column) if len(term) <= column - 2 else ""
-    text = textwrap.fill(
-        meaning, WIDTH, initial_indent=first or space, subsequent_indent=space, break_on_hyphens=False
-    )
-    return text or term if first else f"{term}\n{text}"
+def _fill(text: str, *, first: str = "", indent: str = "") -> str:
+    """Return text wrapped to the width of the help; `first` is written into the indent of the first line."""
+    start = first.ljust(len(indent))
+    return textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose mistakes are UserErrors and whose help ends with sections that are read late."""
 
-    sections: Callable[[], Iterable[tuple[str, str]]] = staticmethod(lambda: ())
+    sections: Callable[[], Iterable[tuple[str, Content]]] = staticmethod(tuple)
 
     def error(self, message: str) -> Any:
         raise UserError(message, hint=f"{self.prog} --help")
 
     def format_help(self) -> str:
         parts = [super().format_help().strip("\n")]
-        parts += [f"{heading}:\n{text}" for heading, text in self.sections()]
+        parts += [section(*one) for one in self.sections()]
         return "\n\n".join(parts) + "\n"
 
 
@@ -320,7 +358,7 @@ def parser(command: Command, name: str | None = None) -> _Parser:
     made = _Parser(
         prog=f"{command.program} {name or ''}".strip(),
         usage=_usage(command, name),
-        description=_list_of_verbs(command) if verb is None else _description(command, verb),
+        description=_list_of_verbs(command) if verb is None else _description(verb),
         allow_abbrev=False,
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=COLUMN),
     )
@@ -342,23 +380,16 @@ def _usage(command: Command, name: str | None) -> str:
 
 
 def _list_of_verbs(command: Command) -> str:
-    lines = "\n".join(entry(f"  {name}", verb.help, column=13) for name, verb in command.verbs.items())
+    listed = section("commands", [(name, verb.summary) for name, verb in command.verbs.items()])
     closing = f"`{command.program} COMMAND --help` has examples."
-    return f"{paragraph(command.description)}\n\ncommands:\n{lines}\n\n{closing}"
+    return "\n\n".join([_fill(command.description or ""), listed, closing])
 
 
-def _description(command: Command, verb: Verb) -> str:
+def _description(verb: Verb) -> str:
     """Return what a verb does, its examples and its settings."""
-    description = verb.description or f"{verb.help.capitalize()}."
-    text = [paragraph(command.description if "" in command.verbs else description)]
-    if verb.examples:
-        lines = (f"  {line}" + (f"\n{paragraph(about, indent=6)}" if about else "")
-                 for line, about in verb.examples)  # fmt: skip
-        text.append("examples:\n" + "\n".join(lines))
-    if verb.settings:
-        listed = (entry(f"  {name}={default}", about) for name, (default, about) in verb.settings.items())
-        text.append("settings (name=value, with their defaults):\n" + "\n".join(listed))
-    return "\n\n".join(text)
+    listed = [(f"{name}={default}", about) for name, (default, about) in verb.settings.items()]
+    settings = section("settings (name=value, with their defaults)", listed) if listed else ""
+    return f"{verb.help}\n\n{settings}".strip()
 
 
 def _near(name: str, verb: Verb) -> str | None:

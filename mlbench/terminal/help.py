@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from mlbench.config import compose, plugins
-from mlbench.terminal.args import entry
+from mlbench.terminal.args import Content
 
 GROUPS = {
     "task": "what is trained",
@@ -44,12 +44,12 @@ TERMS = (
 )
 
 
-def sections() -> Iterator[tuple[str, str]]:
-    """Yield heading and text of the groups with their choices, the values, and the terms."""
-    yield "groups (group=choice, * is the default)", "\n".join(_groups())
-    values = (entry(f"  {name}={default}", meaning) for name, default, meaning in scalars())
-    yield "values (name=value, with their defaults)", "\n".join(values)
-    yield "terms", "\n".join(entry(f"  {term}", meaning, column=13) for term, meaning in TERMS)
+def sections() -> Iterator[tuple[str, Content]]:
+    """Yield heading and content of the groups with their choices, the values, and the terms."""
+    yield "groups (group=choice, * is the default)", list(_groups())
+    values = [(f"{name}={default}", meaning) for name, default, meaning in scalars()]
+    yield "values (name=value, with their defaults)", values
+    yield "terms", TERMS
 
 
 def defaults() -> dict[str, str]:
@@ -98,10 +98,10 @@ def datasets(path: Path) -> list[str]:
     return list(plugins.values(path).get("datasets", {}))
 
 
-def _groups() -> Iterator[str]:
+def _groups() -> Iterator[tuple[str, str]]:
     default = defaults()
     for group in plugins.GROUPS:
-        yield f"  {group}: {GROUPS[group]}"
+        yield f"{group}: {GROUPS[group]}", ""
         for name in compose.choices(group):
             path = plugins.files(group)[name]
             meaning = description(path)
@@ -109,4 +109,4 @@ def _groups() -> Iterator[str]:
                 meaning += f" Recipes: {', '.join(recipes(path))}."
                 if names := datasets(path):
                     meaning += f" Mini data besides its own: task.dataset={', '.join(names)}."
-            yield entry(f"  {'*' if default[group] == name else ' '} {name}", meaning)
+            yield f"{'*' if default[group] == name else ' '} {name}", meaning

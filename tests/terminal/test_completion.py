@@ -60,7 +60,7 @@ def test_fish_completes_names_and_values(tmp_path: Path) -> None:
         ("mlbench results list status=goal_r", ["status=goal_reached"]),
         ("mlbench results compare --with", ["--with-disturbed "]),
         ("mlbench predict on=gcp_n1_t", ["on=gcp_n1_t4 "]),
-        ("mlbench cluster st", ["start ", "status ", "stop "]),
+        ("mlbench cluster st", ["start ", "stop ", "status "]),
         ("mlbench nothing ", []),
     ],
 )

@@ -13,7 +13,7 @@ from mlbench import cluster, data, predict, results, run, sweep
 from mlbench.config import compose, plugins
 from mlbench.config.experiment import Experiment
 from mlbench.studies.spec import OPTIONS
-from mlbench.terminal import help
+from mlbench.terminal import args, help
 
 COMMANDS = (run, sweep, data, results, predict, cluster)
 VERBS = [(module, verb) for module in COMMANDS for verb in module.COMMAND.verbs]
@@ -42,7 +42,7 @@ def test_the_whole_command_lists_its_sub_commands_and_fits_80_columns(module, ca
     assert text.isascii() and max(map(len, text.splitlines())) < 80
     for name, verb in module.COMMAND.verbs.items():
         assert not name or f"\n  {name} " in text
-        assert verb.examples or module is cluster
+        assert verb.summary and ("examples:" in verb.help or module is cluster)
 
 
 @pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.COMMAND.name)
@@ -59,14 +59,12 @@ def test_nothing_written_prints_the_help_and_is_a_mistake(module, capsys):
 
 def examples(module):
     for name, verb in module.COMMAND.verbs.items():
-        for line, _ in verb.examples:
+        for line in re.findall(r"^  (python (?:.*\\\n)*.*)", verb.help, re.MULTILINE):
             yield name, shlex.split(line.replace("\\\n", " "))
 
 
 @pytest.mark.parametrize("module", COMMANDS, ids=lambda module: module.COMMAND.name)
 def test_every_example_is_a_command_line_that_is_understood(module):
-    from mlbench.terminal import args
-
     for verb, words in examples(module):
         assert words[:3] == ["python", "-m", f"mlbench.{module.COMMAND.name}"]
         read = args.parse(module.COMMAND, words[3:])
@@ -78,7 +76,8 @@ def test_every_example_is_a_command_line_that_is_understood(module):
 
 def test_every_group_and_choice_is_listed_with_the_default_marked():
     assert help.GROUPS.keys() == set(plugins.GROUPS)
-    text = dict(help.sections())["groups (group=choice, * is the default)"]
+    heading = "groups (group=choice, * is the default)"
+    text = args.section(heading, dict(help.sections())[heading])
     lines = text.splitlines()
     for group in plugins.GROUPS:
         start = next(i for i, line in enumerate(lines) if line.startswith(f"  {group}: "))
@@ -95,7 +94,8 @@ def test_every_group_and_choice_is_listed_with_the_default_marked():
 
 
 def test_every_value_is_listed_with_its_default_and_meaning():
-    text = dict(help.sections())["values (name=value, with their defaults)"]
+    heading = "values (name=value, with their defaults)"
+    text = args.section(heading, dict(help.sections())[heading])
     default = compose.compose([])
     values = {name: (given, comment) for name, given, comment in help.scalars()}
     assert values.keys() == Experiment.model_fields.keys() - {*plugins.GROUPS, "deviations"}
@@ -113,7 +113,7 @@ def test_run_names_every_other_command(capsys):
     see_also = " ".join(shown(capsys, run).partition("\nsee also:\n")[2].split())
     named = re.findall(r"python -m mlbench\.(\w+) --help", see_also)
     assert set(named) == {module.COMMAND.name for module in COMMANDS} - {"run"}
-    assert {path.stem for path in (ROOT / "mlbench").glob("*.py")} - {"__init__", "__main__"} == {
+    assert {path.stem for path in (ROOT / "mlbench").glob("*.py")} - {"__init__", "__main__", "clock"} == {
         module.COMMAND.name for module in COMMANDS
     }
 
