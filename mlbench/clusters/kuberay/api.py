@@ -1,4 +1,4 @@
-"""The Kubernetes API over HTTP: plain values in and out, with the credentials of the official client.
+"""The Kubernetes API with plain values in and out, by the official client's dynamic one.
 
 The client (an extra, `pip install mlbench-suite[kubernetes]`) reads the kubeconfig, with all of its plug-ins
 for credentials; the values stay dictionaries, because KubeRay's objects have no classes in it.
@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from mlbench.clusters.kuberay.pods import Object
@@ -38,13 +38,14 @@ class Kubernetes:
 
     def __init__(self, context: str | None) -> None:
         try:
-            from kubernetes import client, config
+            from kubernetes import client, config, dynamic
         except ImportError as error:
             raise UserError(
                 "cluster=kuberay needs the Kubernetes client",
                 hint="pip install 'mlbench-suite[kubernetes]'",
             ) from error
-        configuration = client.Configuration()
+        configuration: Any = client.Configuration()
+        configuration.retries = False  # urllib3 would try three times in silence
         try:
             config.load_config(  # the client reads KUBECONFIG only once, when it is imported
                 config_file=os.environ.get("KUBECONFIG"),
@@ -57,30 +58,27 @@ class Kubernetes:
                 f"no Kubernetes cluster can be reached{where}: {error}",
                 hint="`kubectl config get-contexts` lists what there is; cluster.context=NAME takes one",
             ) from error
-        self._client: Any = client.ApiClient(configuration)
-        # urllib3 would try three times in silence.
-        self._client.rest_client.pool_manager.connection_pool_kw["retries"] = False
+        # Without discovery, which asks for every API group and caches the answers in a file of /tmp.
+        self._client: Any = dynamic.DynamicClient(client.ApiClient(configuration), discoverer=lambda *_: None)
 
     def get(self, path: str, **query: Any) -> Object:
         """Return an object or a list."""
-        return self._answer("GET", path, query)
+        return self._answer("get", path, query)
 
     def create(self, item: Object, *, dry_run: bool = False) -> Object:
         """Create an object; a field that the server does not know is an error."""
         query = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
-        metadata = item["metadata"]
-        return self._answer(
-            "POST", path(item["apiVersion"], item["kind"], metadata.get("namespace")), query, item
-        )
+        collection = path(item["apiVersion"], item["kind"], item["metadata"].get("namespace"))
+        return self._answer("post", collection, query, body=item)
 
     def patch(self, path: str, changes: Object) -> Object:
         """Merge changes into an object."""
-        return self._answer("PATCH", path, {}, changes, content="application/merge-patch+json")
+        return self._answer("patch", path, {}, body=changes, content_type="application/merge-patch+json")
 
     def delete(self, path: str) -> bool:
         """Delete an object with what it owns; return whether it was there."""
         try:
-            self._answer("DELETE", path, {"propagationPolicy": "Foreground"})
+            self._answer("delete", path, {"propagationPolicy": "Foreground"})
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -89,9 +87,9 @@ class Kubernetes:
 
     def lines(self, path: str, *, patience: float, **query: Any) -> Iterator[str]:
         """Yield the lines of an answer as they come; `patience` is how long none may come, in s."""
-        with self._request("GET", path, query, timeout=(ANSWER_S[0], patience)) as response:
+        with _failures(), closing(self._client.request("get", path, **_raw(query, patience))) as response:
             rest = b""
-            for chunk in response.stream(2**16):
+            for chunk in response.stream(2**16):  # watch.Watch drops a last line without a line feed
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     yield line.decode(errors="replace")
@@ -105,6 +103,8 @@ class Kubernetes:
         without a word, where the server has forgotten the version from which to go on (410). Bookmarks keep
         that version young where nothing happens. Raises ApiError for what asking again does not mend.
         """
+        from kubernetes.watch import Watch
+
         pause = PAUSE_S[0]
         items: dict[str, Object] | None = None
         version = ""
@@ -115,77 +115,58 @@ class Kubernetes:
                     items = {item["metadata"]["name"]: item for item in answer["items"]}
                     version = answer["metadata"]["resourceVersion"]
                     yield dict(items)
-                since = {"watch": "true", "resourceVersion": version, "timeoutSeconds": WATCH_S}
-                since["allowWatchBookmarks"] = "true"
-                for line in self.lines(path, patience=WATCH_S + ANSWER_S[1], **since, **query):
-                    event = json.loads(line)
-                    pause = PAUSE_S[0]
-                    if event["type"] == "ERROR":
-                        raise ApiError(event["object"].get("code", 500), event["object"].get("message", ""))
-                    item = event["object"]
-                    version = item["metadata"]["resourceVersion"]
-                    if event["type"] == "DELETED":
-                        items.pop(item["metadata"]["name"], None)
-                    elif event["type"] != "BOOKMARK":
+                since = query | {"resourceVersion": version, "allowWatchBookmarks": "true"}
+                settings = _raw(since, WATCH_S + ANSWER_S[1]) | {"timeout_seconds": WATCH_S}
+                stream: Any = Watch().stream(self._client.request, "get", path, **settings)
+                with _failures(), closing(stream) as events:
+                    for event in events:
+                        if event is None:
+                            raise ApiError(0, "an answer was cut off")
+                        pause = PAUSE_S[0]
+                        item = event["object"]
+                        version = item["metadata"]["resourceVersion"]
+                        if event["type"] == "BOOKMARK":
+                            continue
                         items[item["metadata"]["name"]] = item
-                    if event["type"] != "BOOKMARK":
+                        if event["type"] == "DELETED":
+                            del items[item["metadata"]["name"]]
                         yield dict(items)
-            except (ApiError, ValueError) as error:
-                failure = error if isinstance(error, ApiError) else ApiError(0, "an answer was cut off")
+            except ApiError as failure:
                 items = None
                 if failure.status == 410:
                     continue
                 if not failure.passing:
-                    raise failure from error
+                    raise
                 yield failure
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSE_S[1])
 
-    def _answer(
-        self, method: str, path: str, query: Object, body: Any = None, content: str = "application/json"
-    ) -> Object:
-        with self._request(method, path, query, body, content) as response:
-            try:
-                return json.loads(response.read())
-            except ValueError as error:
-                raise ApiError(0, "an answer was cut off") from error
+    def _answer(self, method: str, path: str, query: Object, **settings: Any) -> Object:
+        settings |= _raw(query, ANSWER_S[1])
+        with _failures(), closing(self._client.request(method, path, **settings)) as response:
+            return json.loads(response.data)
 
-    @contextmanager
-    def _request(
-        self,
-        method: str,
-        path: str,
-        query: Object,
-        body: Any = None,
-        content: str = "application/json",
-        timeout: tuple[float, float] = ANSWER_S,
-    ) -> Iterator[Any]:
-        import urllib3
-        from kubernetes.client import ApiException
 
-        response = None
-        try:
-            response = self._client.call_api(
-                path,
-                method,
-                query_params=list(query.items()),
-                header_params={"Accept": "application/json, */*", "Content-Type": content},
-                body=body,
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _return_http_data_only=True,
-                _request_timeout=timeout,
-            )
-            if response.status >= 400:
-                raise ApiException(status=response.status, http_resp=None)
-            yield response
-        except ApiException as error:
-            raise ApiError(int(error.status or 0), _words(error)) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(0, f"the API server does not answer ({type(error).__name__})") from error
-        finally:
-            if response is not None:
-                response.close()
+def _raw(query: Object, patience: float) -> dict[str, Any]:
+    """Return the client's settings for an answer as it comes, with pauses of at most `patience` s."""
+    timeout = (ANSWER_S[0], patience)
+    return {"query_params": list(query.items()), "_request_timeout": timeout, "serialize": False}
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Raise ApiError for what the client raises of a request."""
+    import urllib3
+    from kubernetes.client import ApiException
+
+    try:
+        yield
+    except ApiException as error:
+        raise ApiError(int(error.status or 0), _message(error)) from error
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise ApiError(0, f"the API server does not answer ({type(error).__name__})") from error
+    except (KeyError, ValueError) as error:
+        raise ApiError(0, "an answer was cut off") from error
 
 
 def current_context() -> str | None:
@@ -207,7 +188,7 @@ def path(api_version: str, kind: str, namespace: str | None = None, name: str | 
     return f"{root}{within}/{plural}" + (f"/{name}" if name else "")
 
 
-def _words(error: Any) -> str:
+def _message(error: Any) -> str:
     """Return what the server says of a failure: the message of its Status object, else the HTTP reason."""
     try:
         return json.loads(error.body)["message"]

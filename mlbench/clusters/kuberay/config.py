@@ -9,6 +9,8 @@ from mlbench.config.experiment import Cluster, Experiment, PositiveFloat, Positi
 
 Label = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+# 40 characters that may begin the name of a RayJob, which has at most 47 (KubeRay v1.7.0, validation.go)
+Part = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
 
 
 class Config(Cluster):
@@ -29,7 +31,7 @@ class Config(Cluster):
     results_claim: Name | None
     mlflow: bool
     environment_secret: Name | None
-    shared: Name | None
+    shared: Part | None
     shared_limit_s: PositiveInt
     queue: Name | None
     topology: Label | None

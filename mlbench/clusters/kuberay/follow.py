@@ -258,7 +258,7 @@ class Follower:
         """Return why a RayJob that has ended left no complete event log."""
         reason, message = self._status("reason"), self._status("message")
         if self._status("jobDeploymentStatus") == "ValidationFailed":
-            return f"KubeRay refuses the RayJob: {message}"
+            return f"KubeRay refuses the RayJob: {message}; --cfg manifest shows the object"
         if reason == "PreRunningDeadlineExceeded":
             waiting = diagnosis.unschedulable(self._present.values())
             return "its pods did not all run within cluster.provision_s" + (f": {waiting}" if waiting else "")

@@ -5,23 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlbench import clock
-from mlbench.clusters.kuberay import rayjob, schema
+from mlbench.clusters.kuberay import rayjob
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
 from mlbench.clusters.kuberay.pods import Object
 from mlbench.clusters.submission import SubmissionLost
-from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 
 TRIES = 5  # of a request that fails because the API server is busy or down
 GONE_S = 60.0  # s that the deletion of a RayJob may take
 POLL_S = 0.5  # s between two looks whether it is gone
-
-
-def require_valid(items: Sequence[Object]) -> None:
-    """Raise UserError where the API server or KubeRay's operator would refuse one of the objects."""
-    faults = [fault for item in items for fault in schema.faults(item)]
-    if faults:
-        raise UserError("; ".join(faults), hint="--cfg manifest shows the object")
 
 
 def create_surroundings(api: Kubernetes, experiment: Experiment) -> None:
@@ -47,7 +39,6 @@ def create_surroundings(api: Kubernetes, experiment: Experiment) -> None:
 def create_owned(api: Kubernetes, items: Sequence[Object]) -> Object:
     """Create the last of the objects and then, as its property, the others; all go when it goes."""
     *others, last = items
-    api.create(last, dry_run=True)  # admission, rights and quota say no before anything is there
     owner = create(api, last)
     reference = {field: owner[field] for field in ("apiVersion", "kind")}
     reference |= {field: owner["metadata"][field] for field in ("name", "uid")}

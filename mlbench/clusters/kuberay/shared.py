@@ -13,7 +13,7 @@ from mlbench import clock
 from mlbench.clusters.kuberay import diagnosis, rayjob
 from mlbench.clusters.kuberay.api import Kubernetes, path
 from mlbench.clusters.kuberay.config import Config, cluster_config
-from mlbench.clusters.kuberay.objects import create_owned, delete, patiently, require_valid
+from mlbench.clusters.kuberay.objects import create_owned, delete, patiently
 from mlbench.clusters.kuberay.pods import RUN, Object
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
@@ -36,7 +36,6 @@ def ensure(api: Kubernetes, experiment: Experiment) -> tuple[str, str]:
             delete(api, path("ray.io/v1", "RayJob", config.namespace, name))
     if owner not in owners(api, config):
         items = rayjob.shared_objects(experiment, name=owner, labels={SHARED: config.shared})
-        require_valid(items)
         create_owned(api, items)
     place = path("ray.io/v1", "RayJob", config.namespace, owner)
     end = clock.monotonic() + config.provision_s
@@ -45,7 +44,10 @@ def ensure(api: Kubernetes, experiment: Experiment) -> tuple[str, str]:
     while clock.monotonic() < end:
         status = patiently(lambda: api.get(place)).get("status", {})
         if status.get("jobDeploymentStatus") in ("Failed", "ValidationFailed", "Complete"):
-            raise UserError(f"the Ray cluster {owner} of the sweep has ended: {status.get('message', '')}")
+            raise UserError(
+                f"the Ray cluster {owner} of the sweep has ended: {status.get('message', '')}",
+                hint=f"`kubectl delete rayjob {owner}` lets the next run make another",
+            )
         ray_cluster = status.get("rayClusterName") or ""
         if ray_cluster and _resized(api, config, ray_cluster, workers):
             return owner, ray_cluster

@@ -10,7 +10,7 @@ from mlbench.clusters.kuberay.capacity import require_room
 from mlbench.clusters.kuberay.config import Config, cluster_config
 from mlbench.clusters.kuberay.expiry import require_time
 from mlbench.clusters.kuberay.follow import Follower
-from mlbench.clusters.kuberay.objects import create_owned, create_surroundings, delete, require_valid
+from mlbench.clusters.kuberay.objects import create_owned, create_surroundings, delete, patiently
 from mlbench.clusters.kuberay.pods import RUN, Object
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Cluster, Experiment
@@ -21,17 +21,16 @@ def submit(experiment: Experiment, overrides: Sequence[str], *, seed: int) -> "R
     config = cluster_config(experiment)
     name = rayjob.run_name(experiment)
     own = rayjob.run_objects(experiment, overrides, name=name, seed=seed)
-    require_valid(own)
     api = Kubernetes(config.context)
     try:
         require_cluster(api, experiment)
         create_surroundings(api, experiment)
+        patiently(lambda: api.create(own[-1], dry_run=True))  # before the nodes of a sweep are there
         if config.shared:
             owner, cluster = shared.ensure(api, experiment)
             own = rayjob.run_objects(
                 experiment, overrides, name=name, seed=seed, group=owner, ray_cluster=cluster
             )
-            require_valid(own)
         job = create_owned(api, own)
     except ApiError as error:
         raise UserError(f"the run cannot be submitted: {error}", hint=_hint(error)) from error
@@ -40,10 +39,14 @@ def submit(experiment: Experiment, overrides: Sequence[str], *, seed: int) -> "R
 
 def check(experiment: Experiment) -> None:
     """Raise UserError for a run that the cluster would refuse or could never schedule; create nothing."""
-    require_valid(rayjob.run_objects(experiment, (), name=rayjob.run_name(experiment), seed=0))
+    *_, job = rayjob.run_objects(experiment, (), name=rayjob.run_name(experiment), seed=0)
+    api = Kubernetes(cluster_config(experiment).context)
     try:
-        require_cluster(Kubernetes(cluster_config(experiment).context), experiment)
+        require_cluster(api, experiment)
+        patiently(lambda: api.create(job, dry_run=True))
     except ApiError as error:
+        if error.status == 404:  # the namespace, which the first run makes
+            return
         raise UserError(f"the cluster cannot be asked: {error}", hint=_hint(error)) from error
 
 
@@ -131,5 +134,5 @@ def _hint(error: ApiError) -> str:
     return {
         401: "the credentials of your kubeconfig are not accepted: log in again",
         403: "ask an administrator to bind you to the Role mlbench-submitter: --cfg manifest shows it",
-        422: "--cfg manifest shows the object",
+        **dict.fromkeys((400, 422), "--cfg manifest shows the object"),
     }.get(error.status, "kubectl get rayjobs shows whether the cluster answers you")

@@ -1,9 +1,10 @@
 """An API server over real HTTP, and a scripted KubeRay operator behind it.
 
 The server keeps objects by kind and name; checks a RayJob or RayCluster against its schema and CEL rules,
-and refuses fields that it does not know; serves lists, selectors, watches from a version, 410 for one that it
-has forgotten, merge patches, deletions with what an object owns, and pod logs that are followed. `fail` lets
-the next requests fail. It has neither controllers nor a scheduler: a script does what they would do.
+refuses fields that it does not know, and sets ValidationFailed where KubeRay's operator would; serves lists,
+selectors, watches from a version, bookmarks, 410 for one that it has forgotten, merge patches, deletions with
+what an object owns, and pod logs that are followed. `fail` lets the next requests fail. It has neither
+controllers nor a scheduler: a script does what they would do.
 """
 
 import json
@@ -19,10 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import kuberay_rules
+import kuberay_schema
 import yaml
 from pod_logs import PodLogs, send_chunks
-
-from mlbench.clusters.kuberay import schema
 
 TOKEN = "a-token-of-the-tests"
 KINDS = {
@@ -200,9 +201,12 @@ class FakeCluster(PodLogs):
     def create(self, plural: str, item: dict[str, Any], *, dry_run: bool) -> tuple[int, dict[str, Any]]:
         if (plural, item["metadata"]["name"]) in self.objects:
             return 409, _failure(409, f"{plural} {item['metadata']['name']!r} already exists")
-        if item["kind"] in schema.KINDS:
-            definition = schema.definition(item["kind"])
-            faults = [*schema.structural_faults(item, definition), *schema.cel_faults(item, definition)]
+        if item["kind"] in kuberay_schema.KINDS:
+            schema = kuberay_schema.definition(item["kind"])
+            faults = [
+                *kuberay_schema.structural_faults(item, schema),
+                *kuberay_schema.cel_faults(item, schema),
+            ]
             if faults:
                 return 422, _failure(422, "; ".join(faults))
         if dry_run:
@@ -211,14 +215,17 @@ class FakeCluster(PodLogs):
         owners = {owner["uid"] for owner in item["metadata"].get("ownerReferences", ())}
         if owners - {one["metadata"]["uid"] for one in self.objects.values()}:
             self.remove(plural, item["metadata"]["name"])  # as the garbage collector does
-        if plural == "rayjobs" and self.script is not None:
+        if plural == "rayjobs":
             threading.Thread(target=self._operate, args=(stored,), daemon=True).start()
         return 201, stored
 
     def _operate(self, job: dict[str, Any]) -> None:
-        assert self.script is not None
-        with suppress(KeyError):  # the run was deleted
-            self.script(self, job)
+        faults = "; ".join(kuberay_rules.faults(job))
+        if faults:
+            self.status(job, "ValidationFailed", reason="ValidationFailed", message=faults)
+        elif self.script is not None:
+            with suppress(KeyError):  # the run was deleted
+                self.script(self, job)
 
     def listed(self, plural: str, query: dict[str, str]) -> dict[str, Any]:
         with self._changed:
@@ -244,6 +251,8 @@ class FakeCluster(PodLogs):
                 if changed == plural and _selects(query, item):
                     yield {"type": kind, "object": item}
                     self._sent.add(item["metadata"]["name"])
+        if "allowWatchBookmarks" in query:
+            yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(since)}}}
 
     def gone(self, pod: str) -> bool:
         return ("pods", pod) not in self.objects
@@ -270,7 +279,7 @@ def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:
             elif self.place["name"]:
                 item = cluster.objects.get((self.place["plural"], self.place["name"]))
                 self._answer(200 if item else 404, item or _failure(404, "not found"))
-            elif self.query.get("watch") == "true":
+            elif self.query.get("watch") in ("true", "True"):  # as the API server reads it
                 events = cluster.watched(self.place["plural"], self.query)
                 self._stream(json.dumps(event) + "\n" for event in events)
             else:
@@ -278,7 +287,12 @@ def _handler(cluster: FakeCluster) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             item = self._body()
-            if not self._refused():
+            if self._refused():
+                return
+            space = self.place["namespace"]
+            if self.place["plural"] == "rayjobs" and ("namespaces", space) not in cluster.objects:
+                self._answer(404, _failure(404, f'namespaces "{space}" not found'))
+            else:
                 dry_run = self.query.get("dryRun") == "All"
                 self._answer(*cluster.create(self.place["plural"], item, dry_run=dry_run))
 
@@ -369,4 +383,4 @@ def reference(job: Any) -> dict[str, Any]:
 
 
 def _failure(status: int, message: str) -> dict[str, Any]:
-    return {"kind": "Status", "code": status, "message": message}
+    return {"kind": "Status", "code": status, "reason": "Failure", "message": message}

@@ -149,7 +149,7 @@ class RealCluster(PodLogs):
 
     def _delete(self, place: str) -> bool:
         try:
-            self.api._answer("DELETE", place, {"gracePeriodSeconds": 0})
+            self.api._answer("delete", place, {"gracePeriodSeconds": 0})
         except ApiError as error:
             if error.status != 404:
                 raise

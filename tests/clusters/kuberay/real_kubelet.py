@@ -133,7 +133,7 @@ class Kubelets:
         if pod["metadata"].get("deletionTimestamp"):
             self._kill(uid)
             with suppress(ApiError):
-                self.api._answer("DELETE", _place(pod), {"gracePeriodSeconds": 0})
+                self.api._answer("delete", _place(pod), {"gracePeriodSeconds": 0})
         elif uid not in self._started:
             self._started.add(uid)
             threading.Thread(target=self._run, args=(pod, len(self._started) + 1), daemon=True).start()

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import kuberay_schema
 import yaml
 from fake_cluster import TOKEN
 
-from mlbench.clusters.kuberay import schema
 from mlbench.clusters.kuberay.api import ApiError, Kubernetes, path
 from mlbench.clusters.kuberay.pods import Object
 
@@ -67,7 +67,7 @@ class Server:
         api.create(binding)
         place = f"{path('v1', 'ServiceAccount', namespace, name)}/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        token = api._answer("POST", place, {}, request)["status"]["token"]
+        token = api._answer("post", place, {}, body=request)["status"]["token"]
         values = yaml.safe_load(self.kubeconfig.read_text())
         current = values["current-context"]
         user = next(one["context"] for one in values["contexts"] if one["name"] == current)
@@ -195,8 +195,8 @@ def _await(api: Kubernetes, processes: "list[subprocess.Popen[bytes]]") -> None:
     end = time.monotonic() + START_S
     while True:
         try:
-            with api._request("GET", "/readyz", {}):
-                return
+            next(api.lines("/readyz", patience=15.0))  # s
+            return
         except (ApiError, OSError) as error:
             if any(process.poll() is not None for process in processes) or time.monotonic() > end:
                 raise AssertionError(f"the API server did not start: {error}") from error
@@ -205,8 +205,8 @@ def _await(api: Kubernetes, processes: "list[subprocess.Popen[bytes]]") -> None:
 
 def install(api: Kubernetes) -> None:
     """Create KubeRay's custom resource definitions where they lack, and wait until they are served."""
-    for kind in schema.KINDS:
-        define(api, kind, schema.definition(kind))
+    for kind in kuberay_schema.KINDS:
+        define(api, kind, kuberay_schema.definition(kind))
 
 
 def define(api: Kubernetes, kind: str, definition: Object) -> None:

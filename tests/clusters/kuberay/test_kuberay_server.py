@@ -68,7 +68,10 @@ def test_a_server_takes_the_objects_and_what_the_operator_says_is_told(
             api.delete(path("v1", "Namespace", name=namespace))
         operator.join()
         assert record is not None and record.status == "failed"
-        assert record.error == "KubeRay refuses the RayJob: a sentence of the test's"
+        assert (
+            record.error
+            == "KubeRay refuses the RayJob: a sentence of the test's; --cfg manifest shows the object"
+        )
 
 
 def refuse(api: Kubernetes, namespace: str) -> None:
@@ -130,7 +133,7 @@ def test_a_real_server_refuses_what_schema_and_cel_refuse_here(
 def test_a_real_server_takes_what_only_the_operator_refuses(
     server: Server, namespace: str, place: str, value: Any, sentence: str | None
 ) -> None:
-    """So our copy of the operator's rules is needed: without it a run would wait for nodes in vain."""
+    """So a run learns of it by its RayJob's status, which the operator sets."""
     broken = job((*CPU, f"cluster.namespace={namespace}"))
     server.client().create(change(broken, place, value), dry_run=True)
 
@@ -194,14 +197,17 @@ class Counting(Kubernetes):
     def __init__(self) -> None:
         super().__init__(None)
         self.lists, self.since = 0, list[str]()
+        request = self._client.request
 
-    def get(self, path: str, **query: Any) -> Any:
-        self.lists += 1
-        return super().get(path, **query)
+        def count(*words: Any, **settings: Any) -> Any:
+            query = dict(settings["query_params"])
+            if "resourceVersion" in query:
+                self.since.append(query["resourceVersion"])
+            else:
+                self.lists += 1
+            return request(*words, **settings)
 
-    def lines(self, path: str, *, patience: float, **query: Any) -> Iterator[str]:
-        self.since.append(query["resourceVersion"])
-        return super().lines(path, patience=patience, **query)
+        self._client.request = count
 
 
 def names(seen: Iterator[dict[str, Any] | ApiError]) -> set[str]:

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import kuberay_schema
 import pytest
 import yaml
 from conftest import ROOT
 
-from mlbench.clusters.kuberay import pods, rayjob, schema
+from mlbench.clusters.kuberay import pods, rayjob
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.identity import key
@@ -44,7 +45,7 @@ def job(words: tuple[str, ...] = CPU) -> Any:
 def test_the_manifest_is_the_golden_file_and_passes_every_gate(name: str, words: tuple[str, ...]) -> None:
     made = objects(words)
     assert made == list(yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text()))
-    assert [fault for one in made for fault in schema.faults(one)] == []
+    assert [fault for one in made for fault in kuberay_schema.faults(one)] == []
 
 
 def test_the_cluster_of_a_sweep_passes_every_gate_and_its_runs_select_it() -> None:
@@ -52,7 +53,7 @@ def test_the_cluster_of_a_sweep_passes_every_gate_and_its_runs_select_it() -> No
     *_, owner = rayjob.shared_objects(experiment, name="mlb-sweep", labels={})
     shared = {"group": "mlb-sweep", "ray_cluster": "mlb-sweep-x"}
     (run,) = rayjob.run_objects(experiment, CPU, name="mlb-run", seed=1, **shared)
-    assert schema.faults(owner) == schema.faults(run) == []
+    assert kuberay_schema.faults(owner) == kuberay_schema.faults(run) == []
     assert owner["spec"]["activeDeadlineSeconds"] == 28800  # a sweep that dies costs no more
     assert run["spec"]["clusterSelector"] == {"ray.io/cluster": "mlb-sweep-x"}
     assert "rayClusterSpec" not in run["spec"] and "shutdownAfterJobFinishes" not in run["spec"]
@@ -116,6 +117,7 @@ def test_one_worker_pod_a_node_takes_the_whole_share_of_the_profile() -> None:
         ("cluster.image=mlbench:latest", "names a tag"),
         ("cluster.limit_s=1200", "leaves no time to train"),
         ("hardware=local", "does not say what a node has"),
+        (f"cluster.shared={41 * 'a'}", "cluster.shared"),  # its RayJob's name would have 48 characters
         ("tracking_uri=https://me:secret@mlflow.example.org", "holds a password"),
     ],
 )
@@ -198,7 +200,7 @@ OPERATOR = [
 def test_each_gate_refuses_what_it_would_refuse_in_a_cluster(
     path: str, value: Any, sentence: str | None
 ) -> None:
-    found = schema.faults(change(job(), path, value))
+    found = kuberay_schema.faults(change(job(), path, value))
     assert found == [] if sentence is None else sentence in "; ".join(found)
 
 

@@ -13,10 +13,12 @@ import real_server
 from driven import Run
 from fake_cluster import FakeCluster, reference
 from real_cluster import RealCluster
+from test_kuberay_server import names
 from test_kuberay_server import server as server  # a fixture
 
 from mlbench import clock
-from mlbench.clusters.kuberay import api, follow, objects, shared
+from mlbench.clusters.kuberay import api, check, follow, objects, rayjob, shared
+from mlbench.clusters.kuberay.api import path
 from mlbench.clusters.kuberay.capacity import quantity
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
@@ -208,7 +210,7 @@ def test_an_api_server_that_fails_in_the_middle_changes_nothing(
     cluster.script = script
     record = run()
     assert record.status == "goal_reached" and len(record.validations) == 3
-    assert any("watch=true" in request for request in cluster.requests)
+    assert any("watch=" in request for request in cluster.requests)
     nothing_is_left(cluster)
 
 
@@ -450,6 +452,67 @@ def test_an_ask_that_can_never_be_scheduled_is_refused_before_anything_is_create
     assert not any(request.startswith("POST") and "dryRun" not in request and "rayjobs" in request
                    for request in cluster.requests)  # fmt: skip
     assert cluster.names("rayjobs") == []
+
+
+@only_fake
+def test_what_the_server_would_refuse_is_told_before_anything_is_created(
+    cluster: FakeCluster, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of the runs of a sweep, of which nothing runs yet; their namespace may not be there."""
+    experiment = compose([*WORDS, "cluster=kuberay", IMAGE, f"cluster.namespace={cluster.namespace}"])
+    check(experiment)
+    assert cluster.names("namespaces") == []
+    made = rayjob.run_objects
+
+    def misspell(*words: Any, **settings: Any) -> Any:
+        *others, job = made(*words, **settings)
+        return [*others, job | {"spec": job["spec"] | {"entryPoint": "x"}}]
+
+    monkeypatch.setattr(rayjob, "run_objects", misspell)
+    with pytest.raises(UserError, match="cannot be submitted: .*'entryPoint' was unexpected") as refused:
+        run()
+    assert refused.value.hint == "--cfg manifest shows the object"
+    with pytest.raises(UserError, match="'entryPoint' was unexpected"):
+        check(experiment)
+    posts = [request for request in cluster.requests if request.startswith("POST") and "rayjobs" in request]
+    assert len(posts) == 3 and all("dryRun=All" in request for request in posts)
+
+
+@only_fake
+def test_what_only_the_operator_refuses_ends_the_run_with_its_sentence(
+    cluster: FakeCluster, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rayjob, "run_name", lambda _: 48 * "a")
+    record = run()
+    sentence = "has 48 characters, a RayJob's may have 47; --cfg manifest shows the object"
+    assert record.status == "failed" and record.error.endswith(sentence)
+    assert "KubeRay refuses the RayJob: " in record.error
+    nothing_is_left(cluster)
+
+
+@only_fake
+def test_bookmarks_keep_the_version_of_a_watch_young_in_which_nothing_happens(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "WATCH_S", 1)
+    seen = api.Kubernetes(None).watch(path("v1", "Pod", cluster.namespace))
+    assert names(seen) == set()
+    metadata = {"name": "other"}
+    cluster.put("services", {"kind": "Service", "metadata": metadata})
+    latest = cluster.item("services", "other")["metadata"]["resourceVersion"]
+
+    def watches() -> list[str]:
+        return [request for request in cluster.requests if "watch=" in request]
+
+    def put() -> None:
+        until(lambda: len(watches()) == 2)
+        cluster.put("pods", {"kind": "Pod", "metadata": metadata})
+
+    threading.Thread(target=put, daemon=True).start()
+    assert names(seen) == {"other"}
+    assert f"resourceVersion={latest}" in watches()[1]
+    assert len(cluster.requests) == 1 + len(watches())
+    cluster.remove("pods", "other")
 
 
 def test_nodes_that_something_adds_are_waited_for(cluster: FakeCluster, run: Any, log: Log) -> None:

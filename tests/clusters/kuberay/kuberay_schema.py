@@ -1,18 +1,21 @@
-"""What an API server and KubeRay's operator would refuse, found before anything is created.
+"""What an API server and KubeRay's operator refuse: our copy, for servers of the tests.
 
 A RayJob or RayCluster passes three gates: the schema of its custom resource definition (here with unknown
 fields refused, as `kubectl --validate=strict` does), the rules in CEL that stand in that schema, and the
-operator's own rules, which neither has (rules.py). The definitions are KubeRay v1.7.0's; see crd/README.md.
+operator's own rules, which neither has (kuberay_rules.py). The definitions are of KubeRay v1.7.0 (crd).
 """
 
 import json
 import lzma
 from collections.abc import Iterator
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from mlbench.clusters.kuberay import rules
+import cel
+import jsonschema
+import kuberay_rules
+
 from mlbench.clusters.kuberay.pods import Object
 
 KINDS = ("RayJob", "RayCluster")
@@ -24,20 +27,18 @@ def faults(item: Object) -> list[str]:
         return []
     schema = definition(item["kind"])
     sentences = [*structural_faults(item, schema), *cel_faults(item, schema)]
-    return sentences or list(rules.faults(item))  # the operator reads only what has the right form
+    return sentences or list(kuberay_rules.faults(item))  # the operator reads only what has the right form
 
 
 @cache
 def definition(kind: str) -> Object:
     """Return the OpenAPI schema of the kind's custom resource definition."""
-    file = resources.files("mlbench.clusters.kuberay").joinpath("crd", f"{kind.lower()}.json.xz")
+    file = Path(__file__).parent / "crd" / f"{kind.lower()}.json.xz"
     return json.loads(lzma.decompress(file.read_bytes()))
 
 
 def structural_faults(item: Object, schema: Object) -> Iterator[str]:
     """Yield what does not fit the schema, with its path."""
-    import jsonschema
-
     for error in jsonschema.Draft202012Validator(_strict(schema)).iter_errors(item):
         yield f"{'.'.join(map(str, error.absolute_path)) or 'object'}: {error.message[:200]}"
 
@@ -65,8 +66,6 @@ def cel_faults(item: Any, schema: Object, path: str = "") -> Iterator[str]:
 
     Rules about `oldSelf` compare an update with what it changes; there is nothing to compare at a creation.
     """
-    import cel
-
     for rule in schema.get("x-kubernetes-validations", ()):
         if "oldSelf" not in rule["rule"] and cel.evaluate(rule["rule"], {"self": item}) is not True:
             yield f"{path or 'object'}: {rule['message']}"
