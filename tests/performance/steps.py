@@ -181,7 +181,9 @@ class Ours(loop.Run):
 class NoLosses(LossMeter):
     """Keeps no loss for the mean and the look whether it is finite."""
 
-    def add(self, loss: torch.Tensor) -> None: ...
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.add = lambda loss: None
 
 
 class WithoutLosses(Ours):
