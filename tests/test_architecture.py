@@ -72,6 +72,11 @@ def test_only_commands_print(path: Path) -> None:
     assert command in PRINTING or "print" not in calls(path)
 
 
+def test_the_loop_can_be_read_in_one_sitting() -> None:
+    """nanoGPT's train.py, which also parses its arguments, has 336 lines (commit 3adf61e)."""
+    assert len((ROOT / "mlbench/training/loop.py").read_text().splitlines()) <= 200
+
+
 def test_imports_only_go_downwards() -> None:
     script = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([script], cwd=ROOT, capture_output=True, text=True)

@@ -16,6 +16,7 @@ from mlbench.clusters import calibrate, node
 from mlbench.clusters.energy_counters import EnergyMeter
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
+from mlbench.config import plugins
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.launch import process_group
@@ -60,6 +61,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     import ray.train
 
     from mlbench.datasets import page_cache, verify
+    from mlbench.training import loop
 
     spec: WorkerSpec = config["spec"]
     clock.adopt(spec.epoch)
@@ -67,6 +69,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     experiment = spec.experiment
     worker = build_worker(spec)
     task = registry.load(experiment.task.name)
+    implementation = plugins.implementation("task", experiment.task.name)
     # Every rank looks, so that all end alike: nobody waits for hours while rank 0 downloads on a paid node.
     registry.require_data(experiment.task, experiment.scale, experiment.data_root)
     if worker.local_rank == 0:
@@ -86,7 +89,10 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     calibrated = clock.wall()
     try:
         with observed(description, spec, worker) as nodes:
-            result = registry.run(experiment.task, worker)
+            if hasattr(implementation, "measure"):
+                result = implementation.measure(experiment.task, worker)
+            else:
+                result = loop.train(implementation.build(experiment.task, worker), worker)
     except UserError:
         raise
     except Exception as error:

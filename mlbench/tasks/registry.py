@@ -35,7 +35,7 @@ from mlbench.config import plugins
 from mlbench.config.errors import UserError
 
 if TYPE_CHECKING:
-    from mlbench.training.setup import TaskResult, TrainingSetup
+    from mlbench.training.setup import TrainingSetup
     from mlbench.training.worker import Worker
 
 NO_DATASET = "none"  # of tasks that generate what they need
@@ -49,16 +49,6 @@ def load(name: str) -> ModuleType:
 def build(config: Any, worker: "Worker") -> "TrainingSetup":
     """Return what the loop trains for the task that `config` configures."""
     return plugins.implementation("task", config.name).build(config, worker)
-
-
-def run(config: Any, worker: "Worker") -> "TaskResult":
-    """Train or measure the task that `config` configures on this worker."""
-    from mlbench.training import loop
-
-    implementation = plugins.implementation("task", config.name)
-    if hasattr(implementation, "measure"):
-        return implementation.measure(config, worker)
-    return loop.train(implementation.build(config, worker), worker)
 
 
 def own_data(task: Any) -> bool:

@@ -89,3 +89,27 @@ class ClockOffset:
             dist.recv(message, 0, group=group)
             message[0] = now()
             dist.send(message, 0, group=group)
+
+
+def start_clock(worker: Worker, offset: float) -> dict[str, float]:
+    """Start the timer, after a restart as of the first start; return that moment on every host's clock.
+
+    Wall clocks of two hosts are not compared: a host that took part before knows on its monotonic clock when
+    the run started, and its offset from rank 0's is measured. Where no such host is left, rank 0's wall clock
+    decides, but never for less time than the checkpoint had seen.
+
+    offset: seconds from this rank's clock to rank 0's.
+    """
+    timer, saved = worker.timer, worker.resume
+    if saved is None:
+        timer.start()
+    else:
+        here = saved["clocks"].get(timer.clock_id)
+        candidates = worker.gather(None if here is None else here + offset)
+        started = next((each for each in candidates if each is not None), None)
+        if started is None:
+            spent = max(saved["elapsed"], timer.wall() - saved["started_at"])
+            started = worker.gather(timer.now() + offset - spent)[0]
+        timer.start(started=started - offset, started_at=saved["started_at"])
+    started = worker.gather(timer.started)[0]
+    return dict(worker.gather([timer.clock_id, started - offset]))

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, schedule
 
+from mlbench.training.worker import Worker
+
 WARM_UP = 5  # steps before the first that is recorded: allocators, DDP's buckets, autotuning
 DEAREST = 10  # operators that are listed
 TRACE, EXECUTION_TRACE = "trace.json", "execution_trace.json"  # Chrome's trace event format; Chakra's
@@ -47,6 +49,12 @@ class StepProfiler:
             execution_trace_observer=self._observer,
         )
         self._profiler.start()
+
+    @classmethod
+    def of(cls, worker: Worker) -> "StepProfiler | None":
+        """Return a rank's profiler, which has started; None where no steps are to be recorded."""
+        cuda = worker.device.type == "cuda"
+        return cls(worker.profile_steps, rank=worker.rank, cuda=cuda) if worker.profile_steps else None
 
     def step(self) -> None:
         """End a step."""

@@ -37,6 +37,8 @@ class PhaseTimer:
     - enabled: (default true) false takes no stamps inside the steps, to measure what stamps cost.
     - end_phase(phase): end `phase` here; it lasted from the stamp before. Look it up anew in every step.
     - stamping: whether the present step is stamped. stamp_every: one of how many steps is.
+    - mean(seconds): the mean over all ranks, so that all of them choose one `stamp_every`.
+    - heartbeat(): called in a step about once a second.
     - now, wall_now: clocks; clock_id names the one behind `now`, the same for all processes that share it.
     """
 
@@ -51,6 +53,8 @@ class PhaseTimer:
     ) -> None:
         self.enabled = self.stamping = enabled
         self.stamp_every = 1
+        self.mean: Callable[[float], float] = lambda seconds: seconds
+        self.heartbeat: Callable[[], object] = lambda: None
         self.now = now
         self.clock_id = clock_id or clock.host_clock_id()
         self.started_at = 0.0  # wall clock, s
@@ -96,6 +100,11 @@ class PhaseTimer:
 
     def end_step(self, samples: int) -> None:
         """End the step and its last phase, metrics; count this rank's samples."""
+        if self.stamping or not self.enabled:  # of short steps one in many: looking at the clock takes time
+            if self._stamped == CALIBRATION_STEPS and self.enabled and self.stamp_every == 1:
+                self.sample(self.mean(self.median_step_s()))
+            if self.heartbeat_due():
+                self.heartbeat()
         self._samples += samples
         self._place = place = self._place + 1
         if self.stamping:
@@ -123,10 +132,6 @@ class PhaseTimer:
             return False
         self._last_heartbeat = now
         return True
-
-    def calibration_due(self) -> bool:
-        """Return true once, when enough steps were stamped to choose `stamp_every`."""
-        return self._stamped == CALIBRATION_STEPS and self.enabled and self.stamp_every == 1
 
     def median_step_s(self) -> float:
         """Return the median duration (s) of the steps stamped since the last `pop`; waits for the device."""

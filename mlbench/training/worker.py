@@ -64,6 +64,10 @@ class Worker:
             dist.all_reduce(total)
         return total
 
+    def mean(self, value: float) -> float:
+        """Return the mean of every worker's value."""
+        return self.sum([value]).item() / self.world_size
+
     def gather(self, item: Any) -> list[Any]:
         """Return `item` (JSON types) of every rank, in rank order, on every rank.
 

@@ -60,7 +60,7 @@ def row(name: str, root: Path, rounds: int) -> str:
     sides[False].train_steps(few)
     step_s = (perf_counter() - begin) / len(few)
     if step_s < SHORT_STEP_S:  # as the loop does once it has seen enough steps
-        sides[True].timer.sample(step_s)
+        workers[True].timer.sample(step_s)
     steps = take(setup, data, max(2, min(2000, round(BLOCK_S / step_s))))
     ratios: dict[str, list[float]] = {"wall": [], "cpu": []}
     for number in range(rounds + 2):
@@ -73,7 +73,7 @@ def row(name: str, root: Path, rounds: int) -> str:
             ratios["wall"].append(spent[False][0] / spent[True][0])
             ratios["cpu"].append(spent[False][1] / spent[True][1])
     setup.close()
-    cells = [name, f"{1e3 * step_s:.3g}", f"1 in {sides[True].timer.stamp_every}"]
+    cells = [name, f"{1e3 * step_s:.3g}", f"1 in {workers[True].timer.stamp_every}"]
     for values in ratios.values():
         ends = interval(values)
         cells += [f"{median(values):.3f}", f"{ends.low:.3f} to {ends.high:.3f}" if ends else ""]

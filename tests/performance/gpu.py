@@ -186,21 +186,21 @@ def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
 def train(run: loop.Run, batches: Iterator[Any], seconds: float) -> Any:
     """Train for so long, at least two steps, with all clocks; return the PhaseTimes."""
     run.model.train()
-    run.timer.start()
+    run.worker.timer.start()
     begin = time.perf_counter()
     for number, micro_batches in enumerate(batches, start=1):
-        run.timer.end_phase("data_wait")
+        run.worker.timer.end_phase("data_wait")
         run.train_step(micro_batches)
         if number >= 2 and time.perf_counter() - begin > seconds:
             break
     synchronise(run.worker.device)
-    return run.timer.pop()[0]
+    return run.worker.timer.pop()[0]
 
 
 def advance(run: loop.Run, ready: Sequence[Any]) -> None:
     """Run the loop's steps over batches that lie ready."""
     for micro_batches in ready:
-        run.timer.end_phase("data_wait")
+        run.worker.timer.end_phase("data_wait")
         run.train_step(micro_batches)
 
 

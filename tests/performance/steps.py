@@ -40,6 +40,7 @@ from mlbench.clock import monotonic
 from mlbench.config.compose import choices, compose
 from mlbench.tasks import registry
 from mlbench.training import loop
+from mlbench.training.loss_meter import LossMeter
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
@@ -169,20 +170,28 @@ class Ours(loop.Run):
     def train_steps(self, steps: Sequence[Any]) -> None:
         """Do what an epoch does between two validations, and the clock's sums that follow."""
         self.model.train()
-        self.timer.start()
+        timer = self.worker.timer
+        timer.start()
         for micro_batches in steps:
-            self.timer.end_phase("data_wait")
+            timer.end_phase("data_wait")
             self.train_step(micro_batches)
-        self.timer.pop()
+        timer.pop()
+
+
+class NoLosses(LossMeter):
+    """Keeps no loss for the mean and the look whether it is finite."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.add = lambda loss: None
 
 
 class WithoutLosses(Ours):
-    """The loop's own steps, which keep no loss of a step for the mean and the look whether it is finite."""
+    """The loop's own steps, which keep no loss."""
 
-    def accumulate(self, batch: Any) -> int:
-        samples = super().accumulate(batch)
-        self.losses.clear()
-        return samples
+    def __init__(self, setup: TrainingSetup, worker: Worker) -> None:
+        super().__init__(setup, worker)
+        self.losses = NoLosses(worker.device)
 
 
 def without_parts(config: Any, root: Path) -> dict[str, Callable[..., None]]:

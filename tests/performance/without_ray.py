@@ -18,6 +18,7 @@ import torch.distributed as dist
 from mlbench.config.compose import compose
 from mlbench.tasks import registry
 from mlbench.training import precision
+from mlbench.training.loop import train
 from mlbench.training.worker import Worker, control_group
 
 
@@ -38,7 +39,7 @@ def main(words: Sequence[str]) -> None:
         sync=experiment.sync,
         control=control_group(experiment.backend.timeout_s) if size > 1 else None,
     )
-    times = registry.run(experiment.task, worker).phase_times
+    times = train(registry.build(experiment.task, worker), worker).phase_times
     samples, seconds = worker.sum(
         [sum(each.samples for each in times), sum(each.seconds for each in times)]
     ).tolist()

@@ -23,6 +23,7 @@ from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.tasks import registry
 from mlbench.tasks.allreduce import bandwidth, collectives, report
+from mlbench.tasks.allreduce import torch as allreduce
 from mlbench.training.timer import PhaseTimer
 from mlbench.training.worker import Worker
 
@@ -35,8 +36,8 @@ def measure(worker: Worker, words: list[str]) -> tuple[str, list[dict[str, Any]]
     signs: list[Any] = []
     worker.heartbeat = signs.append
     worker.timer.heartbeat_due = lambda: True
-    experiment = compose(words)
-    outcome = registry.run(experiment.task, worker)
+    task: Any = compose(words).task
+    outcome = allreduce.measure(task, worker)
     assert outcome.elapsed > 0 and not outcome.validations
     return outcome.status, outcome.table, signs
 
@@ -104,7 +105,7 @@ def clocked(worker: Worker, words: list[str]) -> list[dict[str, Any]]:
     """Return the table where calls, barriers and preparations last as long as is said here."""
     clock = Clock()
     worker.timer = PhaseTimer(now=clock, wall_now=clock, clock_id="here")
-    warmups = compose(words).task.warmups  # type: ignore[attr-defined]
+    task: Any = compose(words).task
     of, fill, barrier = collectives.CollectiveCase.of, collectives.CollectiveCase.fill, dist.barrier
 
     def slow_at_first(*args: Any, **kwargs: Any) -> collectives.CollectiveCase:
@@ -112,7 +113,7 @@ def clocked(worker: Worker, words: list[str]) -> list[dict[str, Any]]:
 
         def operation() -> None:
             calls.append(exchange.operation())
-            clock.wait(([SET_UP_S] * warmups + [*CALLS_S[worker.rank]])[len(calls) - 1])
+            clock.wait(([SET_UP_S] * task.warmups + [*CALLS_S[worker.rank]])[len(calls) - 1])
 
         return replace(exchange, operation=operation)
 
@@ -129,7 +130,7 @@ def clocked(worker: Worker, words: list[str]) -> list[dict[str, Any]]:
         mock.patch.object(collectives.CollectiveCase, "fill", slow(fill)),
         mock.patch.object(collectives.dist, "barrier", slow(barrier)),
     ):
-        return registry.run(compose(words).task, worker).table
+        return allreduce.measure(task, worker).table
 
 
 def test_a_time_is_that_of_a_call_without_set_up_preparation_or_barrier_on_the_slowest_rank() -> None:
@@ -230,9 +231,9 @@ def test_what_is_expected_is_what_the_collectives_are_defined_to_give() -> None:
 
 
 def test_one_worker_has_nobody_to_talk_to() -> None:
-    experiment = compose(["task=allreduce"])
+    task: Any = compose(["task=allreduce"]).task
     with pytest.raises(UserError, match="at least 2 workers"):
-        registry.run(experiment.task, Worker())
+        allreduce.measure(task, Worker())
 
 
 def test_there_is_nothing_to_prepare(tmp_path: Path) -> None:

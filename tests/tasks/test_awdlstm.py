@@ -468,7 +468,7 @@ def test_a_trained_model_beats_two_words_of_memory_but_never_the_language_itself
     """Below the floor it would have seen the validation text; by chance once in 10^9."""
     worker = mini_worker(Worker(), data_root)
     task = compose(["task=awdlstm", "goal=none", "division=open", "task.epochs=2"]).task
-    outcome = registry.run(task, worker)
+    outcome = loop.train(registry.build(task, worker), worker)
     known = arrow.read_manifest(data_root / "agreement")["perplexity"]
     floor = math.log(known["optimum_on_valid"]) - math.log(1e9) / 39_999
     for validation in outcome.validations:

@@ -1,5 +1,6 @@
 import copy
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mlbench.tasks import registry
 from mlbench.tasks.logreg import data
 from mlbench.tasks.logreg.model import Linear, correct, cross_entropy
 from mlbench.training import loop
+from mlbench.training.setup import TaskResult
 from mlbench.training.worker import Worker
 
 L2 = 1e-3
@@ -163,7 +165,7 @@ def test_tuning_trains_on_four_fifths_of_the_training_rows_and_validates_on_the_
 
     monkeypatch.setattr(torch.Tensor, "index_select", remember)
     monkeypatch.setattr(torch, "index_select", remember)
-    registry.run(compose(words).task, mini_worker(Worker(), data_root))
+    result(words, Worker(), data_root)
     held, trained = touched[0], torch.cat(touched[1:])
     assert len(held) == 4_000 and len(trained) == 16_000
     assert torch.equal(torch.cat([held, trained]).sort().values, torch.arange(20_000))
@@ -190,12 +192,17 @@ def test_a_run_tells_its_distance_to_the_optimum_at_every_validation(data_root: 
         objective = np.mean(np.logaddexp(0, logits) - y * logits) + 2.5e-6 / 2 * float(weights @ weights)
         assert row["objective"] == pytest.approx(objective, rel=1e-12)
         assert row["distance_to_optimum"] == pytest.approx(objective - 0.2286323014, abs=1e-12)
-    assert registry.run(compose([*words, "task.l2=1e-5"]).task, mini_worker(Worker(), data_root)).table == []
+    assert result([*words, "task.l2=1e-5"], Worker(), data_root).table == []
+
+
+def result(words: Sequence[str], worker: Worker, root: Path) -> TaskResult:
+    worker = mini_worker(worker, root)
+    return loop.train(registry.build(compose(words).task, worker), worker)
 
 
 def validated(worker: Worker, root: Path, files: list[str]) -> dict[str, float]:
     words = ["task=logreg", "goal=none", "division=open", "task.epochs=1", "task.batch_size=2", *files]
-    return registry.run(compose(words).task, mini_worker(worker, root)).validations[-1]["metrics"]
+    return result(words, worker, root).validations[-1]["metrics"]
 
 
 def test_a_worker_without_a_test_row_adds_nothing(tmp_path: Path) -> None:

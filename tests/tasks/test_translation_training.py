@@ -228,7 +228,7 @@ def test_a_gpu_learns(name, precision, data_root):
     worker = mini_worker(Worker(device=torch.device("cuda")), data_root)
     words = [f"task={name}", "division=open", f"task.precision={precision}", "task.epochs=3", "backend=nccl"]
     config = compose(words).task
-    outcome = registry.run(config, worker)
+    outcome = loop.train(registry.build(config, worker), worker)
     losses = [validation["train_loss"] for validation in outcome.validations]
     assert losses[-1] < 0.6 * losses[0]
     assert ("skipped_steps" in outcome.validations[-1]["metrics"]) == (precision == "fp16")

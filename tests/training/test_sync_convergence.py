@@ -10,6 +10,7 @@ from ranks import RankPool
 
 from mlbench.config.compose import compose
 from mlbench.tasks import registry
+from mlbench.training.loop import train
 from mlbench.training.worker import Worker
 
 EPOCHS = 10
@@ -56,7 +57,7 @@ def distances(worker: Worker, root: Path, commands: list[tuple[str, ...]]) -> li
         more = [f"task.epochs={EPOCHS}", "goal=none", f"workers={worker.world_size}", "division=open"]
         experiment = compose(["task=logreg", "scale=mini", *more, *words])
         run = replace(worker, data_root=root, seed=1, sync=experiment.sync)
-        result = registry.run(experiment.task, run)
+        result = train(registry.build(experiment.task, run), run)
         results.append(
             {
                 "distances": [row["distance_to_optimum"] for row in result.table],

@@ -9,7 +9,7 @@ from ranks import run_ranks
 from test_timer import Clock
 from torch import nn
 
-from mlbench.training import loop
+from mlbench.training import reporter
 from mlbench.training.loop import train
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.timer import PhaseTimer
@@ -142,7 +142,8 @@ def stamped(worker: Worker) -> tuple[list[int], int]:
     setup = setup_of(
         nn.Linear(FEATURES, 1).double(), worker.rank, steps=lambda *_: steps, forward=forward, epochs=2
     )
-    with mock.patch.object(loop.arrivals, "split"):  # compares step by step, and so waits for ever otherwise
+    # It compares step by step, and would wait for ever.
+    with mock.patch.object(reporter.arrivals, "split"):
         train(setup, worker)
     return places, worker.timer.stamp_every
 

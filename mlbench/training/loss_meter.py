@@ -1,0 +1,50 @@
+"""A rank's losses between two validations, summed on the device that computed them."""
+
+import torch
+
+from mlbench.training.setup import Scaler
+
+
+class LossMeter:
+    """Adds up this rank's losses since the last `reset`; `total`, `steps` and `mean` wait for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._losses: list[torch.Tensor] = []  # of micro-batches, not in the sum yet: one addition for all
+        self._sum = torch.zeros((), device=device)
+        self._steps = 0
+        self._skipped = torch.zeros((), device=device)  # steps whose loss is not in the sum
+        self.add = self._losses.append  # takes a micro-batch's loss, detached; no call of Python's in a step
+
+    def end_step(self, scaler: Scaler | None, micro_batches: int) -> None:
+        """Count a step; take back its loss where that is not finite and the loss scale skipped the step.
+
+        Half precision overflows now and then, and the scale's rule mends it: no sign of divergence.
+        """
+        self._steps += 1
+        if scaler is not None:
+            loss = torch.stack(self._losses[-micro_batches:]).sum()
+            lost = scaler.overflowed & ~loss.isfinite()
+            self._losses[-micro_batches:] = [torch.where(lost, 0.0, loss)]
+            self._skipped += lost
+
+    def total(self) -> float:
+        """Return the sum of the losses."""
+        if self._losses:
+            self._sum += torch.stack(self._losses).sum()
+            self._losses.clear()
+        return self._sum.item()
+
+    def steps(self) -> float:
+        """Return the number of steps whose losses are in the sum."""
+        return self._steps - self._skipped.item()
+
+    def mean(self) -> float:
+        """Return the mean loss of a step."""
+        return self.total() / max(1.0, self.steps())
+
+    def reset(self) -> None:
+        """Begin again, after a validation."""
+        self._losses.clear()
+        self._sum.zero_()
+        self._skipped.zero_()
+        self._steps = 0
