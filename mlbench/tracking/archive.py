@@ -16,7 +16,7 @@ import shlex
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,8 +29,7 @@ from mlbench.config.identity import flatten, role
 from mlbench.record import events, reader
 from mlbench.record.build_record import build_record, run_start, verify_against_log
 from mlbench.record.record import Record
-from mlbench.tasks import registry
-from mlbench.tracking import mapping, mllog, run_files
+from mlbench.tracking import mapping, run_files
 from mlbench.tracking.run_files import CONFIG, RECORD, RESULTS
 
 Log = list[dict[str, Any]]
@@ -48,15 +47,18 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, nev
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # escapes, text direction
 
 
-def export(folder: Path, target: Path) -> Path:
-    """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written."""
+def export(folder: Path, target: Path, *, mllog: Callable[[Record, Log], str]) -> Path:
+    """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written.
+
+    `mllog` returns the run as MLPerf's log (report.mllog.text).
+    """
     result = reader.load(folder / RECORD)
     files = run_files.texts(result, events.read(folder / events.NAME))
     result = Record.model_validate_json(files[RECORD])
     log = [json.loads(line) for line in files[events.NAME].splitlines()]
     plain = result.model_dump(mode="json", include=set(PROVENANCE))
     files["provenance.json"] = json.dumps(plain, indent=2, allow_nan=False)
-    files["mllog.txt"] = mllog.text(result, log)
+    files["mllog.txt"] = mllog(result, log)
     unfinished = target.with_name(f".{target.name}.part")
     try:
         if target.exists():
@@ -227,7 +229,7 @@ def _check_experiment(path: Path, result: Record) -> None:
     if task.name not in compose.choices("task"):
         raise _refusal(path, f"{RECORD} is of a task that is not known here ({task.name[:40]})")
     try:
-        registry.load(task.name).Config.model_validate_json(task.model_dump_json(), strict=True)
+        plugins.load("task", task.name).Config.model_validate_json(task.model_dump_json(), strict=True)
     except ValidationError as error:
         field = f"experiment.task.{'.'.join(map(str, error.errors()[0]['loc']))}"
         raise _changed(path, field, {"mlbench": result.mlbench}) from error

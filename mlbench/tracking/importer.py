@@ -14,17 +14,24 @@ from mlbench.record import events, run_folders
 from mlbench.record.record import Record
 from mlbench.tracking import sync
 from mlbench.tracking.client import open_client, reachable, within
-from mlbench.tracking.uploader import lock
+from mlbench.tracking.uploader import Draw, lock
 
 STAGING = ".importing"  # below output_root: what a killed import leaves is not taken for a run
 
 
 def import_run(
-    record: Record, log: Sequence[dict[str, Any]], *, output_root: Path, uri: str, complete: set[str]
+    record: Record,
+    log: Sequence[dict[str, Any]],
+    *,
+    output_root: Path,
+    uri: str,
+    complete: set[str],
+    draw: Draw | None = None,
 ) -> Literal["imported", "present"]:
     """Give an imported record a folder and a run in MLflow, once; UserError if either cannot be written.
 
-    `complete` are the runs that the store has in full (sync.uploaded_runs).
+    - complete: the runs that the store has in full (sync.uploaded_runs).
+    - draw: (default: no figures).
     """
     folder = output_root / record.run_id
     new = not folder.exists()
@@ -32,7 +39,7 @@ def import_run(
         _write(record, log, folder)
     elif record.run_id in complete:
         return "present"
-    brought = sync.upload(folder, record.run_id, uri)
+    brought = sync.upload(folder, record.run_id, uri, draw=draw)
     if brought.outcome == "failed":
         raise UserError(
             f"{record.run_id} is in {folder}, but not in MLflow: {brought.why}",

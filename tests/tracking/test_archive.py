@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ from zips import with_store
 
 from mlbench import results
 from mlbench.config.errors import UserError
+from mlbench.launch import cache
 from mlbench.record import events, reader
 from mlbench.record.record import Record
+from mlbench.report import mllog as mlperf_log
 from mlbench.tasks.resnet50.torch import batches
-from mlbench.tracking import archive, cache, sync
-from mlbench.tracking.archive import export
+from mlbench.tracking import archive, sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 SECRET = "hunter2"
+export = partial(archive.export, mllog=mlperf_log.text)
 
 
 @pytest.fixture
