@@ -15,6 +15,7 @@ import sqlite3
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -204,5 +205,5 @@ def _write(path: Path, current: Mapping[str, Entry]) -> None:
 
 def _file(path: Path, points: list[Any], runs: list[Any]) -> tuple[str, str, int]:
     """Return what makes the index valid: the sources that wrote it, where it is, and its own checksum."""
-    checksum = zlib.crc32(repr([points, runs]).encode())
+    checksum = zlib.crc32("\n".join(map(str, chain.from_iterable([*points, *runs]))).encode())
     return provenance.sources(), os.path.realpath(path.parent), checksum

@@ -40,6 +40,12 @@ class Column:
         value = row[self.name]
         return self.text(row, value) if self.text and value is not None else tables.cell(value)
 
+    def cells(self, rows: Sequence[Row]) -> list[str]:
+        if self.text is not None:
+            return [self.cell(row) for row in rows]
+        texts = {value: tables.cell(value) for value in {row[self.name] for row in rows}}  # mostly few
+        return [texts[row[self.name]] for row in rows]
+
 
 def _best(row: Row, value: float) -> str:
     return format.measured(value, row["metric_unit"], Goal(*row["target"]) if row["target"] else None)
@@ -100,7 +106,7 @@ def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> 
 def text(rows: Sequence[Row], *, wide: bool = False) -> str:
     """Return the table; all columns and whole names where `wide` or where stdout is no terminal."""
     wide = wide or not sys.stdout.isatty()
-    cells = {column: [column.cell(row) for row in rows] for column in COLUMNS}
+    cells = {column: column.cells(rows) for column in COLUMNS}
     if wide:
         headings = [column.name.replace("_", " ") for column in COLUMNS]
         right = [column.right for column in COLUMNS]
