@@ -214,27 +214,6 @@ def _site(args: Args) -> int:
     return USER_ERROR if refused else OK
 
 
-def _appendix(args: Args) -> int:
-    """Write the artifact appendix of a study."""
-    from mlbench.record import study
-    from mlbench.report import appendix, writer
-
-    if len(args.arguments) != 1:
-        raise UserError(f"appendix takes one STUDY, got: {' '.join(args.arguments) or 'nothing'}")
-    name = args.arguments[0]
-    records = run_folders.study(args.output_root, name)
-    if not records:
-        raise UserError(f"study {name} has no finished run", hint=f"python -m mlbench.sweep study={name}")
-    folder = study.folder(args.output_root, name)
-    plan = study.load(folder)  # imported runs come without one
-    about = (plan.question, study.commands(plan)) if plan else ("", ())
-    path = Path(args.settings["to"] or folder / "appendix.md")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(appendix.text(writer.StudyText(name, *about), records, study.histories(args.output_root)))
-    print(path)
-    return OK
-
-
 def _rcp(args: Args) -> int:
     """Write the reference convergence points of a study, one file per benchmark."""
     from mlbench.analysis.rcp import FEWEST
@@ -597,15 +576,6 @@ COMMAND = Command(
             arguments="PATH ...",
             settings=OUTPUT_ROOT | {"to": ("", "the folder to write to; default: output_root/site")},
             examples=((f"{PROGRAM} site runs/exports to=site", ""),),
-        ),
-        "appendix": Verb(
-            _appendix,
-            "the artifact appendix of a study, as conferences ask for it",
-            "Write what the records know of the sections of an artifact appendix as Markdown: check-list, "
-            "workflow, expected results, doubts. What only the authors know is marked.",
-            arguments="STUDY",
-            settings=OUTPUT_ROOT | {"to": ("", "a file; default: appendix.md in the study's folder")},
-            examples=((f"{PROGRAM} appendix scaling to=appendix.md", ""),),
         ),
         "rcp": Verb(
             _rcp,

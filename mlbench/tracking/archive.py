@@ -241,30 +241,24 @@ def _log(path: Path, text: str, result: Record) -> Log:
     if len(lines) > MAX_EVENTS:
         raise _refusal(path, f"{events.NAME} has more than {MAX_EVENTS:,} events")
     log: Log = [_json(path, events.NAME, line) for line in lines]
-    for event in log:
-        if not isinstance(event, dict) or not isinstance(event.get("key"), str) or not _is_event(event):
-            raise _refusal(path, f"{events.NAME} holds a line that is no event")
-    keys = [event["key"] for event in log]
-    if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
-        raise _refusal(path, f"{events.NAME} is not the whole log of a run")
+    if not all(isinstance(event, dict) and {"key", "value", "metadata"} <= event.keys() for event in log):
+        raise _refusal(path, f"{events.NAME} holds a line that is no event")
     try:
+        keys = [event["key"] for event in log]
+        if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
+            raise UserError(f"{events.NAME} is not the whole log of a run")
         verify_against_log(result, log)
-    except UserError as error:
-        raise _refusal(path, str(error)) from error
-    try:
         start = run_start(log)
         mapping.start_tags(start)
         mapping.params(start)
         mapping.validation_metrics(log)
         mapping.end_metrics(result, ended=result.end_time)
         datetime.fromtimestamp(start.begun)
+    except UserError as error:
+        raise _refusal(path, str(error)) from error
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError) as error:
         raise _refusal(path, f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error
     return log
-
-
-def _is_event(event: dict[str, Any]) -> bool:
-    return "value" in event and isinstance(event.get("metadata"), dict)
 
 
 def _changed(path: Path, field: str, values: Any) -> UserError:

@@ -3,9 +3,7 @@
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +13,6 @@ from mlbench.record.record import Record
 from mlbench.tracking import sync
 from mlbench.tracking.client import open_client, reachable, within
 from mlbench.tracking.uploader import Draw, lock
-
-STAGING = ".importing"  # below output_root: what a killed import leaves is not taken for a run
 
 
 def import_run(
@@ -34,7 +30,7 @@ def import_run(
     - draw: (default: no figures).
     """
     folder = output_root / record.run_id
-    new = not folder.exists()
+    new = not any((folder / name).exists() for name in (events.NAME, "record.json"))
     if new:
         _write(record, log, folder)
     elif record.run_id in complete:
@@ -49,22 +45,17 @@ def import_run(
 
 
 def _write(record: Record, log: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write the run's folder beside its place and put it there in one step."""
-    staging = folder.parent / STAGING
+    """Write the run's folder; a killed import leaves one without a record, which is no run."""
+    part = folder / f"{events.NAME}.part"
     try:
-        staging.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=staging))
-        part.chmod(0o755)
-        record.save(part)
-        lines = [json.dumps(event, allow_nan=False) + "\n" for event in log]
-        (part / events.NAME).write_text("".join(lines))
-        part.rename(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_text("".join(json.dumps(event, allow_nan=False) + "\n" for event in log))
+        record.save(folder)
+        part.replace(folder / events.NAME)
     except OSError as error:
         raise UserError(
             f"cannot write {folder}: {error.strerror}", hint="give another output_root"
         ) from error
-    with suppress(OSError):  # another import may be at work there
-        staging.rmdir()
 
 
 def delete(folder: Path, uri: str) -> bool:
