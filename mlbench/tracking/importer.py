@@ -45,13 +45,13 @@ def import_run(
 
 
 def _write(record: Record, log: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write the run's folder; a killed import leaves one without a record, which is no run."""
+    """Write the run's folder, the whole log first: from it `sync` makes the record of a killed import."""
     part = folder / f"{events.NAME}.part"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         part.write_text("".join(json.dumps(event, allow_nan=False) + "\n" for event in log))
-        record.save(folder)
         part.replace(folder / events.NAME)
+        record.save(folder)
     except OSError as error:
         raise UserError(
             f"cannot write {folder}: {error.strerror}", hint="give another output_root"

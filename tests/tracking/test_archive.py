@@ -135,6 +135,27 @@ def unmarked(found: Record) -> Record:
     return found.model_copy(update={"imported": False, "official_reasons": found.official_reasons[:-1]})
 
 
+@pytest.mark.parametrize("step", ["save", "replace"])
+def test_an_import_that_was_killed_is_finished_by_the_next(
+    run: Run, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It left a folder without a record, before its log was whole or after."""
+    path = export(run.folder, tmp_path / "run.zip")
+    elsewhere = with_store(tmp_path / "elsewhere", empty_store)
+    words = ["import", str(path), f"output_root={elsewhere}"]
+
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*((Record, "save") if step == "save" else (Path, "replace")), kill)
+        assert results.main(words) == 130
+    assert not (elsewhere / run.folder.name / "record.json").exists()
+    assert results.main(words) == 0
+    found = reader.load(elsewhere / run.folder.name / "record.json")
+    assert unmarked(found) == reader.load(run.folder / "record.json")
+
+
 def test_an_export_can_be_imported_elsewhere_once(
     run: Run, tmp_path: Path, empty_store: Path, capsys: Any
 ) -> None:
