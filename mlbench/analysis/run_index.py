@@ -52,11 +52,11 @@ class Entry(NamedTuple):
 
     @property
     def row(self) -> dict[str, Any]:
-        return self.shared["row"] | dict(zip(OWN, self.own, strict=True))
+        return {**self.shared["row"], **dict(zip(OWN, self.own, strict=True))}
 
     @property
     def fields(self) -> dict[str, Any]:
-        return self.shared["fields"] | dict(zip(SELECTED, self.own[: len(SELECTED)], strict=True))
+        return {**self.shared["fields"], **dict(zip(SELECTED, self.own, strict=False))}
 
 
 def own_values(record: Record) -> dict[str, Any]:
