@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mlbench.analysis import select
+from mlbench.analysis import run_index, select
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.store_uri import default_store
 from mlbench.record import format, reader, run_folders
@@ -30,7 +30,7 @@ from mlbench.terminal.args import (
     run_command,
     say,
 )
-from mlbench.tracking import run_index, ui
+from mlbench.tracking import ui
 
 MLFLOW_ID = "[0-9a-f]{32}"
 FILE_SUFFIX = r"(?i)\.(html?|zip|gz|tgz|tar|bz2|xz|zst|7z|csv|json|parquet|pdf|png|svg|md|txt|tex)"
@@ -90,7 +90,7 @@ def _list(args: Args) -> int:
         print(json.dumps([run_table.summary(row) for row in rows], indent=2))
     elif rows:
         print(run_table.text(rows, wide=args.options.wide))
-        origins = Counter(run_table.summary(row)["source"] for row in rows)
+        origins = Counter(row["source"] for row in rows)
         if elsewhere := [f"{origins[name]} {name}" for name in ("imported", "copied") if origins[name]]:
             print(f"{', '.join(elsewhere)} of {format.counted(len(rows), 'run')}", file=sys.stderr)
     if not rows and args.arguments:
@@ -214,6 +214,7 @@ def _export(args: Args) -> int:
       python -m mlbench.results export resnet20-w4-1c9
       python -m mlbench.results export task=resnet20 status=goal_reached to=zips
     """
+    from mlbench.report import mllog
     from mlbench.tracking.archive import export
 
     records = _some(args)
@@ -224,7 +225,7 @@ def _export(args: Args) -> int:
     for one in records:
         target = to if single else to / f"{one.run_id}.zip"
         target.parent.mkdir(parents=True, exist_ok=True)
-        print(export(args.output_root / one.run_id, target), flush=True)
+        print(export(args.output_root / one.run_id, target, mllog=mllog.text), flush=True)
     return OK
 
 
@@ -237,6 +238,7 @@ def _import(args: Args) -> int:
       python -m mlbench.results import zips/
       python -m mlbench.results import run.zip
     """
+    from mlbench.terminal import show
     from mlbench.tracking import archive, importer, sync
 
     if not args.arguments:
@@ -249,7 +251,9 @@ def _import(args: Args) -> int:
             outcomes.append({"file": str(path), "outcome": "refused", "why": str(run)})
             say(f"mlbench: {run}", file=sys.stderr)
             continue
-        outcome = importer.import_run(run, log, output_root=args.output_root, uri=uri, complete=complete)
+        outcome = importer.import_run(
+            run, log, output_root=args.output_root, uri=uri, complete=complete, draw=show.draw_figures
+        )
         outcomes.append({"file": str(path), "outcome": outcome, "run": run.run_id})
         if not args.json:
             print(f"{run.run_id}: {outcome}", flush=True)
@@ -330,36 +334,6 @@ def _site(args: Args) -> int:
     return USER_ERROR if refused else OK
 
 
-@COMMAND.verb(
-    "appendix",
-    "STUDY",
-    settings=OUTPUT_ROOT | {"to": ("", "a file; default: appendix.md in the study's folder")},
-)
-def _appendix(args: Args) -> int:
-    """Write the artifact appendix of a study, as conferences ask for it. It has what
-    the records know, as Markdown: check-list, workflow, expected results, doubts.
-    What only the authors know is marked.
-
-    examples:
-      python -m mlbench.results appendix scaling to=appendix.md
-    """
-    from mlbench.record import study
-    from mlbench.report import appendix, writer
-
-    name = args.argument
-    records = run_folders.study(args.output_root, name)
-    if not records:
-        raise UserError(f"study {name} has no finished run", hint=f"python -m mlbench.sweep study={name}")
-    folder = study.folder(args.output_root, name)
-    plan = study.load(folder)  # imported runs come without one
-    about = (plan.question, study.commands(plan)) if plan else ("", ())
-    path = Path(args.settings["to"] or folder / "appendix.md")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(appendix.text(writer.StudyText(name, *about), records, study.histories(args.output_root)))
-    print(path)
-    return OK
-
-
 @COMMAND.verb("rcp", "STUDY", settings=OUTPUT_ROOT | {"to": ("", "a folder; default: that of the study")})
 def _rcp(args: Args) -> int:
     """Write how many epochs the study's runs needed to reach their goal as MLPerf's
@@ -434,15 +408,18 @@ def _sync(args: Args) -> int:
       python -m mlbench.results sync
       python -m mlbench.results sync tracking_uri=http://mlflow:5000
     """
+    from mlbench.report import study_summary
+    from mlbench.terminal import show
     from mlbench.tracking import sync
 
     uri = args.settings["tracking_uri"] or None
     outcomes = []
-    for one in sync.sync_runs(_existing(args), uri):
+    usable, _ = run_index.entries(_existing(args))
+    for one in sync.sync_runs(args.output_root, uri, usable=usable, draw=show.draw_figures):
         outcomes.append(vars(one))
         if not args.json and one.outcome != "present":
             say(f"{one.run_id}: {one.outcome}" + (f": {one.why}" if one.why else ""))
-    studies = dict(sync.sync_studies(args.output_root, uri))
+    studies = dict(sync.sync_studies(args.output_root, uri, summarize=study_summary.summary))
     for name, why in studies.items():
         if why or not args.json:
             outcome = f"failed: {why}" if why else "written"
@@ -495,7 +472,7 @@ def _mlflow(args: Args) -> int:
     from mlbench.tracking import sync
 
     uri = args.settings["tracking_uri"] or default_store(args.output_root)
-    ui.serve(uri, sync.experiment_id(uri), port=ui.port(args.settings["port"]))
+    ui.serve(uri, sync.experiment_id(uri), port=ui.port(args.settings["port"]), show=say)
     return OK
 
 
@@ -525,8 +502,7 @@ def _selection(args: Args, runs: Mapping[str, run_index.Entry], words: Sequence[
         planned = run_folders.study(args.output_root, name, members=members)
         return [*members, *(one.run_id for one in planned)]
 
-    fields = {name: one.fields for name, one in runs.items()}
-    return select.select(list(runs), words, fields=fields.__getitem__, studies=study)
+    return select.select(list(runs), words, fields=lambda name: runs[name].fields, studies=study)
 
 
 def _runs(args: Args) -> dict[str, run_index.Entry]:

@@ -11,7 +11,7 @@ from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.launch import execute, remote_run, signals
-from mlbench.terminal import help, streams
+from mlbench.terminal import help, show, streams
 from mlbench.terminal.args import (
     BEFORE,
     CONFIG_DIR,
@@ -111,7 +111,11 @@ def _run(args: Args) -> int:
     if remote_run.takes(name):
         settings = remote_run.Settings.parse(args.settings)
         record = remote_run.execute(
-            experiment, begun=command_started, overrides=args.arguments, settings=settings
+            experiment,
+            begun=command_started,
+            overrides=args.arguments,
+            settings=settings,
+            output=show.Terminal(),
         )
         if record is None:
             return OK  # detached
@@ -119,7 +123,9 @@ def _run(args: Args) -> int:
         hint = "cluster=kuberay does"
         raise UserError(f"cluster={name} does not take {', '.join(changed)}", hint=hint)
     else:
-        record = execute.execute(experiment, begun=command_started, overrides=args.arguments)
+        record = execute.execute(
+            experiment, begun=command_started, overrides=args.arguments, output=show.Terminal()
+        )
     failed = dict.fromkeys(("failed", "preempted", "diverged"), FAILED)
     code = ({"interrupted": INTERRUPTED} | failed).get(record.status, OK)
     return FAILED if streams.discarded and code == OK else code

@@ -33,7 +33,7 @@ KEEPERS = (
     "resource_tracker",
     "forkserver",
     "loky",
-    "mlbench.tracking.figures",
+    "mlbench.report.figures",
 )  # they live as long as the process that uses them
 
 

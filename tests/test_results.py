@@ -478,7 +478,6 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     assert results.main(["show", "study:tutorial", where]) == 0
     assert "time to accuracy" in capsys.readouterr().out
     assert results.main(["show", "study:none", where]) == 2
-    assert results.main(["appendix", "tutorial", f"to={root / 'a.md'}", where]) == 0
     point = study.Point(key="k", words=(), seeds=(1,))
     plan = study.new("planned", question="?").model_copy(update={"points": (point,)})
     study.save(plan, study.folder(root, "planned"))

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mlbench import clock
+from mlbench.launch.output import Connected, Display
 from mlbench.record import events, stream
-from mlbench.terminal.run_state import Connected
 
 HEARTBEAT_S = 5.0  # s between two lines; the log of a pod is cut at 10 MiB (kubelet, containerLogMaxSize)
 
 
-class EventStream:
+class EventStream(Display):
     """Prints a run's event log as it grows; takes the place of the display."""
 
     def __init__(self, log: Path, output: TextIO | None = None) -> None:

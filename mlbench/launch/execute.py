@@ -5,12 +5,10 @@ import os
 import platform
 import secrets
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import mlbench
 from mlbench import clock
@@ -23,10 +21,11 @@ from mlbench.config import identity
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment, TrainingConfig
-from mlbench.launch import signals
+from mlbench.launch import cache, signals
 from mlbench.launch.driver import run_workers
 from mlbench.launch.event_stream import EventStream
 from mlbench.launch.failures import WorkersFailed
+from mlbench.launch.output import Display, Output
 from mlbench.launch.watch import Watch, starting
 from mlbench.launch.worker_process import WorkerSpec
 from mlbench.record import events, provenance, stream, study
@@ -34,8 +33,7 @@ from mlbench.record.build_record import build_record, worker_result
 from mlbench.record.noise import Interference
 from mlbench.record.record import RayIds, Record, RunEnd, RunStart
 from mlbench.tasks import registry
-from mlbench.terminal import live_view, show, streams
-from mlbench.tracking import cache, uploader
+from mlbench.tracking import uploader
 
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
 ABORT_STORE_WAIT_S = 5  # s, likewise where the run was aborted
@@ -47,28 +45,31 @@ def execute(
     *,
     begun: float | None = None,
     overrides: Sequence[str] = (),
+    output: Output | None = None,
 ) -> Record:
     """Measure the experiment, or return the record of a finished run that stands for it.
 
-    `begun` is the wall clock at which the command started; start-up time counts from there, less the time
-    that another run on this machine was waited for.
+    - begun: the wall clock at which the command started; start-up time counts from there, less the time that
+      another run on this machine was waited for.
+    - output: (default: none) shows the run, and draws its figures.
     """
     begun = begun or clock.wall()
-    cached = reused(experiment)
+    output = output or Output()
+    cached = reused(experiment, output)
     if cached is not None:
         return cached
     experiment, seed = resolved(experiment)
-    with signals.interruptible(), _machine(experiment) as lock:
-        return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock)
+    with signals.interruptible(), _machine(experiment, output) as lock:
+        return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock, output=output)
 
 
-def reused(experiment: Experiment) -> Record | None:
+def reused(experiment: Experiment, output: Output) -> Record | None:
     """Show the finished run that stands for the experiment, and return its record; None without one."""
     if experiment.seed is None or experiment.force:
         return None
     cached = find_cached(experiment)
     if cached is not None:
-        show.reused(cached, experiment)
+        output.reused(cached, experiment)
     return cached
 
 
@@ -109,14 +110,15 @@ def submitted() -> float | None:
 
 
 @contextmanager
-def _machine(experiment: Experiment) -> Iterator[MachineLock | None]:
+def _machine(experiment: Experiment, output: Output) -> Iterator[MachineLock | None]:
     """Take this machine for the run where the workers are on it; wait for another run that has it."""
     if not clusters.shares_files(experiment):
         yield None  # the workers take theirs
         return
     lock = MachineLock()
     lock.acquire(
-        wait=getattr(experiment.cluster, "exclusive", True), on_wait=partial(_tell_waiting, experiment)
+        wait=getattr(experiment.cluster, "exclusive", True),
+        on_wait=partial(_tell_waiting, experiment, output),
     )
     if lock.waited_s:
         _tell_sweep(experiment, waited_s=lock.waited_s)
@@ -126,8 +128,8 @@ def _machine(experiment: Experiment) -> Iterator[MachineLock | None]:
         lock.release()
 
 
-def _tell_waiting(experiment: Experiment) -> None:
-    show.sentence(
+def _tell_waiting(experiment: Experiment, output: Output) -> None:
+    output.sentence(
         "mlbench: waiting for another run that measures on this machine; cluster.exclusive=false runs beside "
         "it, and marks both"
     )
@@ -149,6 +151,7 @@ def _recorded(
     begun: float,
     overrides: Sequence[str],
     lock: MachineLock | None,
+    output: Output,
 ) -> Record:
     """Measure, and leave a folder with the event log and the record, however it ends."""
     begun += lock.waited_s if lock else 0.0
@@ -156,11 +159,11 @@ def _recorded(
     log = folder / events.NAME
     start = run_start(experiment, folder, seed=seed, begun=begun, overrides=overrides)
     if os.environ.get(stream.VARIABLE):
-        display: Any = EventStream(log)
+        display: Display = EventStream(log)
     else:
-        display = live_view.RunView(experiment, seed, command_started=begun)
+        display = output.display(experiment, seed, command_started=begun)
     # It takes the run before anybody can find it in its log.
-    mlflow = uploader.MlflowUploader(folder, experiment.store)
+    mlflow = uploader.MlflowUploader(folder, experiment.store, draw=output.figures)
     events.append(log, "run_configuration", start.model_dump(mode="json"))
     mlflow.start()
     end, exception = _measure(
@@ -169,7 +172,7 @@ def _recorded(
         display=display,
         folder=folder,
         lock=lock,
-        give_up=lambda why: _give_up(folder, mlflow, why),
+        give_up=lambda why: _give_up(folder, mlflow, why, output),
     )
     record = _conclude(folder, end)
     aborting = exception is not None or record.status == "interrupted"
@@ -179,7 +182,7 @@ def _recorded(
             display.end()
     if exception is not None:
         raise exception
-    show_card(record, folder, where, experiment.store)
+    output.card(record, folder=folder, where=where, tracking_uri=experiment.store)
     return record
 
 
@@ -193,12 +196,12 @@ def _conclude(folder: Path, end: RunEnd) -> Record:
     return record
 
 
-def _give_up(folder: Path, mlflow: uploader.MlflowUploader, why: str) -> None:
+def _give_up(folder: Path, mlflow: uploader.MlflowUploader, why: str, output: Output) -> None:
     """End this process from a thread, with a record: the main thread waits in Ray and never returns."""
     end = RunEnd(status="failed", error=why, ended=clock.wall(), stamps={}, hostname=platform.node())
     _conclude(folder, end)
     mlflow.finish(wait=ABORT_STORE_WAIT_S)
-    show.sentence(f"mlbench: failed: {why}; its record is in {folder}")
+    output.sentence(f"mlbench: failed: {why}; its record is in {folder}")
     os._exit(1)
 
 
@@ -224,18 +227,6 @@ def run_start(
         warnings=node.warnings(before_run=True),
         software=provenance.software(),
     )
-
-
-def show_card(record: Record, folder: Path, where: str | None, tracking_uri: str) -> None:
-    """Print the result card; where that fails, say so, for the run has ended all the same."""
-    try:
-        show.card(record, folder=folder, where=where, tracking_uri=tracking_uri)
-    except BrokenPipeError:
-        raise  # its reader has seen enough
-    except Exception as error:
-        streams.discard(sys.stdout)
-        with suppress(OSError, ValueError):
-            print(f"mlbench: cannot show the result card ({error}); the run is in {folder}", file=sys.stderr)
 
 
 def find_cached(experiment: Experiment) -> Record | None:
@@ -305,7 +296,7 @@ def _measure(
     experiment: Experiment,
     *,
     seed: int,
-    display: Any,
+    display: Display,
     folder: Path,
     lock: MachineLock | None,
     give_up: Callable[[str], None],

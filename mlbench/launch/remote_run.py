@@ -7,7 +7,6 @@ that of a local run, so that record, card, MLflow and later commands find what t
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +20,10 @@ from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.launch import execute as local
 from mlbench.launch import signals
+from mlbench.launch.output import Display, Output
 from mlbench.record import events
 from mlbench.record.build_record import build_record, lost_end
 from mlbench.record.record import Record
-from mlbench.terminal import live_view
 from mlbench.tracking import uploader
 
 
@@ -52,30 +51,39 @@ def takes(cluster: str) -> bool:
 
 
 def execute(
-    experiment: Experiment, *, begun: float, overrides: Sequence[str], settings: Settings
+    experiment: Experiment,
+    *,
+    begun: float,
+    overrides: Sequence[str],
+    settings: Settings,
+    output: Output | None = None,
 ) -> Record | None:
-    """Submit the run and follow it to its record; None for one that was detached."""
+    """Submit the run and follow it to its record; None for one that was detached.
+
+    `output`: (default: none) shows the run, and draws its figures.
+    """
+    output = output or Output()
     module = connection.load(experiment.cluster.name)
     if settings.attach:
         submission: Submission = module.attach(experiment.cluster, settings.attach)
         place = {name: getattr(experiment, name) for name in ("output_root", "tracking_uri")}
         place["output_root"] = place["output_root"].absolute()
         experiment = submission.experiment.model_copy(update=place)
-        return _followed(submission, experiment, begun=begun, overrides=submission.words)
-    cached = local.reused(experiment)
+        return _followed(submission, experiment, begun=begun, overrides=submission.words, output=output)
+    cached = local.reused(experiment, output)
     if cached is not None:
         return cached
     experiment, seed = local.resolved(experiment)
     for attempt in range(settings.retries + 1):
         submission = module.submit(experiment, overrides, seed=seed)
         if settings.detach:
-            print(submission.name)
-            print(f"mlbench: it runs on; {_attach(submission, experiment)} follows it", file=sys.stderr)
+            output.line(submission.name, result=True)
+            output.line(f"mlbench: it runs on; {_attach(submission, experiment)} follows it")
             return None
-        record = _followed(submission, experiment, begun=begun, overrides=overrides)
+        record = _followed(submission, experiment, begun=begun, overrides=overrides, output=output)
         if record.status != "preempted" or attempt == settings.retries:
             break
-        print(f"mlbench: retry {attempt + 1} of {settings.retries}", file=sys.stderr)
+        output.line(f"mlbench: retry {attempt + 1} of {settings.retries}")
         begun = clock.wall()
     return record
 
@@ -83,11 +91,12 @@ def execute(
 class Copy:
     """The folder into which a run's event log is copied, and from there to MLflow."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, output: Output) -> None:
         self.folder: Path | None = None
         self.stop: dict[str, Any] | None = None  # the last event; it waits for the record
         self.count = 0  # of events
         self._experiment = experiment
+        self._output = output
         self._mlflow: uploader.MlflowUploader | None = None
 
     @property
@@ -139,19 +148,24 @@ class Copy:
 
     def _start(self) -> None:
         assert self.folder is not None
-        self._mlflow = uploader.MlflowUploader(self.folder, self._experiment.store)
+        self._mlflow = uploader.MlflowUploader(self.folder, self._experiment.store, draw=self._output.figures)
         self._mlflow.start()
 
 
 def _followed(
-    submission: Submission, experiment: Experiment, *, begun: float, overrides: Sequence[str]
+    submission: Submission,
+    experiment: Experiment,
+    *,
+    begun: float,
+    overrides: Sequence[str],
+    output: Output,
 ) -> Record:
     """Show a run and copy its log until it has ended; delete it; return its record.
 
     A run whose log was not read to its end is not deleted: the cluster has the only whole copy.
     """
-    copy = Copy(experiment)
-    view = live_view.RunView(experiment, submission.seed, command_started=begun)
+    copy = Copy(experiment, output)
+    view = output.display(experiment, submission.seed, command_started=begun)
     end: tuple[str, str] | None = None  # status and why, where the log has none
     preempted: str | None = None
     try:
@@ -170,23 +184,23 @@ def _followed(
             raise UserError(str(lost), hint=_attach(submission, experiment)) from lost
     except BaseException:  # another Ctrl-C, a full disk
         copy.leave()
-        print(f"mlbench: not deleted; {_attach(submission, experiment)} follows it", file=sys.stderr)
+        output.line(f"mlbench: not deleted; {_attach(submission, experiment)} follows it")
         raise
     described = submission.description()
-    _delete(submission)
+    _delete(submission, output)
     if copy.folder is None:
         folder = local.new_folder(experiment, submission.seed, begun)
         start = local.run_start(experiment, folder, seed=submission.seed, begun=begun, overrides=overrides)
         copy.begin(folder, start.model_dump(mode="json"))
     value = described | {"command": local.command(overrides), "preempted": preempted}
-    return _concluded(copy, value, end, experiment)
+    return _concluded(copy, value, end, experiment, output)
 
 
 def _attach(submission: Submission, experiment: Experiment) -> str:
     return f"python -m mlbench.run cluster={experiment.cluster.name} attach={submission.name}"
 
 
-def _take(messages: Iterator[dict[str, Any]], copy: Copy, view: live_view.RunView) -> None:
+def _take(messages: Iterator[dict[str, Any]], copy: Copy, view: Display) -> None:
     """Show the messages of a run and copy its events."""
     for message in messages:
         _show(message, view)
@@ -194,28 +208,33 @@ def _take(messages: Iterator[dict[str, Any]], copy: Copy, view: live_view.RunVie
             copy.add(message["event"])
 
 
-def _show(message: dict[str, Any], view: live_view.RunView) -> None:
+def _show(message: dict[str, Any], view: Display) -> None:
     if "activity" in message:
         view.say(message["activity"])
     elif "connected" in message:
-        view.connected(SimpleNamespace(**message["connected"]))
+        connection: Any = SimpleNamespace(**message["connected"])
+        view.connected(connection)
     elif "heartbeat" in message:
         view.heartbeat(message["heartbeat"])
     elif "event" in message:
         view.event(message["event"])
 
 
-def _delete(submission: Submission) -> None:
+def _delete(submission: Submission, output: Output) -> None:
     """Delete the run; a deletion that fails is told, and changes no result."""
     try:
         with signals.interruptible():
             submission.delete()
     except (SubmissionLost, KeyboardInterrupt) as error:
-        print(f"mlbench: {submission.name} may still be there: {error}", file=sys.stderr)
+        output.line(f"mlbench: {submission.name} may still be there: {error}")
 
 
 def _concluded(
-    copy: Copy, value: dict[str, Any], end: tuple[str, str] | None, experiment: Experiment
+    copy: Copy,
+    value: dict[str, Any],
+    end: tuple[str, str] | None,
+    experiment: Experiment,
+    output: Output,
 ) -> Record:
     """Complete the log and the folder of a run that has ended; return its record."""
     assert copy.folder is not None
@@ -235,5 +254,5 @@ def _concluded(
         events.append(copy.log, "run_stop", {"status": record.status}, kind="INTERVAL_END")
     aborting = record.status == "interrupted"
     where = copy.finish(wait=local.ABORT_STORE_WAIT_S if aborting else local.STORE_WAIT_S)
-    local.show_card(record, copy.folder, where, experiment.store)
+    output.card(record, folder=copy.folder, where=where, tracking_uri=experiment.store)
     return record

@@ -13,7 +13,7 @@ from mlbench.config.division import task_title
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment, TrainingConfig
 from mlbench.datasets import arrow
-from mlbench.launch import execute
+from mlbench.launch import cache, execute
 from mlbench.record import format, run_folders, study
 from mlbench.record.attempts import Attempts
 from mlbench.record.study import Study
@@ -25,7 +25,6 @@ from mlbench.tasks import registry
 from mlbench.terminal import tables
 from mlbench.terminal.args import WIDTH
 from mlbench.terminal.result_card import wrapped
-from mlbench.tracking import cache
 
 LABEL = 12  # columns of the first column
 BY_FIRST_RUN = "made by the first run"

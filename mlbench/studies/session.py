@@ -22,7 +22,7 @@ from mlbench.config import compose
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
-from mlbench.launch import execute, remote_run, signals
+from mlbench.launch import cache, execute, remote_run, signals
 from mlbench.launch.watch import SERVERS_POLL_S, starting
 from mlbench.record import events, format, run_folders, study
 from mlbench.record.attempts import Attempts
@@ -40,8 +40,9 @@ from mlbench.studies.spec import (
 )
 from mlbench.studies.trial_order import ordered_trials
 from mlbench.tasks import registry
+from mlbench.terminal import show
 from mlbench.terminal.sweep_view import PointProgress, SweepView
-from mlbench.tracking import cache, parent_runs, sync
+from mlbench.tracking import parent_runs, sync
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -378,7 +379,7 @@ def _attempts(
 
 def _conclude(folder: Path, store: str) -> str | None:
     """Conclude a run that was killed, and send it to MLflow; return a sentence where either fails."""
-    uploaded = sync.upload(folder, folder.name, store)
+    uploaded = sync.upload(folder, folder.name, store, draw=show.draw_figures)
     if uploaded.outcome == "running":
         return f"{folder.name} is still running: it counts once it has ended"
     if uploaded.outcome != "failed":
@@ -399,7 +400,7 @@ def _from_store(trial: Trial, experiment: Experiment, output_root: Path) -> list
 
 def publish(result: StudyResult) -> "list[writer.Group]":
     """Write the report, and the parent run with it into MLflow; return what the report compares."""
-    from mlbench.report import writer
+    from mlbench.report import study_summary, writer
 
     if not result.records:
         return []
@@ -409,7 +410,8 @@ def publish(result: StudyResult) -> "list[writer.Group]":
     status = "FAILED" if result.unmeasured else "FINISHED"
     place = {"output_root": result.output_root, "uri": result.store}
     with _mlflow_may_fail(result):
-        parent_runs.write(result.study, result.records, **place, status=status, groups=groups)
+        summary = study_summary.summary(result.study, result.records, result.output_root, groups=groups)
+        parent_runs.write(result.study, result.records, summary, **place, status=status)
     return groups
 
 

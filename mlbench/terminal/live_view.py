@@ -16,9 +16,10 @@ from rich.text import Text
 
 from mlbench import clock
 from mlbench.config.experiment import Experiment
+from mlbench.launch.output import Connected, Display
 from mlbench.record import format
 from mlbench.record.messages import Heartbeat
-from mlbench.terminal.run_state import TRAINING, Connected, RunState
+from mlbench.terminal.run_state import TRAINING, RunState
 
 REDRAW_S = 1.0  # s between two frames; heartbeats come no faster
 QUIET_S = 10  # s of silence after which plain lines show that the run is alive
@@ -118,7 +119,7 @@ class View:
             self.redraw()
 
 
-class RunView(View):
+class RunView(View, Display):
     """Shows one run.
 
     - command_started: wall clock; (default) now.
@@ -149,25 +150,21 @@ class RunView(View):
 
     @never_raises
     def say(self, text: str) -> None:
-        """Show what happens now."""
         self.state.activity = text
         self._changed()
 
     @never_raises
     def connected(self, connection: Connected) -> None:
-        """Show what the cluster provides."""
         self.state.connected(connection)
         self._changed()
 
     @never_raises
     def heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Show a worker's heartbeat."""
         self.state.heartbeat(heartbeat)
         self._changed()
 
     @never_raises
     def event(self, event: dict[str, Any]) -> None:
-        """Show a line of the event log."""
         self.state.event(event)
         self._changed()
 

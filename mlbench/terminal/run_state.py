@@ -4,11 +4,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 from mlbench import clock
 from mlbench.config.division import task_title
 from mlbench.config.experiment import Experiment, TrainingConfig
+from mlbench.launch.output import Connected
 from mlbench.record import format
 from mlbench.record.messages import Heartbeat, ValidationMessage
 
@@ -16,15 +17,6 @@ RATE_WINDOW_S = 10  # s over which the shown rates are averaged
 STARTING, WAITING, TRAINING = "starting", "waiting for workers", "training"
 VALIDATING, ENDING = "validating", "ending"
 RESTARTING = "restarting from the last checkpoint"
-
-
-class Connected(Protocol):
-    """What is shown of a `clusters.Connection`."""
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def oversubscribed(self) -> bool: ...
 
 
 class RunState:

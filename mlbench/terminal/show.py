@@ -1,19 +1,65 @@
-"""Printing a result card: at the end of a run, for a run that stands for another, and for one of the past."""
+"""Printing a run: while it goes on, at its end, when it stands for another, and of the past."""
 
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from mlbench.config.experiment import Experiment
-from mlbench.record import format
+from mlbench.launch.output import Output
+from mlbench.record import format, reader
 from mlbench.record.record import Record
+from mlbench.report import figures
 from mlbench.tasks import registry
-from mlbench.terminal import full_card, next_steps, result_card
-from mlbench.terminal.args import ignore_broken_pipe
+from mlbench.terminal import full_card, next_steps, result_card, streams
+from mlbench.terminal.args import ignore_broken_pipe, say
+from mlbench.terminal.live_view import RunView
 
 PIPE_WIDTH = 320  # columns, where the output is not a terminal that has a width
+
+
+class Terminal(Output):
+    """Shows runs on stdout and stderr, and draws their figures."""
+
+    def display(self, experiment: Experiment, seed: int, *, command_started: float) -> RunView:
+        return RunView(experiment, seed, command_started=command_started)
+
+    def sentence(self, text: str) -> None:
+        sentence(text)
+
+    def line(self, text: str, *, result: bool = False) -> None:
+        say(text, file=None if result else sys.stderr)
+
+    def card(self, record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:
+        """Print the result card; where that fails, say so, for the run has ended all the same."""
+        try:
+            card(record, folder=folder, where=where, tracking_uri=tracking_uri)
+        except BrokenPipeError:
+            raise  # its reader has seen enough
+        except Exception as error:
+            streams.discard(sys.stdout)
+            with suppress(OSError, ValueError):
+                self.line(f"mlbench: cannot show the result card ({error}); the run is in {folder}")
+
+    def reused(self, record: Record, experiment: Experiment) -> None:
+        reused(record, experiment)
+
+    def figures(self, folder: Path) -> None:
+        draw_figures(folder)
+
+
+def draw_figures(folder: Path) -> None:
+    """Draw the figures of the run whose record is in the folder; say where the engine lacks memory.
+
+    Raises RuntimeError where drawing fails in a way that another attempt may not, e.g. by a full disk.
+    """
+    if (why := figures.draw(folder)) is not None:
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            run_id = reader.load(folder / "record.json").run_id
+            sentence(f"mlbench: {run_id} has no figures in MLflow: {why}")
 
 
 def card(record: Record, *, folder: Path, where: str | None, tracking_uri: str) -> None:

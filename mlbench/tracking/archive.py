@@ -16,7 +16,7 @@ import shlex
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,8 +29,7 @@ from mlbench.config.identity import flatten, role
 from mlbench.record import events, reader
 from mlbench.record.build_record import build_record, run_start, verify_against_log
 from mlbench.record.record import Record
-from mlbench.tasks import registry
-from mlbench.tracking import mapping, mllog, run_files
+from mlbench.tracking import mapping, run_files
 from mlbench.tracking.run_files import CONFIG, RECORD, RESULTS
 
 Log = list[dict[str, Any]]
@@ -48,15 +47,18 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # a folder's name, nev
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # escapes, text direction
 
 
-def export(folder: Path, target: Path) -> Path:
-    """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written."""
+def export(folder: Path, target: Path, *, mllog: Callable[[Record, Log], str]) -> Path:
+    """Write a run's folder to the zip file `target`; UserError if it exists or cannot be written.
+
+    `mllog` returns the run as MLPerf's log (report.mllog.text).
+    """
     result = reader.load(folder / RECORD)
     files = run_files.texts(result, events.read(folder / events.NAME))
     result = Record.model_validate_json(files[RECORD])
     log = [json.loads(line) for line in files[events.NAME].splitlines()]
     plain = result.model_dump(mode="json", include=set(PROVENANCE))
     files["provenance.json"] = json.dumps(plain, indent=2, allow_nan=False)
-    files["mllog.txt"] = mllog.text(result, log)
+    files["mllog.txt"] = mllog(result, log)
     unfinished = target.with_name(f".{target.name}.part")
     try:
         if target.exists():
@@ -227,7 +229,7 @@ def _check_experiment(path: Path, result: Record) -> None:
     if task.name not in compose.choices("task"):
         raise _refusal(path, f"{RECORD} is of a task that is not known here ({task.name[:40]})")
     try:
-        registry.load(task.name).Config.model_validate_json(task.model_dump_json(), strict=True)
+        plugins.load("task", task.name).Config.model_validate_json(task.model_dump_json(), strict=True)
     except ValidationError as error:
         field = f"experiment.task.{'.'.join(map(str, error.errors()[0]['loc']))}"
         raise _changed(path, field, {"mlbench": result.mlbench}) from error
@@ -239,30 +241,24 @@ def _log(path: Path, text: str, result: Record) -> Log:
     if len(lines) > MAX_EVENTS:
         raise _refusal(path, f"{events.NAME} has more than {MAX_EVENTS:,} events")
     log: Log = [_json(path, events.NAME, line) for line in lines]
-    for event in log:
-        if not isinstance(event, dict) or not isinstance(event.get("key"), str) or not _is_event(event):
-            raise _refusal(path, f"{events.NAME} holds a line that is no event")
-    keys = [event["key"] for event in log]
-    if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
-        raise _refusal(path, f"{events.NAME} is not the whole log of a run")
+    if not all(isinstance(event, dict) and {"key", "value", "metadata"} <= event.keys() for event in log):
+        raise _refusal(path, f"{events.NAME} holds a line that is no event")
     try:
+        keys = [event["key"] for event in log]
+        if keys[:1] != ["run_configuration"] or "run_stop" not in keys:
+            raise UserError(f"{events.NAME} is not the whole log of a run")
         verify_against_log(result, log)
-    except UserError as error:
-        raise _refusal(path, str(error)) from error
-    try:
         start = run_start(log)
         mapping.start_tags(start)
         mapping.params(start)
         mapping.validation_metrics(log)
         mapping.end_metrics(result, ended=result.end_time)
         datetime.fromtimestamp(start.begun)
+    except UserError as error:
+        raise _refusal(path, str(error)) from error
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError) as error:
         raise _refusal(path, f"{events.NAME} or {RECORD} was changed ({str(error)[:60]})") from error
     return log
-
-
-def _is_event(event: dict[str, Any]) -> bool:
-    return "value" in event and isinstance(event.get("metadata"), dict)
 
 
 def _changed(path: Path, field: str, values: Any) -> UserError:

@@ -3,9 +3,7 @@
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,25 +12,30 @@ from mlbench.record import events, run_folders
 from mlbench.record.record import Record
 from mlbench.tracking import sync
 from mlbench.tracking.client import open_client, reachable, within
-from mlbench.tracking.uploader import lock
-
-STAGING = ".importing"  # below output_root: what a killed import leaves is not taken for a run
+from mlbench.tracking.uploader import Draw, lock
 
 
 def import_run(
-    record: Record, log: Sequence[dict[str, Any]], *, output_root: Path, uri: str, complete: set[str]
+    record: Record,
+    log: Sequence[dict[str, Any]],
+    *,
+    output_root: Path,
+    uri: str,
+    complete: set[str],
+    draw: Draw | None = None,
 ) -> Literal["imported", "present"]:
     """Give an imported record a folder and a run in MLflow, once; UserError if either cannot be written.
 
-    `complete` are the runs that the store has in full (sync.uploaded_runs).
+    - complete: the runs that the store has in full (sync.uploaded_runs).
+    - draw: (default: no figures).
     """
     folder = output_root / record.run_id
-    new = not folder.exists()
+    new = not any((folder / name).exists() for name in (events.NAME, "record.json"))
     if new:
         _write(record, log, folder)
     elif record.run_id in complete:
         return "present"
-    brought = sync.upload(folder, record.run_id, uri)
+    brought = sync.upload(folder, record.run_id, uri, draw=draw)
     if brought.outcome == "failed":
         raise UserError(
             f"{record.run_id} is in {folder}, but not in MLflow: {brought.why}",
@@ -42,22 +45,17 @@ def import_run(
 
 
 def _write(record: Record, log: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write the run's folder beside its place and put it there in one step."""
-    staging = folder.parent / STAGING
+    """Write the run's folder, the whole log first: from it `sync` makes the record of a killed import."""
+    part = folder / f"{events.NAME}.part"
     try:
-        staging.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=staging))
-        part.chmod(0o755)
-        record.save(part)
-        lines = [json.dumps(event, allow_nan=False) + "\n" for event in log]
-        (part / events.NAME).write_text("".join(lines))
-        part.rename(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_text("".join(json.dumps(event, allow_nan=False) + "\n" for event in log))
+        part.replace(folder / events.NAME)
+        record.save(folder)
     except OSError as error:
         raise UserError(
             f"cannot write {folder}: {error.strerror}", hint="give another output_root"
         ) from error
-    with suppress(OSError):  # another import may be at work there
-        staging.rmdir()
 
 
 def delete(folder: Path, uri: str) -> bool:

@@ -6,10 +6,10 @@ makes the parent. MLflow cannot take a metric back: where aggregates have change
 extended, the parent is deleted and made anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from mlbench.record import study
 from mlbench.record.record import Record
@@ -17,11 +17,19 @@ from mlbench.record.study import Study
 from mlbench.tracking.client import TrackingClient, open_client
 from mlbench.tracking.mapping import COMPLETE, RUN_ID, Metric
 
-if TYPE_CHECKING:
-    from mlbench.report.grouping import Group
-
 PARENT = "mlflow.parentRunId"  # tag by which MLflow nests runs
-FIELDS = ("task", "scale", "recipe", "backend", "sync", "hardware", "goal")
+
+
+class Summary(NamedTuple):
+    """What MLflow shows of a study beside its runs.
+
+    - metrics: name, value and step (the number of workers) of each aggregate.
+    - tags: what all its runs share, and how many there are. note: Markdown.
+    """
+
+    metrics: Sequence[tuple[str, float, int]]
+    tags: Mapping[str, str]
+    note: str
 
 
 def parent(client: TrackingClient, output_root: Path, name: str) -> str:
@@ -44,32 +52,25 @@ def parent(client: TrackingClient, output_root: Path, name: str) -> str:
 def write(
     plan: Study,
     records: Sequence[Record],
+    summary: Summary,
     *,
     output_root: Path,
     uri: str,
     status: str,
-    groups: "Sequence[Group] | None" = None,
 ) -> str:
     """Write the parent: aggregates, tags, and the report's files; return its MLflow id.
 
-    - status: FINISHED, FAILED or KILLED.
-    - groups: the records' groups (report.writer.groups), where the caller has them.
-
-    Raises what MLflow raises, and may then be called again.
+    `status` is FINISHED, FAILED or KILLED. Raises what MLflow raises, and may then be called again.
     """
-    from mlbench.report import writer  # numpy is for the aggregates alone; a run's upload needs none
-
     client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
     assert client is not None
     ended = max((run.end_time for run in records), default=0.0)
-    histories = study.histories(output_root)
-    groups = writer.groups(records, histories=histories) if groups is None else groups
-    metrics = [Metric(*one[:2], round(ended * 1000), one[2]) for one in writer.metrics(groups)]
+    metrics = [Metric(name, value, round(ended * 1000), step) for name, value, step in summary.metrics]
     run = parent(client, output_root, plan.name)
     if _written(client, run) - {(m.name, m.step, m.value) for m in metrics}:
         client.mlflow.delete_run(run)
         run = parent(client, output_root, plan.name)
-    client.log(run, metrics=metrics, tags=tags(plan, records, groups))
+    client.log(run, metrics=metrics, tags=_tags(plan, summary))
     place = study.folder(output_root, plan.name)
     client.mlflow.log_artifact(run, str(place / study.PLAN))
     if (place / study.REPORT).is_dir():
@@ -95,35 +96,9 @@ def kill(plan: Study, *, output_root: Path, uri: str) -> None:
         client.mlflow.set_terminated(run.info.run_id, status="KILLED")
 
 
-def tags(plan: Study, records: Sequence[Record], groups: "Sequence[Group]") -> dict[str, str]:
-    """Return the parent's tags: what all its runs share, so that two studies compare side by side."""
-    values_by_field: dict[str, set[str]] = {field: set() for field in FIELDS}
-    all_points = [point for group in groups for point in group.points]
-    for point in all_points:
-        for field in FIELDS:
-            values_by_field[field].add(str(getattr(point, field) or ""))
-    shared = {field: ", ".join(sorted(values)) for field, values in values_by_field.items() if any(values)}
-    counts = {
-        "runs": str(sum(point.n for point in all_points)),
-        "attempts": str(len(records)),
-        "official": ", ".join(str(point.workers) for point in all_points if not point.unofficial) or "no",
-        "reached": str(sum(point.reached for point in all_points)),
-        "points": str(len(plan.points)),
-        "workers": ", ".join(map(str, sorted({point.workers for point in all_points}))),
-    }
-    commands = "\n".join(study.commands(plan))
-    answers = [_answer(group) for group in groups]
-    note = "\n\n".join([plan.question, *answers, f"```\n{commands}\n```"])
-    return shared | counts | {"study": plan.name, "mlbench": plan.mlbench, "mlflow.note.content": note}
-
-
-def _answer(group: "Group") -> str:
-    """Return a group's answer as Markdown."""
-    from mlbench.report import summary
-
-    network = f", {group.network}" if group.network else ""
-    title = f"**{group.task} {group.scale}, goal {group.goal or 'none'}{network}**"
-    return "\n\n".join([title, *summary.answer(group)])
+def _tags(plan: Study, summary: Summary) -> dict[str, str]:
+    own = {"study": plan.name, "mlbench": plan.mlbench, "mlflow.note.content": summary.note}
+    return {**summary.tags, **own}
 
 
 def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:

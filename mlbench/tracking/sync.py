@@ -4,7 +4,7 @@ A run whose driver was killed gets its record here, from its log.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,11 @@ from mlbench.config.store_uri import default_store
 from mlbench.record import events, reader, study
 from mlbench.record.build_record import build_record, lost_end, run_start
 from mlbench.record.record import Record
-from mlbench.tracking import parent_runs, run_index
+from mlbench.record.study import Study
+from mlbench.tracking import parent_runs
 from mlbench.tracking.client import open_client, reachable, within
-from mlbench.tracking.uploader import RunUpload, lock
+from mlbench.tracking.parent_runs import Summary
+from mlbench.tracking.uploader import Draw, RunUpload, lock
 
 OUTCOMES = ("uploaded", "present", "running", "failed")  # for one run
 ANSWER_S = 60  # s that a store has for a question
@@ -35,15 +37,20 @@ class SyncResult:
     why: str = ""
 
 
-def sync_runs(output_root: Path, uri: str | None) -> Iterator[SyncResult]:
+def sync_runs(
+    output_root: Path, uri: str | None, *, usable: Collection[str] = (), draw: Draw | None = None
+) -> Iterator[SyncResult]:
     """Bring every run below `output_root` into MLflow, one after the other, each exactly once.
 
-    `uri` None means each run's own store. A run whose driver still lives is left to it; one whose driver was
+    - uri: None means each run's own store.
+    - usable: runs whose records need not be read to see that they can be (run_index.entries).
+    - draw: (default: no figures).
+
+    A run whose driver still lives is left to it; one whose driver was
     killed becomes `interrupted`; a record that is lost or damaged is made again from its whole log. What is
     damaged, and what a run's own store refuses, keeps no other run out. Raises UserError if the store at
     `uri` does not answer.
     """
-    usable, _ = run_index.entries(output_root)
     complete: dict[str, set[str] | UserError] = {}
     for log in sorted(output_root.glob(f"*/{events.NAME}")):
         folder = log.parent
@@ -69,7 +76,7 @@ def sync_runs(output_root: Path, uri: str | None) -> Iterator[SyncResult]:
         elif run_id in present and (folder.name in usable or _readable(folder)):
             yield SyncResult(run_id, "present")
         else:
-            yield upload(folder, run_id, place)
+            yield upload(folder, run_id, place, draw=draw)
 
 
 def _opened(opening: Any) -> tuple[str, str | None]:
@@ -118,7 +125,7 @@ def experiment_id(uri: str) -> str:
     return known
 
 
-def upload(folder: Path, run_id: str, uri: str) -> SyncResult:
+def upload(folder: Path, run_id: str, uri: str, *, draw: Draw | None = None) -> SyncResult:
     """Bring one run into MLflow, unless its driver still lives."""
     try:
         descriptor = lock(folder)
@@ -134,7 +141,7 @@ def upload(folder: Path, run_id: str, uri: str) -> SyncResult:
             recover(folder)
         if present:
             return SyncResult(run_id, "present")  # with a record of the same log
-        within(UPLOAD_S, RunUpload(folder, uri).advance)
+        within(UPLOAD_S, RunUpload(folder, uri, draw=draw).advance)
     except Exception as error:  # one bad folder must not keep the others out
         return SyncResult(run_id, "failed", without_credentials(first_line(error)))
     finally:
@@ -150,10 +157,15 @@ def _readable(folder: Path) -> bool:
     return True
 
 
-def sync_studies(output_root: Path, uri: str | None) -> Iterator[tuple[str, str]]:
+def sync_studies(
+    output_root: Path, uri: str | None, *, summarize: Callable[[Study, Sequence[Record], Path], Summary]
+) -> Iterator[tuple[str, str]]:
     """Write the parents of all studies below `output_root` that have runs; yield name and "", or why not.
 
-    `uri` None means the store of each study's runs. Call it after the runs themselves were brought there.
+    - uri: None means the store of each study's runs.
+    - summarize: returns what MLflow shows of a study and its runs (report.study_summary.summary).
+
+    Call it after the runs themselves were brought there.
     """
     for path in sorted(output_root.glob(f"studies/*/{study.PLAN}")):
         name = path.parent.name
@@ -162,8 +174,9 @@ def sync_studies(output_root: Path, uri: str | None) -> Iterator[tuple[str, str]
             records = study.records(plan, output_root) if plan else []
             if plan and records:
                 store = uri or records[0].experiment.tracking_uri or default_store(output_root)
-                write = partial(parent_runs.write, plan, records, output_root=output_root, uri=store)
-                within(UPLOAD_S, partial(write, status="FINISHED"))
+                summary = summarize(plan, records, output_root)
+                write = partial(parent_runs.write, plan, records, summary, output_root=output_root)
+                within(UPLOAD_S, partial(write, uri=store, status="FINISHED"))
                 yield plan.name, ""
         except Exception as error:  # whatever MLflow raises; one bad study must not keep the others out
             yield name, without_credentials(first_line(error))

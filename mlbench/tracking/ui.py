@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import zlib
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -72,14 +73,14 @@ def port(text: str) -> int:
     return int(text or PORT)
 
 
-def serve(uri: str, experiment_id: str, *, port: int) -> None:
-    """Print the link to the runs; where the store has no server, become one until Ctrl-C.
+def serve(uri: str, experiment_id: str, *, port: int, show: Callable[[str], None]) -> None:
+    """Show the link to the runs; where the store has no server, become one until Ctrl-C.
 
     Raises UserError where the port is in use or the store has another UI.
     """
     scheme = urlsplit(uri).scheme
     if scheme in ("http", "https"):
-        print(link(without_credentials(uri), experiment_id))
+        show(link(without_credentials(uri), experiment_id))
         return
     if scheme.startswith("databricks"):
         raise UserError("the store's runs are in its Databricks workspace", hint="open the workspace")
@@ -88,7 +89,7 @@ def serve(uri: str, experiment_id: str, *, port: int) -> None:
             raise UserError(
                 f"port {port} is in use", hint=f"port={port + 1}, or open the server that uses it"
             )
-    print(link(f"http://{HOST}:{port}", experiment_id), flush=True)
+    show(link(f"http://{HOST}:{port}", experiment_id))
     words = ["mlflow", "server", "--host", HOST, "--port", str(port), "--backend-store-uri", uri]
     os.execv(sys.executable, [sys.executable, "-m", *words])
 

@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,29 +18,29 @@ from mlbench.config.credentials import without_credentials
 from mlbench.record import events, reader, temporary_folder
 from mlbench.record.build_record import run_start
 from mlbench.record.record import Record, RunStart
-from mlbench.terminal import show
-from mlbench.tracking import figures, mapping, parent_runs, run_files
+from mlbench.tracking import mapping, parent_runs, run_files
 from mlbench.tracking.client import TrackingClient, open_client
 
 POLL_S = 10.0  # s between two looks at the log; each writing takes time from workers on the same CPUs
 RETRY_S = (1.0, 30.0)  # s, the first and the longest pause after the store refused
 LAST_ATTEMPTS = 3  # once the log is complete; what fails then is left to `sync`
 LOWEST_PRIORITY = 19  # the nice value that yields to everything else (POSIX)
+Draw = Callable[[Path], None]  # draws the figures of the run whose record is in the folder, beside it
 
 
 class MlflowUploader(threading.Thread):
     """Writes a run to MLflow while it goes on; a store that is down or slow delays nothing but itself.
 
-    `error` tells why the last attempt failed, None after one that succeeded.
+    `draw`: (default: no figures). `error` tells why the last attempt failed, None after one that succeeded.
     """
 
-    def __init__(self, folder: Path, uri: str) -> None:
+    def __init__(self, folder: Path, uri: str, *, draw: Draw | None = None) -> None:
         import pyarrow  # noqa: F401  # first in a thread that lasts (client.within), and this one ends
 
         super().__init__(name="mlflow", daemon=True)
         self.error: str | None = None
         self._lock = lock(folder)
-        self._transfer = RunUpload(folder, uri)
+        self._transfer = RunUpload(folder, uri, draw=draw)
         self._ending = threading.Event()  # the log will not grow any more
         self._given_up = threading.Event()
 
@@ -93,8 +94,9 @@ class MlflowUploader(threading.Thread):
 class RunUpload:
     """One run on its way from its folder to a store."""
 
-    def __init__(self, folder: Path, uri: str) -> None:
+    def __init__(self, folder: Path, uri: str, *, draw: Draw | None = None) -> None:
         self.folder, self.uri = folder, uri
+        self._draw = draw
         self.run: str | None = None  # MLflow's id
         self.complete = False
         self._follower = events.Follower(folder / events.NAME)
@@ -150,11 +152,13 @@ class RunUpload:
             files = temporary / "files"
             files.mkdir()
             _write_files(self.folder, result, files)
+            if self._draw is not None:
+                self._draw(files)
             client.close_run(run, folder=files, status=result.status, ended=result.end_time)
 
 
 def _write_files(folder: Path, result: Record, files: Path) -> None:
-    """Write what MLflow gets of the run in `folder`: its files, figures, and the task's table."""
+    """Write what MLflow gets of the run in `folder`: its files, and the task's table."""
     for name, text in run_files.texts(result, events.read(folder / events.NAME)).items():
         (files / name).write_text(text)
     clean = reader.load(files / run_files.RECORD)
@@ -163,9 +167,6 @@ def _write_files(folder: Path, result: Record, files: Path) -> None:
         if source.is_file() and source.resolve() == source:  # a link may lead to any of the user's files
             (files / trace).parent.mkdir(exist_ok=True)
             shutil.copyfile(source, files / trace)
-    if (why := figures.draw(files)) is not None:
-        with suppress(OSError, ValueError):  # nobody reads it any more
-            show.sentence(f"mlbench: {result.run_id} has no figures in MLflow: {why}")
     _table(clean, files)
 
 

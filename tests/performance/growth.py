@@ -29,10 +29,10 @@ from typing import NamedTuple
 
 from origin import origin
 
+from mlbench.analysis.run_index import NAME as INDEX
+from mlbench.analysis.run_index import SETTLED_NS
 from mlbench.clusters import node
 from mlbench.record import reader
-from mlbench.tracking.run_index import NAME as INDEX
-from mlbench.tracking.run_index import SETTLED_NS
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "notebooks" / "sample"

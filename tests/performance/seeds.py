@@ -18,9 +18,9 @@ import numpy as np
 
 from mlbench.config.compose import compose
 from mlbench.config.identity import key
+from mlbench.launch.cache import obstacle
 from mlbench.record.reader import find
 from mlbench.record.record import Record
-from mlbench.tracking.cache import obstacle
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,6 +19,7 @@ from records import record, save
 from test_build_record import FROZEN, log, phase_times, sealed
 from test_official import OFFICIAL, cards, prepared
 
+from mlbench.analysis import run_index
 from mlbench.config import compose, plugins
 from mlbench.config.errors import UserError
 from mlbench.datasets import arrow, verify
@@ -27,7 +28,6 @@ from mlbench.record import events, official
 from mlbench.record.build_record import build_record
 from mlbench.record.reader import load
 from mlbench.record.record import Record
-from mlbench.tracking import run_index
 from mlbench.training.worker import Worker
 
 

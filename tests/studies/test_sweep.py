@@ -28,6 +28,7 @@ from mlbench.clusters import node
 from mlbench.config.store_uri import default_store
 from mlbench.record import events, reader, study
 from mlbench.record.record import Record
+from mlbench.report import study_summary
 from mlbench.tracking import sync
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -240,7 +241,7 @@ def test_a_dead_server_stops_nothing_and_money_does(place: Place) -> None:
     _, runs, _ = children(place.output, "poor")
     assert len(runs) == 1
 
-    assert ("poor", "") in sync.sync_studies(place.output, uri)
+    assert ("poor", "") in sync.sync_studies(place.output, uri, summarize=study_summary.summary)
     parent, _, _ = children(place.output, "poor")
     assert parent.data.metrics["runs"] == 1
 

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ from zips import with_store
 
 from mlbench import results
 from mlbench.config.errors import UserError
+from mlbench.launch import cache
 from mlbench.record import events, reader
 from mlbench.record.record import Record
+from mlbench.report import mllog as mlperf_log
 from mlbench.tasks.resnet50.torch import batches
-from mlbench.tracking import archive, cache, sync
-from mlbench.tracking.archive import export
+from mlbench.tracking import archive, sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 SECRET = "hunter2"
+export = partial(archive.export, mllog=mlperf_log.text)
 
 
 @pytest.fixture
@@ -130,6 +133,27 @@ def unmarked(found: Record) -> Record:
     """Return a record without the mark that it was imported, which it must have."""
     assert found.imported and not found.eligible and found.official_reasons[-1].startswith("imported")
     return found.model_copy(update={"imported": False, "official_reasons": found.official_reasons[:-1]})
+
+
+@pytest.mark.parametrize("step", ["save", "replace"])
+def test_an_import_that_was_killed_is_finished_by_the_next(
+    run: Run, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It left a folder without a record, before its log was whole or after."""
+    path = export(run.folder, tmp_path / "run.zip")
+    elsewhere = with_store(tmp_path / "elsewhere", empty_store)
+    words = ["import", str(path), f"output_root={elsewhere}"]
+
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*((Record, "save") if step == "save" else (Path, "replace")), kill)
+        assert results.main(words) == 130
+    assert not (elsewhere / run.folder.name / "record.json").exists()
+    assert results.main(words) == 0
+    found = reader.load(elsewhere / run.folder.name / "record.json")
+    assert unmarked(found) == reader.load(run.folder / "record.json")
 
 
 def test_an_export_can_be_imported_elsewhere_once(

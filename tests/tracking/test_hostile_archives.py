@@ -19,6 +19,7 @@ from mlbench import results
 from mlbench.config.errors import UserError
 from mlbench.record.build_record import build_record
 from mlbench.record.record import Record
+from mlbench.report import mllog
 from mlbench.tracking import archive
 
 
@@ -121,7 +122,7 @@ def test_what_a_terminal_would_obey_is_made_visible(tmp_path: Path, empty_store:
     error = "\x1b[2J\x1b]0;owned\x07\u202e[red]it broke[/red]"
     run = Run(tmp_path / "theirs")
     run.end("failed", error=error)
-    path = archive.export(run.folder, tmp_path / "run.zip")
+    path = archive.export(run.folder, tmp_path / "run.zip", mllog=mllog.text)
     elsewhere = zips.with_store(tmp_path / "elsewhere", empty_store)
     assert results.main(["import", str(path), f"output_root={elsewhere}"]) == 0
     capsys.readouterr()

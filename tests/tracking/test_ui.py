@@ -21,6 +21,7 @@ from screenshots import save
 from tracking_server import wait_for
 
 from mlbench.config.store_uri import default_store
+from mlbench.report import study_summary
 from mlbench.tracking import mapping, sync, ui
 
 pytestmark = [
@@ -38,7 +39,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = sample.copy(tmp_path_factory.mktemp("ui") / "runs")
     for _ in range(2):
         assert {one.outcome for one in sync.sync_runs(folder, None)} <= {"uploaded", "present"}
-        assert list(sync.sync_studies(folder, None)) == [(sample.STUDY, "")]
+        assert list(sync.sync_studies(folder, None, summarize=study_summary.summary)) == [(sample.STUDY, "")]
     return folder
 
 

@@ -24,9 +24,11 @@ from mlbench.clusters import node
 from mlbench.config import compose, identity
 from mlbench.config.experiment import Experiment
 from mlbench.config.store_uri import default_store
+from mlbench.launch import cache
 from mlbench.record import events, reader, record
 from mlbench.record.record import Node
-from mlbench.tracking import cache, mapping, sync, uploader
+from mlbench.terminal import show
+from mlbench.tracking import mapping, sync, uploader
 from mlbench.tracking.client import TrackingClient, open_client
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
@@ -83,7 +85,7 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Any]:
     """One run that reached its goal, mirrored into SQLite, and MLflow's view of it."""
     run = Run(tmp_path_factory.mktemp("runs"), "goal=85", "division=open")
     uri = run.experiment.store
-    mirror = uploader.MlflowUploader(run.folder, uri)
+    mirror = uploader.MlflowUploader(run.folder, uri, draw=show.draw_figures)
     mirror.start()
     run.validate(70.0, system=[driven.sample(STARTED + 1), driven.sample(STARTED + 3)])
     run.validate(86.5)
@@ -374,7 +376,7 @@ def test_a_store_that_is_no_database_means_nothing_was_found(tmp_path: Path) -> 
     assert cache.find_cached(wanted, data=None) is None
 
 
-def test_a_run_written_half_way_is_completed_not_duplicated(root: Path, monkeypatch: Any) -> None:
+def test_a_run_written_half_way_is_completed_not_duplicated(root: Path) -> None:
     run = Run(root)
     run.validate(50.0)
     run.validate(60.0)
@@ -383,9 +385,9 @@ def test_a_run_written_half_way_is_completed_not_duplicated(root: Path, monkeypa
     def full_disk(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as broken:
-        broken.setattr(uploader.figures, "draw", full_disk)  # after params, metrics and tags were written
-        assert outcomes(root) == {run.folder.name: "failed"}
+    uri = run.experiment.store
+    with pytest.raises(OSError, match="No space"):  # after params, metrics and tags were written
+        uploader.RunUpload(run.folder, uri, draw=full_disk).advance()
     assert only(run.experiment.store).info.status == "RUNNING"
     assert outcomes(root) == {run.folder.name: "uploaded"}
     seen = only(run.experiment.store)

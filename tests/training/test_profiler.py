@@ -14,11 +14,11 @@ from records import record
 from torch import nn
 
 from mlbench.config.compose import compose
+from mlbench.launch import cache
 from mlbench.launch.ray_hooks import EventLogCallback
 from mlbench.record import attempts
 from mlbench.record.record import Profile
 from mlbench.terminal import full_card
-from mlbench.tracking import cache
 from mlbench.training.loop import train
 from mlbench.training.profiler import WARM_UP
 from mlbench.training.setup import TaskResult, TrainingSetup

@@ -143,6 +143,6 @@ def _line(wall: float, key: str, value: Any, kind: str = "POINT_IN_TIME", **meta
         "event_type": kind,
         "key": key,
         "value": value,
-        "metadata": {"file": "mlbench/tracking/mllog.py", "lineno": 0} | metadata,
+        "metadata": {"file": "mlbench/report/mllog.py", "lineno": 0} | metadata,
     }
     return f":::MLLOG {json.dumps(entry, allow_nan=False)}"

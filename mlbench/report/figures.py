@@ -1,4 +1,4 @@
-"""A run's figures as PNG, drawn in a process of its own: `python -m mlbench.tracking.figures`.
+"""A run's figures as PNG, drawn in a process of its own: `python -m mlbench.report.figures`.
 
 Vega's engine (V8) ends its whole process where it gets too little memory, and the run's own must not end so.
 The process reads folders from its standard input, draws the run whose record is there, and answers null, or
@@ -18,9 +18,7 @@ from pathlib import Path
 
 from mlbench.clusters import reaper
 from mlbench.record import reader
-from mlbench.report import render, run_figures
 from mlbench.tasks import registry
-from mlbench.tracking import run_files
 
 LIMIT_S = 120  # s for one run; it takes 3 s on 2 CPUs (2026-11-23)
 _processes: list["subprocess.Popen[str]"] = []
@@ -54,7 +52,7 @@ def draw(folder: Path) -> str | None:
 
 def _start() -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "mlbench.tracking.figures"],
+        [sys.executable, "-m", "mlbench.report.figures"],
         env={**os.environ, **reaper.environment()},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -85,7 +83,9 @@ def _end_all() -> None:
 
 def _draw(folder: Path) -> None:
     """Draw the record's charts, and those of the task's own table."""
-    result = reader.load(folder / run_files.RECORD)
+    from mlbench.report import render, run_figures  # Altair is for this process alone
+
+    result = reader.load(folder / "record.json")
     run_figures.draw(result, folder)
     report = registry.report(result.experiment.task.name) if result.table else None
     if report and result.source == "mlbench":  # others' tables have no percentiles to draw

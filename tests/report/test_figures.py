@@ -8,9 +8,9 @@ import pytest
 from conftest import ROOT
 from driven import Run
 
-from mlbench.tracking import figures
+from mlbench.report import figures
 
-DRAW = "import sys; from pathlib import Path; from mlbench.tracking import figures\n"
+DRAW = "import sys; from pathlib import Path; from mlbench.report import figures\n"
 DRAW += "print(figures.draw(Path(sys.argv[1])))"
 
 

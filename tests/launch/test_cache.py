@@ -16,10 +16,9 @@ import mlbench
 from mlbench import run
 from mlbench.clusters import node
 from mlbench.config import compose, identity, overrides, plugins
-from mlbench.launch import execute
+from mlbench.launch import cache, execute
 from mlbench.record import provenance
 from mlbench.record.record import Node, Submission
-from mlbench.tracking import cache
 
 GPU = {"name": "NVIDIA T4"}
 

@@ -1,0 +1,209 @@
+"""What `results list` shows of every run and selects it by, kept in one file so that records stay closed.
+
+The file (`.index.sqlite` in output_root) is derived: whoever deletes it loses seconds. A row counts only
+while the run's record is the file it was made from (inode, size, times of change), and where the record calls
+itself eligible the event log, too, against which it is checked. The whole file counts only while its checksum
+holds, it lies where it was written, and mlbench's sources are those that wrote it. Everything else is read
+from the records, as if there were no file.
+"""
+
+import gc
+import json
+import os
+import secrets
+import sqlite3
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mlbench import clock
+from mlbench.analysis import select
+from mlbench.config.errors import UserError
+from mlbench.record import cost, events, provenance, run_folders
+from mlbench.record.reader import EDITED
+from mlbench.record.record import Record
+
+NAME = ".index.sqlite"
+FEW = 100  # records; reading so many again costs less than writing a large index
+SETTLED_NS = 2 * 10**9  # ns; a file that was just changed may change again and keep its time (FAT: 2 s)
+SELECTED = ("run", "status", "source", "seed", "key", "eligible")  # fields in which runs of one point differ
+SHOWN = ("when", "time_to_accuracy", "best", "epochs", "throughput", "cost_usd", "cost_elsewhere")
+OWN = (*SELECTED, *SHOWN)  # a list of values is half as long as one with their names
+SCHEMA = """
+CREATE TABLE file (sources TEXT, folder TEXT, checksum INTEGER);
+CREATE TABLE point (number INTEGER, shared TEXT);
+CREATE TABLE run (name TEXT, state TEXT, point INTEGER, own TEXT);
+"""
+
+
+class Entry(NamedTuple):
+    """One run: what a listing shows of it (`row`), and the fields that it is selected by.
+
+    - state: of the record and, if it calls itself eligible, the event log, as text; empty where a change may
+      go unseen.
+    """
+
+    state: str
+    own: Sequence[Any]  # the values of OWN
+    shared: Mapping[str, Mapping[str, Any]]  # equal ones are one object, in memory and in the file
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {**self.shared["row"], **dict(zip(OWN, self.own, strict=True))}
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {**self.shared["fields"], **dict(zip(SELECTED, self.own, strict=False))}
+
+
+def own_values(record: Record) -> dict[str, Any]:
+    """Return what the runs of one point differ in, in JSON types and in the order of OWN; times in s."""
+    return {
+        "run": record.run_id,
+        "status": record.status,
+        "source": record.origin,
+        "seed": record.seed,
+        "key": record.key,
+        "eligible": record.eligible,
+        "when": record.started_at,
+        "time_to_accuracy": record.time_to_accuracy,
+        "best": record.best,
+        "epochs": record.epochs,
+        "throughput": record.samples_per_s,
+        "cost_usd": record.cost.wall_usd if record.cost else None,
+        "cost_elsewhere": cost.of_other_node(record),
+    }
+
+
+def shared_values(record: Record) -> dict[str, Any]:
+    """Return what a listing shows of a run's configuration; `target` are the values of its Goal."""
+    experiment, goal = record.experiment, record.goal
+    return {
+        "task": experiment.task.name,
+        "workers": record.workers,
+        "scale": experiment.scale,
+        "backend": experiment.backend.name,
+        "hardware": experiment.hardware.name,
+        "sync": experiment.sync.name,
+        "network": str(experiment.network),
+        "division": experiment.division.name,
+        "goal": str(goal) if goal else None,
+        "target": [goal.metric, goal.target, goal.direction] if goal else None,
+        "metric_unit": experiment.task.metric_unit,
+        "study": experiment.study,
+        "unit": record.sample_unit,
+    }
+
+
+def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
+    """Return all runs by name, oldest first, and a sentence for every folder whose record cannot be used."""
+    index = _read(output_root / NAME)
+    shared: dict[str, Mapping[str, Any]] = {}
+    current, complaints, fresh = {}, [], 0
+    for name in sorted(os.listdir(output_root)) if output_root.is_dir() else ():
+        try:
+            state = _stat(f"{output_root}/{name}/record.json")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        entry = index.get(name)
+        if entry is None or entry.state != state:
+            with_log = f"{state} {_log(output_root / name)}"
+            if entry is None or entry.state != with_log:
+                try:
+                    entry = _entry(output_root / name, state, with_log, shared)
+                except FileNotFoundError:
+                    continue  # deleted since
+                except UserError as error:
+                    complaints.append(str(error))
+                    continue
+                fresh += bool(entry.state)
+        current[name] = entry
+    if fresh > FEW:
+        with suppress(OSError, sqlite3.Error):  # a folder that nobody may write to is listed all the same
+            _write(output_root / NAME, current)
+    return current, complaints
+
+
+def _entry(folder: Path, state: str, with_log: str, shared: dict[str, Mapping[str, Any]]) -> Entry:
+    """Read a record; UserError where it cannot be used.
+
+    `state` and `with_log` are the record's, and the record's and the event log's, from before.
+    """
+    now_ns = round(clock.system() * 1e9)
+    record = run_folders.load(folder)
+    fields = {name: value for name, value in select.fields(record).items() if name not in SELECTED}
+    both = {"row": shared_values(record), "fields": fields}
+    both = shared.setdefault(json.dumps(both), both)
+    if record.eligible or any(reason.startswith(EDITED) for reason in record.official_reasons):
+        state = with_log
+    settled = now_ns - max(map(int, state.split()[2::4])) > SETTLED_NS
+    return Entry(state if settled else "", list(own_values(record).values()), both)
+
+
+def _log(folder: Path) -> str:
+    """Return the state of a run's event log; "-" without one."""
+    try:
+        return _stat(f"{folder}/{events.NAME}")
+    except FileNotFoundError:
+        return "-"
+
+
+def _stat(path: str) -> str:
+    """Return what changes with a file."""
+    status = os.stat(path)
+    return f"{status.st_ino} {status.st_size} {status.st_ctime_ns} {status.st_mtime_ns}"
+
+
+def _read(path: Path) -> dict[str, Entry]:
+    """Return the index; an empty one where there is none, or none to be trusted."""
+    try:  # the file is replaced, never changed, so nobody need lock it
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as index:
+            files, points, runs = (
+                index.execute(f"SELECT * FROM {table}").fetchall() for table in ("file", "point", "run")
+            )
+    except sqlite3.Error:
+        return {}
+    if files != [_file(path, points, runs)]:
+        return {}
+    gc.disable()  # the rows hold no cycle, and looking for one among so many takes longer than making them
+    try:
+        shared = {number: json.loads(text) for number, text in points}
+        own = json.loads(f"[{','.join(text for *_, text in runs)}]")  # at once: a call for each takes longer
+        return {
+            name: Entry(state, values, shared[point])
+            for (name, state, point, _), values in zip(runs, own, strict=True)
+        }
+    finally:
+        gc.enable()
+
+
+def _write(path: Path, current: Mapping[str, Entry]) -> None:
+    """Write the index; a reader finds the old one or the new one, never a part."""
+    indexed = {name: entry for name, entry in current.items() if entry.state}
+    objects = {id(entry.shared): json.dumps(entry.shared) for entry in indexed.values()}
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(objects.values()))}
+    points = [(number, text) for text, number in numbers.items()]
+    runs = [
+        (name, entry.state, numbers[objects[id(entry.shared)]], json.dumps(entry.own))
+        for name, entry in indexed.items()
+    ]
+    part = path.with_name(f"{NAME}.{secrets.token_hex(8)}")  # two commands may write at once
+    try:
+        with closing(sqlite3.connect(part)) as index:
+            index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {SCHEMA}")
+            with index:
+                index.execute("INSERT INTO file VALUES (?, ?, ?)", _file(path, points, runs))
+                index.executemany("INSERT INTO point VALUES (?, ?)", points)
+                index.executemany("INSERT INTO run VALUES (?, ?, ?, ?)", runs)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _file(path: Path, points: list[Any], runs: list[Any]) -> tuple[str, str, int]:
+    """Return what makes the index valid: the sources that wrote it, where it is, and its own checksum."""
+    checksum = zlib.crc32("\n".join(map(str, chain.from_iterable([*points, *runs]))).encode())
+    return provenance.sources(), os.path.realpath(path.parent), checksum
