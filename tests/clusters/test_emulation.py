@@ -267,7 +267,7 @@ import os, subprocess, sys, time
 from mlbench.clusters import reaper
 from mlbench.clusters.monitor import CpuUse, own_processes
 from mlbench.clusters.emulation import cpu_share, links
-from mlbench.config.experiment import compose
+from mlbench.config.compose import compose
 network = compose(["network=1gbit_1ms"]).network
 with links.emulated(network, 2) as made:
     words = cpu_share.limited(["sh", "-c", "setsid sleep 600 & sleep 600"], host=1, cpus=0.5)

@@ -149,7 +149,7 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 CONNECTED = """
 import psutil
 from mlbench.clusters import connection, processes
-from mlbench.config.experiment import compose
+from mlbench.config.compose import compose
 with connection.join(compose(["task=logreg"])):
     print(*(word for one in processes.children(psutil.Process()) for word in one.cmdline()[:3]))
 """

@@ -20,7 +20,7 @@ from unittest import mock
 from mlbench.clusters import ray_env
 from mlbench import clock
 from mlbench.record import temporary_folder
-from mlbench.config.experiment import compose
+from mlbench.config.compose import compose
 
 folder = Path(sys.argv[1])
 ray_env.require_token()

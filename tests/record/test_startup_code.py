@@ -96,7 +96,7 @@ class Cheap(SearchPathPlugin):
     def manipulate_search_path(self, search_path):
         search_path.prepend("cheap", "file://FOLDER")
 """
-COMPOSE = "from mlbench.config.experiment import compose; compose(['hardware=gcp_n1_t4'])"
+COMPOSE = "from mlbench.config.compose import compose; compose(['hardware=gcp_n1_t4'])"
 
 
 def test_a_hydra_plugin_cannot_put_other_hardware_in_front_of_the_shipped(tmp_path: Path) -> None:
