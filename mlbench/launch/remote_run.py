@@ -9,6 +9,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,13 +117,12 @@ class Copy:
 
     def finish(self, *, wait: float) -> str | None:
         """Wait for MLflow; return its id of the run, None where it was not reached."""
-        assert self._mlflow is not None
-        return self._mlflow.finish(wait=wait)
+        mlflow, self._mlflow = self._mlflow, None
+        return mlflow.finish(wait=wait) if mlflow else None
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Write no more, so that another command may follow the run into its folder."""
-        if self._mlflow is not None:
-            self._mlflow.finish(wait=0)
+        self.finish(wait=0)
 
     def _open(self, folder: Path) -> None:
         if folder.exists():  # of a command that followed this run before
@@ -145,11 +145,18 @@ class Copy:
 def _followed(
     submission: Submission, experiment: Experiment, *, begun: float, overrides: Sequence[str]
 ) -> Record:
-    """Show a run and copy its log until it has ended; delete it; return its record.
+    """Show a run and copy its log until it has ended; delete it; return its record."""
+    with closing(Copy(experiment)) as copy:
+        return _copied(copy, submission, experiment, begun=begun, overrides=overrides)
+
+
+def _copied(
+    copy: Copy, submission: Submission, experiment: Experiment, *, begun: float, overrides: Sequence[str]
+) -> Record:
+    """Do what `_followed` does, into a copy of the run's folder.
 
     A run whose log was not read to its end is not deleted: the cluster has the only whole copy.
     """
-    copy = Copy(experiment)
     view = live_view.RunView(experiment, submission.seed, command_started=begun)
     end: tuple[str, str] | None = None  # status and why, where the log has none
     preempted: str | None = None
@@ -165,10 +172,8 @@ def _followed(
         end = "preempted" if lost.preempted else "failed", str(lost)
         preempted = str(lost) if lost.preempted else None
         if lost.goes_on:
-            copy.leave()
             raise UserError(str(lost), hint=_attach(submission, experiment)) from lost
     except BaseException:  # another Ctrl-C, a full disk
-        copy.leave()
         print(f"mlbench: not deleted; {_attach(submission, experiment)} follows it", file=sys.stderr)
         raise
     described = submission.description()

@@ -265,7 +265,6 @@ def test_nothing_is_left_behind() -> None:
 OWNER = """
 import os, subprocess, sys, time
 from mlbench.clusters import reaper
-from mlbench.clusters.monitor import CpuUse, own_processes
 from mlbench.clusters.emulation import cpu_share, links
 from mlbench.experiment.config import compose
 network = compose(["network=1gbit_1ms"]).network
