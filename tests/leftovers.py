@@ -105,10 +105,10 @@ def _is_ours(process: psutil.Process, trace: str) -> bool:
     """Return whether a process was started by this test or by one of its commands."""
     if process.pid == os.getpid() or not processes.lives(process):
         return False
-    words = " ".join(process.cmdline())
-    if any(keeper in words for keeper in KEEPERS):
-        return False
-    return process.environ().get(TRACE) == trace or psutil.Process() in process.parents()
+    if psutil.Process() in process.parents():
+        words = " ".join(process.cmdline())
+        return not any(keeper in words for keeper in KEEPERS)
+    return process.environ().get(TRACE) == trace
 
 
 def _control_groups() -> Iterator[Path]:

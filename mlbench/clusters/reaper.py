@@ -81,14 +81,17 @@ def end(name: str, *, but: int | None = None) -> None:
     for host in hosts:
         cpu_share.lift(host)
     deadline = clock.monotonic() + LEAVE_S
-    while (running := {one for _, one in processes(name) if one.pid != but}) and clock.monotonic() < deadline:
-        for process in running:  # others start while these are looked for, so it looks again
+    looks = 2  # without a process: others start meanwhile, and one that has none yet shows no environment
+    while looks and clock.monotonic() < deadline:
+        running = {one for _, one in processes(name) if one.pid != but}
+        for process in running:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         end_processes(running)
         for process in running:  # an ended child that nobody waited for holds its control group
             with suppress(psutil.TimeoutExpired):
                 process.wait(timeout=0)
+        looks = 2 if running else looks - 1
     for folder in (*hosts, *groups):
         _remove(folder, deadline)
 

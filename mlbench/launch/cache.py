@@ -19,9 +19,9 @@ def find_cached(experiment: Experiment, *, data: str | None) -> Record | None:
     folders below output_root come first: the store may be down, or behind.
     """
     assert experiment.seed is not None
-    image = getattr(experiment.cluster, "image", None)
     if experiment.profile:
         return None  # asked for its traces, which a record does not hold
+    image = getattr(experiment.cluster, "image", None)
 
     def stands(one: Record) -> bool:
         return (
@@ -55,7 +55,7 @@ def obstacle(record: Record, *, image: str | None = None) -> str | None:
     Asked: the hash of the code that decides a measurement, Python, every library, and on each node of the run
     the host's name, CPU model, usable CPUs and GPUs. A value that the record lacks is a difference.
     """
-    if image is not None or record.submission is not None:
+    if image is not None:
         same = record.submission is not None and record.submission.image == image
         return None if same else "it ran in another image"
     then, now = record.software, provenance.software()

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,13 +127,12 @@ class Copy:
 
     def finish(self, *, wait: float) -> str | None:
         """Wait for MLflow; return its id of the run, None where it was not reached."""
-        assert self._mlflow is not None
-        return self._mlflow.finish(wait=wait)
+        mlflow, self._mlflow = self._mlflow, None
+        return mlflow.finish(wait=wait) if mlflow else None
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Write no more, so that another command may follow the run into its folder."""
-        if self._mlflow is not None:
-            self._mlflow.finish(wait=0)
+        self.finish(wait=0)
 
     def _open(self, folder: Path) -> None:
         if folder.exists():  # of a command that followed this run before
@@ -160,11 +160,24 @@ def _followed(
     overrides: Sequence[str],
     output: Output,
 ) -> Record:
-    """Show a run and copy its log until it has ended; delete it; return its record.
+    """Show a run and copy its log until it has ended; delete it; return its record."""
+    with closing(Copy(experiment, output)) as copy:
+        return _copied(copy, submission, experiment, begun=begun, overrides=overrides, output=output)
+
+
+def _copied(
+    copy: Copy,
+    submission: Submission,
+    experiment: Experiment,
+    *,
+    begun: float,
+    overrides: Sequence[str],
+    output: Output,
+) -> Record:
+    """Do what `_followed` does, into a copy of the run's folder.
 
     A run whose log was not read to its end is not deleted: the cluster has the only whole copy.
     """
-    copy = Copy(experiment, output)
     view = output.display(experiment, submission.seed, command_started=begun)
     end: tuple[str, str] | None = None  # status and why, where the log has none
     preempted: str | None = None
@@ -180,10 +193,8 @@ def _followed(
         end = "preempted" if lost.preempted else "failed", str(lost)
         preempted = str(lost) if lost.preempted else None
         if lost.goes_on:
-            copy.leave()
             raise UserError(str(lost), hint=_attach(submission, experiment)) from lost
     except BaseException:  # another Ctrl-C, a full disk
-        copy.leave()
         output.line(f"mlbench: not deleted; {_attach(submission, experiment)} follows it")
         raise
     described = submission.description()

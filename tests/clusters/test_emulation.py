@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from mlbench import cluster
 from mlbench.clusters import reaper
 from mlbench.clusters.emulation import cpu_share, kernel, links, namespace, user_space
 from mlbench.clusters.emulation.links import Links, emulated
-from mlbench.clusters.monitor import CpuUse, own_processes
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.network import Network
@@ -37,7 +37,10 @@ def network(*words: str, workers: int = 2) -> Network:
 
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-BUSY_CPUS = 0.5  # that other programs use; links forward packets in real time, in a process of their own
+
+# What else a machine computes only delays packets, so this is asserted everywhere: nothing is quicker than
+# its profile. How near a link comes to its profile is measured on a quiet machine.
+QUIET = os.environ.get("MLBENCH_TEST_QUIET") == "1"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,20 +53,33 @@ def _root() -> None:
 
 @contextmanager
 def hosts(*words: str, workers: int = 2) -> Iterator[Links]:
-    """Emulate hosts; a test that other programs disturbed is skipped where it would have failed."""
     with emulated(network(*words, workers=workers), workers, in_kernel=False) as made:
-        use = CpuUse(own_processes)
-        try:
-            yield made
-        except AssertionError as error:
-            others = use.interference().others
-            if others > BUSY_CPUS:
-                pytest.skip(f"other programs used {others:.1f} CPUs: {error}")
-            raise
+        yield made
 
 
-def rate(made: Links, source: int, target: int, *, bytes_: float) -> float:
-    """Return the rate of one TCP stream in bytes/s, from the first third to the end."""
+def check_rate(
+    made: Links, source: int, target: int, mbit_s: float, *, bytes_: float, rel: float = 0.1
+) -> None:
+    """Check the rate of one TCP stream: its data never come sooner than packets of a profile's rate could."""
+    check_rates(made, [(source, target)], mbit_s, bytes_=bytes_, rel=rel)
+
+
+def check_rates(
+    made: Links, pairs: Sequence[tuple[int, int]], mbit_s: float, *, bytes_: float, rel: float
+) -> None:
+    """Check the rate of several TCP streams that share a cable."""
+    with ThreadPoolExecutor() as pool:
+        begin = time.monotonic()
+        streams = list(pool.map(lambda pair: _stream(made, *pair, bytes_=bytes_), pairs))
+    limit = mbit_s * MBIT * TCP_SHARE
+    total = len(pairs) * bytes_ / (max(end for end, _ in streams) - begin)
+    assert total <= 1.01 * limit
+    if QUIET:
+        assert sum(steady for _, steady in streams) == pytest.approx(limit, rel=rel)
+
+
+def _stream(made: Links, source: int, target: int, *, bytes_: float) -> tuple[float, float]:
+    """Send bytes; return when the last one arrived, and bytes/s from the first third to the end."""
     with made.hosts[target].entered():
         server = socket.create_server((made.addresses[target], 0))
     with made.hosts[source].entered():
@@ -79,11 +95,11 @@ def rate(made: Links, source: int, target: int, *, bytes_: float) -> float:
     for one in (near, far, server):
         one.close()
     first = next(i for i, count in enumerate(counts[1:]) if count > bytes_ / 3)
-    return (counts[-1] - counts[first + 1]) / (times[-1] - times[first])
+    return times[-1], (counts[-1] - counts[first + 1]) / (times[-1] - times[first])
 
 
-def connect_s(made: Links, source: int, target: int) -> float:
-    """Return the shortest time of a TCP connection, which is one round trip."""
+def check_connection(made: Links, source: int, target: int, round_trip_ms: float, *, rel: float) -> None:
+    """Check the shortest time of a TCP connection, which is one round trip."""
     with made.hosts[target].entered():
         server = socket.create_server((made.addresses[target], 0))
     times = []
@@ -91,26 +107,29 @@ def connect_s(made: Links, source: int, target: int) -> float:
         with made.hosts[source].entered():
             begin = time.monotonic()
             socket.create_connection(server.getsockname()).close()
-            times.append(time.monotonic() - begin)
+            times.append(1e3 * (time.monotonic() - begin))
     server.close()
-    return min(times)
+    # A link that was calibrated in a busy moment takes too much of its own time off the delay.
+    assert min(times) > round_trip_ms / 2
+    if QUIET:
+        assert min(times) == pytest.approx(round_trip_ms, rel=rel)
 
 
 def test_bandwidth_and_delay_are_those_of_the_profile_in_each_direction() -> None:
     with hosts("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5") as made:
         # Either way passes one cable up, at 80, and one down, at 40.
-        assert rate(made, 0, 1, bytes_=3e6) == pytest.approx(40 * MBIT * TCP_SHARE, rel=0.1)
-        assert rate(made, 1, 0, bytes_=3e6) == pytest.approx(40 * MBIT * TCP_SHARE, rel=0.1)
-        assert connect_s(made, 0, 1) == pytest.approx(10e-3, rel=0.2)
+        check_rate(made, 0, 1, 40, bytes_=3e6)
+        check_rate(made, 1, 0, 40, bytes_=3e6)
+        check_connection(made, 0, 1, 10, rel=0.2)
     with hosts("bandwidth_mbit_s=30", "bandwidth_down_mbit_s=60", "delay_ms=20") as made:
-        assert rate(made, 0, 1, bytes_=3e6) == pytest.approx(30 * MBIT * TCP_SHARE, rel=0.1)
-        assert connect_s(made, 0, 1) == pytest.approx(40e-3, rel=0.1)
+        check_rate(made, 0, 1, 30, bytes_=3e6)
+        check_connection(made, 0, 1, 40, rel=0.1)
 
 
+@pytest.mark.skipif(not QUIET, reason="needs a quiet machine: MLBENCH_TEST_QUIET=1")
 def test_a_gigabit_link_carries_a_gigabit() -> None:
     with hosts() as made:
-        best = max(rate(made, 0, 1, bytes_=60e6) for _ in range(3))
-        assert best == pytest.approx(1000 * MBIT * TCP_SHARE, rel=0.1)
+        check_rate(made, 0, 1, 1000, bytes_=60e6)
         measured = [made.probe(0, 1) for _ in range(3)]
         assert min(one.round_trip_min_ms for one in measured) == pytest.approx(2.0, rel=0.25)
         # Packets with their headers, as in a profile: the data alone are 965 Mbit/s.
@@ -142,31 +161,16 @@ def test_packets_are_lost_at_the_rate_of_the_profile() -> None:
 def test_hosts_of_a_rack_share_its_cable_and_one_host_shares_its_own() -> None:
     words = ("bandwidth_mbit_s=100", "racks=2", "rack_bandwidth_mbit_s=60", "rack_delay_ms=10")
     with hosts(*words, workers=4) as made:
-        assert connect_s(made, 0, 1) == pytest.approx(2e-3, rel=0.5), "within a rack"
-        assert connect_s(made, 0, 2) == pytest.approx(22e-3, rel=0.1), "between racks"
-        assert together(made, (0, 2), (1, 3)) == pytest.approx(60 * MBIT * TCP_SHARE, rel=0.15)
-        assert together(made, (0, 1), (3, 1)) == pytest.approx(100 * MBIT * TCP_SHARE, rel=0.15), "incast"
-
-
-def together(made: Links, *pairs: tuple[int, int]) -> float:
-    """Return the rate of several streams at once, bytes/s, while all of them run."""
-    rates: list[list[float]] = [[] for _ in pairs]
-
-    def run(index: int) -> None:
-        rates[index].append(rate(made, *pairs[index], bytes_=5e6))
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(pairs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(rate for (rate,) in rates)
+        check_connection(made, 0, 1, 2, rel=0.5)  # within a rack
+        check_connection(made, 0, 2, 22, rel=0.1)  # between racks
+        check_rates(made, [(0, 2), (1, 3)], 60, bytes_=5e6, rel=0.15)
+        check_rates(made, [(0, 1), (3, 1)], 100, bytes_=5e6, rel=0.15)  # incast
 
 
 def test_the_slow_rank_has_the_slow_link() -> None:
     with hosts("slow_rank=1", "slow_bandwidth_mbit_s=20", "bandwidth_mbit_s=200", workers=3) as made:
-        assert rate(made, 0, 2, bytes_=10e6) == pytest.approx(200 * MBIT * TCP_SHARE, rel=0.1)
-        assert rate(made, 0, 1, bytes_=1e6) == pytest.approx(20 * MBIT * TCP_SHARE, rel=0.1)
+        check_rate(made, 0, 2, 200, bytes_=10e6)
+        check_rate(made, 0, 1, 20, bytes_=1e6)
 
 
 def test_a_link_that_this_machine_cannot_carry_is_refused() -> None:
@@ -179,6 +183,7 @@ def test_a_link_that_this_machine_cannot_carry_is_refused() -> None:
         made.measure()
 
 
+@pytest.mark.skipif(not QUIET, reason="needs a quiet machine: MLBENCH_TEST_QUIET=1")
 def test_a_delay_that_was_calibrated_in_a_busier_moment_is_calibrated_again() -> None:
     with hosts("delay_ms=1") as made:
         if made.process is None or made.process.stdin is None:
@@ -254,7 +259,7 @@ def test_nothing_is_left_behind() -> None:
     with hosts("racks=2", workers=4) as made:
         words = cpu_share.limited(["sleep", "600"], host=1, cpus=0.5)
         process = subprocess.Popen(made.hosts[1].command(words), env={**os.environ, **reaper.environment()})
-        assert len(reaper.processes(reaper.owner())) == 3, "links, probe and sleeper"
+        until(lambda: len(reaper.processes(reaper.owner())) == 3)  # links, probe and sleeper
         assert len(state()[2]) == 1
         reaper.end(reaper.owner())
         assert not psutil.pid_exists(process.pid)
@@ -265,7 +270,6 @@ def test_nothing_is_left_behind() -> None:
 OWNER = """
 import os, subprocess, sys, time
 from mlbench.clusters import reaper
-from mlbench.clusters.monitor import CpuUse, own_processes
 from mlbench.clusters.emulation import cpu_share, links
 from mlbench.config.compose import compose
 network = compose(["network=1gbit_1ms"]).network
@@ -353,8 +357,9 @@ def test_a_step_takes_as_long_as_compute_and_the_theory_of_its_all_reduce(
     # Two ranks in a ring: each sends half of the gradients twice, and waits for the first byte of either.
     theory_s = 2 * (bytes_ / 2) / (mbit_s * MBIT * TCP_SHARE) + 2 * delay_ms / 1e3
     computes, steps_s = zip(*(map(float, line.split()) for line in lines[0][1:]), strict=True)
-    # The quickest of either: what else a busy machine does only makes them longer.
-    assert min(steps_s) == pytest.approx(min(computes) + theory_s, rel=0.25), (computes, steps_s)
+    assert min(steps_s) > 0.9 * theory_s, steps_s
+    if QUIET:
+        assert min(steps_s) == pytest.approx(min(computes) + theory_s, rel=0.25), (computes, steps_s)
 
 
 def test_links_by_the_kernel_carry_the_same() -> None:
@@ -369,8 +374,8 @@ def test_links_by_the_kernel_carry_the_same() -> None:
         asked("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5"), 2, in_kernel=True
     ) as made:
         assert made.kind == "netem"
-        assert rate(made, 0, 1, bytes_=3e6) == pytest.approx(40 * MBIT * TCP_SHARE, rel=0.1)
-        assert connect_s(made, 0, 1) == pytest.approx(10e-3, rel=0.2)
+        check_rate(made, 0, 1, 40, bytes_=3e6)
+        check_connection(made, 0, 1, 10, rel=0.2)
 
 
 def test_a_missing_program_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

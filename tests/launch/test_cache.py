@@ -60,8 +60,11 @@ def test_a_submitted_run_stands_for_one_in_the_same_image() -> None:
         update={"submission": Submission(name="n", namespace="s", command="c", image="mlbench@sha256:1")}
     )
     assert cache.obstacle(submitted, image="mlbench@sha256:1") is None
-    for other, image in ((submitted, "mlbench@sha256:2"), (submitted, None), (here(), "mlbench@sha256:1")):
+    for other, image in ((submitted, "mlbench@sha256:2"), (here(), "mlbench@sha256:1")):
         assert cache.obstacle(other, image=image) == "it ran in another image"
+    assert "other code" in (cache.obstacle(submitted) or ""), "here only for the same code"
+    without = submitted.model_copy(update={"submission": Submission(name="n", namespace="s", command="c")})
+    assert "other code" in (cache.obstacle(without) or ""), "no image is not the same image"
 
 
 def test_sources_are_hashed_by_content() -> None:

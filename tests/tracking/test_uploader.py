@@ -123,6 +123,7 @@ def test_while_workers_train_the_thread_yields_to_them_and_not_once_they_have_en
 def test_what_the_thread_has_begun_ends_at_ordinary_priority(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(uploader, "LOWEST_PRIORITY", 19)
     run, began, end = Run(root), threading.Event(), threading.Event()
     monkeypatch.setattr(uploader.RunUpload, "advance", lambda _: (began.set(), end.wait()))
     mirror = uploader.MlflowUploader(run.folder, run.experiment.store)

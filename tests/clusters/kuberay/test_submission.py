@@ -28,6 +28,7 @@ from mlbench.record import events
 from mlbench.record.reader import load
 from mlbench.record.record import Record
 from mlbench.run import main
+from mlbench.terminal import show
 from mlbench.tracking import uploader
 from mlbench.tracking.sync import uploaded_runs
 
@@ -113,7 +114,9 @@ def run(cluster: FakeCluster, tmp_path: Path, empty_store: Path) -> Iterator[Cal
             *words,
         ]
         experiment = compose(every)
-        return remote_run.execute(experiment, begun=clock.wall(), overrides=every, settings=settings)
+        return remote_run.execute(
+            experiment, begun=clock.wall(), overrides=every, settings=settings, output=show.Terminal()
+        )
 
     yield start
     until(lambda: not any(thread.name == "mlflow" for thread in threading.enumerate()))
