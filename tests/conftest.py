@@ -41,6 +41,8 @@ os.environ.update(
 )
 pytest_plugins = ["mlbench.contract.options"]
 ROOT = Path(__file__).parent.parent
+QUICK_CPU_S = 3
+BEGIN_CPU_S = pytest.StashKey[float]()
 # Files whose tests share a Ray, and those that take longest besides: they begin, so none is left for the end.
 RAYS = (
     ("test_sweep.py", "test_run_command.py"),
@@ -116,18 +118,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     first = [*on_ray, *LONG]
     for item in items:
         name = item.path.name
-        assert name in on_ray or "kept_ray" not in getattr(item, "fixturenames", ()), f"add {name} to RAYS"
+        if "kept_ray" in getattr(item, "fixturenames", ()):
+            assert name in on_ray and item.get_closest_marker("slow"), f"{name}: add it to RAYS, mark it slow"
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU where there is none, before any of its fixtures is made."""
+    item.stash[BEGIN_CPU_S] = cpu_s()
     if item.get_closest_marker("gpu"):
         import torch
 
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that takes too long for `python -m pytest` and has no mark.
+
+    CPU time of this process and its children counts: on a busy machine every test takes longer.
+    """
+    yield
+    used_s = cpu_s() - item.stash[BEGIN_CPU_S]
+    if used_s > QUICK_CPU_S and not item.get_closest_marker("slow"):
+        pytest.fail(
+            f"{used_s:.1f} s of CPU time: a test of over {QUICK_CPU_S} s has the mark slow", pytrace=False
+        )
+
+
+def cpu_s() -> float:
+    """Return the CPU time of this process and of the children it has waited for, in s."""
+    return sum(os.times()[:4])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -59,7 +59,7 @@ def test_the_steps_of_a_flow_fit_together(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".metaflow*")), "nothing is written to the home folder"
 
 
-@pytest.mark.ray
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_flow_that_was_killed_resumes_without_repeating_a_run(
     kept_ray: dict[str, str], tmp_path: Path, data_root: Path

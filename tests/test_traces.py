@@ -14,7 +14,7 @@ from leftovers import KEPT, USERS_RAY, await_nothing_but, leftovers, mlbench, ra
 from mlbench.clusters import persistent
 from mlbench.record import temporary_folder
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 LONG = ("task=logreg", "goal=none", "division=open", "task.epochs=100000")
 
 

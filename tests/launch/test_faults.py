@@ -14,7 +14,7 @@ from mlbench.clusters import ray_env
 from mlbench.config.errors import UserError
 from mlbench.record import events
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 LONG = ("goal=none", "division=open", "task.epochs=400", "task.width=4")
 STORE = f"--object_store_memory={ray_env.OBJECT_STORE_BYTES}"  # a word of the raylet's command
 

@@ -13,7 +13,7 @@ from conftest import ROOT
 
 from mlbench.clusters import processes
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 YAML = """
 name: faulty

@@ -15,7 +15,7 @@ from mlbench.record import reader
 from mlbench.record.record import Record
 from mlbench.tasks.logreg.data import EPSILON
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 NOISE = ("the machine was busy", "caveat: other processes", "caveat: the hypervisor", "caveat: another run")
 
 

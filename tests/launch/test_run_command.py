@@ -15,7 +15,7 @@ from conftest import ROOT
 from mlbench.clusters.node import usable_cpus
 from mlbench.record.reader import load
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def command(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from mlbench.clusters import ray_env
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 STRANGER = """
 import sys
 from ray._raylet import GcsClient

@@ -31,7 +31,7 @@ from mlbench.record.record import Record
 from mlbench.report import study_summary
 from mlbench.tracking import sync
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PAGES = ("README", "docs/tutorial", "docs/howto")
 LINES = list(dict.fromkeys(line for page in PAGES for line in doc_pages.commands(ROOT / f"{page}.md")))

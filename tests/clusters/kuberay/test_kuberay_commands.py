@@ -96,7 +96,7 @@ def test_ctrl_c_deletes_the_run_and_keeps_what_it_measured(tmp_path: Path, log: 
         nothing_is_left(cluster)
 
 
-@pytest.mark.ray
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_sweep_keeps_one_ray_cluster_and_grows_it(kept_ray: dict[str, str], tmp_path: Path) -> None:
     sizes: list[int] = []
