@@ -27,6 +27,7 @@ include_patterns = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/*.md",
+    "docs/measurements/*.md",
     "mlbench/tasks/*/README.md",
     "notebooks/README.md",
     "notebooks/*.ipynb",

@@ -1,5 +1,5 @@
 """Make, watch and delete clusters: Kubernetes on gke, aws, kind or existing (docs/clusters.md), and a Ray
-that stays on this machine between runs with cluster=local (docs/performance.md has the times).
+that stays on this machine between runs with cluster=local (docs/measurements/performance.md has the times).
 """
 
 import subprocess

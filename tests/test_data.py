@@ -193,6 +193,7 @@ def test_ctrl_c_during_a_download_ends_at_once_and_the_next_call_goes_on(command
     assert (name, "bytes=50-") in epsilon.requests
 
 
+@pytest.mark.slow
 def test_on_a_terminal_there_are_bars(tmp_path):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}

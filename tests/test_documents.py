@@ -10,7 +10,7 @@ from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("mlbench/**/README.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *ROOT.glob("mlbench/**/README.md")])
 
 
 def test_contributing_names_files_that_exist() -> None:
@@ -48,7 +48,8 @@ def test_links_to_other_sites_are_well_formed(page: Path) -> None:
 
 def test_every_page_is_on_the_map() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    docs = ROOT / "docs"
+    pages = {str(path.relative_to(docs)) for path in docs.glob("**/*.md")} - {"index.md"}
     assert {name for name in pages if f"({name})" not in index} == set()
 
 

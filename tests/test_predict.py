@@ -65,6 +65,7 @@ def test_a_study_is_predicted_in_a_table_and_sentences(root: Path, capsys: Any) 
     assert any(line.startswith("Leave one out, each worker count") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_prediction_from_emulated_hosts_says_so_first(tmp_path: Path, capsys: Any) -> None:
     planned(tmp_path, ("network=100mbit_5ms",), counts=(2, 4, 8))
     assert ask(tmp_path, "scaling", "max_workers=8") == 0
@@ -185,6 +186,7 @@ def examples() -> list[str]:
     return [line.removeprefix("python -m mlbench.predict ") for line in dict.fromkeys(found)]
 
 
+@pytest.mark.slow
 def test_the_documented_examples_work_on_a_study_of_several_tasks(tmp_path: Path, capsys: Any) -> None:
     planned(tmp_path, (), ("task=logreg",))
     assert ask(tmp_path, "scaling") == 2, "the shipped study has several tasks as well"

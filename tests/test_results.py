@@ -232,6 +232,7 @@ def test_runs_that_were_all_disturbed_fail_no_gate_until_they_are_asked_for(root
     assert "B is slower (time to accuracy); 8 disturbed runs counted" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_plot_makes_the_report_of_a_selection(root: Path, tmp_path: Path, capsys: Any) -> None:
     timed(root, ["workers=1"], FAST[:2])
     place = tmp_path / "figures"
@@ -251,6 +252,7 @@ def mlflow_runs(root: Path) -> list[str]:
     return sorted(run.data.tags["mlbench.run_id"] for run in found)
 
 
+@pytest.mark.slow
 def test_delete_takes_the_folder_and_the_mlflow_run(root: Path, capsys: Any) -> None:
     assert results.main(["sync", f"output_root={root}"]) == 0
     assert mlflow_runs(root) == ["2026-a-1", "2026-b-2"]
@@ -328,6 +330,7 @@ def test_delete_with_a_store_that_is_down_deletes_nothing(root: Path, capsys: An
     assert (root / "2026-a-1" / "record.json").exists()
 
 
+@pytest.mark.slow
 def test_sync_brings_each_run_once_and_counts(root: Path, capsys: Any) -> None:
     assert results.main(["sync", f"output_root={root}"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -412,6 +415,7 @@ def test_show_takes_last_and_the_short_id(root: Path, capsys: Any) -> None:
         assert json.loads(capsys.readouterr().out)["run_id"] == run
 
 
+@pytest.mark.slow
 def test_show_takes_the_id_that_mlflow_gave_the_run(root: Path, capsys: Any) -> None:
     assert results.main(["sync", f"output_root={root}"]) == 0
     client = open_client(default_store(root), artifacts=None)
@@ -425,6 +429,7 @@ def test_show_takes_the_id_that_mlflow_gave_the_run(root: Path, capsys: Any) -> 
     assert 32 * "0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_noise_left_out_is_counted_in_the_verdict_and_comes_back_on_request(
     root: Path, tmp_path: Path, capsys: Any
 ) -> None:

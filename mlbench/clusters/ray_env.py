@@ -15,7 +15,7 @@ from mlbench.record import temporary_folder
 
 # bytes of a node's object store, which a run hardly uses; Ray asks for 75 MiB at least and would take 30 % of
 # the memory. Every worker maps it, and torch, imported later, would lie below it: too far from Python's code
-# where it has more than 4 GiB (docs/performance.md).
+# where it has more than 4 GiB (docs/measurements/performance.md).
 OBJECT_STORE_BYTES = 100_000_000
 TOKEN = Path(".ray") / "auth_token"  # below the home directory, where Ray itself looks
 MIN_THREADS = 512  # Ray's servers, the driver and four workers have 353 (2.60, 2 CPUs, 2026-11-22)

@@ -106,10 +106,10 @@ def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Devia
         refused = [one for one in differences if not one.declared]
         hint = "restore the reference value, or use division=open, which lists it in the result"
         if any(one.rule == "R2" for one in refused):  # no division allows these
-            hint = "goal=NUMBER sets another goal; other data are a task of your own: docs/adding-a-task.md"
+            hint = "goal=NUMBER sets another goal; other data are a task of your own: docs/extending.md"
     else:
         refused = [one for one in differences if one.fixed]
-        hint = "make it a task of your own: docs/adding-a-task.md"
+        hint = "make it a task of your own: docs/extending.md"
     if any(one.field == "sync.name" for one in refused):  # its fields say nothing more
         refused = [one for one in refused if one.field == "sync.name" or not one.field.startswith("sync.")]
     if refused:

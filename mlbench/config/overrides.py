@@ -30,7 +30,7 @@ ELSEWHERE = {  # what is not a field of a run, and what to write for it
     "name": "study=NAME names a study; a run gets its name from its time, task and seed",
     "nodes": "workers=N train; cluster=attached or kuberay has nodes, hardware=NAME how many on each",
     **dict.fromkeys(
-        ("model", "task.model"), "a task has its model: task=NAME, or one of your own (docs/adding-a-task.md)"
+        ("model", "task.model"), "a task has its model: task=NAME, or one of your own (docs/extending.md)"
     ),
 }
 LONGEST = 200  # characters of a word that a sentence repeats
@@ -303,7 +303,7 @@ def _require_parts(group: str, composed: Any, path: Path) -> None:
         raise UserError(f"{path} says name: {label}", hint=f"write name: {path.stem}, as the file is called")
     if missing or wrong:
         fault = f"it lacks {', '.join(missing)}" if missing else f"{wrong[0]} is no group of named values"
-        raise UserError(f"{path}: {fault}", hint=f"see docs/adding-a-{group}.md")
+        raise UserError(f"{path}: {fault}", hint="see docs/extending.md")
 
 
 def _named(values: Any) -> bool:

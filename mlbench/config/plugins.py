@@ -8,7 +8,7 @@ A package brings its own by entry points, e.g. in its pyproject.toml:
     [project.entry-points."mlbench.conf"]
     my_package = "my_package.conf"
 
-docs/adding-a-{task,sync,cluster,backend,hardware}.md say what such a module and its YAML contain. A user's
+docs/extending.md says what such a module and its YAML contain. A user's
 own YAML files are in ~/.config/mlbench, or in the folder that MLBENCH_CONFIG_DIR names.
 """
 
@@ -51,7 +51,7 @@ def load(group: str, name: str) -> ModuleType:
     own = f"{OWN[group]}.{name}"
     places = [own] if name.isidentifier() and find_spec(own) else []
     places += [point.value for point in _points(ENTRY_POINTS[group]) if point.name == name]
-    page = f"see docs/adding-a-{group}.md"
+    page = "see docs/extending.md"
     if not places:
         raise UserError(f"there is no {group} {name!r} in mlbench or an installed package", hint=page)
     if len(places) > 1:
@@ -75,7 +75,7 @@ def implementation(group: str, name: str) -> ModuleType:
     module = import_module(f"{load(group, name).__name__}.torch")
     if not any(hasattr(module, part) for part in IMPLEMENTATION[group]):
         parts = " or ".join(IMPLEMENTATION[group])
-        raise UserError(f"{module.__name__} lacks {parts}", hint=f"see docs/adding-a-{group}.md")
+        raise UserError(f"{module.__name__} lacks {parts}", hint="see docs/extending.md")
     return module
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Backend
 
-# The variables in which a backend's library reads its fields (docs/communication.md).
+# The variables in which a backend's library reads its fields (docs/measurements/communication.md).
 VARIABLES = {
     "nccl": {
         "sockets": "NCCL_NSOCKS_PERTHREAD",

@@ -101,9 +101,7 @@ def profile(name: str) -> Hardware:
         return Hardware.model_validate(plugins.values(file))
     except ValidationError as error:
         fields = ", ".join(str(one["loc"][0]) for one in error.errors() if one["loc"])
-        raise UserError(
-            f"{file} is not a hardware profile: {fields}", hint="docs/adding-a-hardware.md"
-        ) from error
+        raise UserError(f"{file} is not a hardware profile: {fields}", hint="docs/extending.md") from error
 
 
 def _count(name: str, word: str) -> int:

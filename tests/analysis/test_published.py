@@ -90,7 +90,7 @@ def test_tasks_and_publishers_can_be_chosen() -> None:
 
 
 def test_the_documentation_has_every_study() -> None:
-    documented = (ROOT / "docs" / "published.md").read_text()
+    documented = (ROOT / "docs" / "measurements" / "published.md").read_text()
     assert f"{len(published.load()):,} numbers" in documented
     assert all(f"| `{row.study}` | {row.title} |" in documented for row in published.load())
 
@@ -122,6 +122,7 @@ def archived_row(run: published.ArchivedRun) -> dict[str, float]:
     return row
 
 
+@pytest.mark.slow
 def test_the_published_totals_follow_from_the_archived_curves_to_the_printed_digit() -> None:
     text = (published.FOLDER / "tables" / "mlbench-2021-runs.csv").read_text()
     checked = 0
@@ -144,6 +145,7 @@ def test_the_published_totals_follow_from_the_archived_curves_to_the_printed_dig
     assert checked == 38 * 12
 
 
+@pytest.mark.slow
 def test_the_time_to_the_goal_is_the_total_of_rank_0() -> None:
     for run in published.archived_runs():
         if run.time_to_goal_s is not None:

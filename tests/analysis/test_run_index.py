@@ -215,6 +215,7 @@ def test_an_index_that_was_moved_with_its_runs_does_not_count(indexed: Path) -> 
     assert len(run_index._read(indexed / NAME)) == RUNS
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_write_one_whole_index(original: Path, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     shutil.copytree(original, root)

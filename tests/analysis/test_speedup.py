@@ -136,6 +136,7 @@ def resampled_at_once(
 many = st.lists(times | st.just(math.inf), min_size=2, max_size=40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 100, bootstrap.BLOCK])
 @given(a=many, b=many)
 def test_resamples_taken_in_blocks_give_the_same_bits(block: int, a: list[float], b: list[float]) -> None:
@@ -153,6 +154,7 @@ def test_resamples_taken_in_blocks_give_the_same_bits(block: int, a: list[float]
         assert (pairs.low, pairs.high) == resampled_at_once(a[:size], b[:size], paired=True)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_resamples_times_runs() -> None:
     values = np.random.default_rng(1).normal(100, 10, size=20_000)
     tracemalloc.start()

@@ -78,6 +78,7 @@ def start_up(kill_at: str = "") -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_cluster_comes_up_and_goes_without_a_trace(cloud: Aws, tmp_path: Path) -> None:
     before = set(cloud.left())
     command = start_up()
@@ -115,6 +116,7 @@ EVERY_KILL = pytest.mark.skipif(
 STEPS = ("init", "apply", "update-kubeconfig", "device plug-in", "operator")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [1, *(pytest.param(number, marks=EVERY_KILL) for number in range(2, 1 + len(STEPS)))]
 )

@@ -35,6 +35,7 @@ def price_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config" / "mlbench" / "prices.yaml"
 
 
+@pytest.mark.slow
 def test_plausible_prices_are_in_the_file_and_the_others_are_told(tmp_path, price_file, capsys) -> None:
     (tmp_path / "vms.csv").write_text(AWS)
     assert cluster.main(["prices", "import", str(tmp_path / "vms.csv"), "provider=aws"]) == 1

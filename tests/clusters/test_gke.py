@@ -122,6 +122,7 @@ def test_what_a_killed_command_has_made_is_reaped(google: Google, kill_at: str) 
     print(f"| {when} {STEPS[int(number) - 1]} | {', '.join(kinds)} | {reported[:-1]} | {google.left()} |")
 
 
+@pytest.mark.slow
 def test_what_carries_another_id_is_not_deleted(google: Google) -> None:
     lab(google)
     google.resources["networks"]["mlbench-lab"]["description"] = "mlbench-id=somebody-elses"
@@ -131,6 +132,7 @@ def test_what_carries_another_id_is_not_deleted(google: Google) -> None:
     assert not any(method == "DELETE" for method, _, _ in google.changes)
 
 
+@pytest.mark.slow
 def test_a_name_in_use_in_the_cloud_is_not_taken_over(google: Google) -> None:
     google.resources["networks"]["mlbench-lab"] = {"name": "mlbench-lab"}
     with pytest.raises(UserError, match="there is already network mlbench-lab"):

@@ -26,6 +26,7 @@ def test_every_task_recipe_and_scale_composes(task: str, scale: str) -> None:
         assert experiment.official == (scale == "official")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [group for group in GROUPS if group != "task"])
 def test_every_choice_of_every_group_composes(group: str) -> None:
     for choice in choices(group):

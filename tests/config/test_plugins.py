@@ -67,7 +67,7 @@ def test_two_packages_cannot_share_a_name(package: Path, monkeypatch: pytest.Mon
 
 def test_what_a_module_lacks_is_named(package: Path) -> None:
     (package / "theirs.py").write_text("shares_files = True\n")
-    with pytest.raises(UserError, match=r"cluster 'theirs' lacks connect .*adding-a-cluster.md"):
+    with pytest.raises(UserError, match=r"cluster 'theirs' lacks connect .*extending.md"):
         plugins.load("cluster", "theirs")
     with pytest.raises(UserError, match="there is no sync 'gossip'"):
         plugins.load("sync", "gossip")

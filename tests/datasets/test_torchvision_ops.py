@@ -18,6 +18,7 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_transforms_data_sets_and_models_work():
     run(
         """

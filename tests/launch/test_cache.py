@@ -134,6 +134,7 @@ def measured(output_root: Path, words: tuple[str, ...] = WORDS) -> str:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDITS)
 def test_a_run_is_lost_with_what_may_change_its_number_and_with_nothing_else(
     name: str, copy: Path, tmp_path: Path

@@ -3,9 +3,12 @@
 import json
 import socket
 
+import pytest
+
 from mlbench.launch.heartbeat import HeartbeatClient, HeartbeatServer
 
 
+@pytest.mark.slow
 def test_signs_arrive_with_their_rank() -> None:
     receiver = HeartbeatServer()
     for rank in (1, 0):

@@ -40,6 +40,7 @@ def _rank(rank: int, port: Any, ready: Any, seen: Any) -> None:
     seen.put((rank, total.item(), sorted(listening), dist.is_initialized()))
 
 
+@pytest.mark.slow
 def test_two_ranks_meet_on_loopback_listen_nowhere_else_and_part() -> None:
     spawn = multiprocessing.get_context("spawn")
     port, ready, seen = spawn.Value("i", 0), spawn.Event(), spawn.Queue()
@@ -90,6 +91,7 @@ def test_a_backend_s_module_that_is_missing_is_told() -> None:
         process_group.import_backend("no_such_module")
 
 
+@pytest.mark.slow
 def test_only_workers_import_torch() -> None:
     """Driver and controller do without, and start sooner."""
     code = (

@@ -76,6 +76,7 @@ def test_a_dead_server_of_ray_ends_the_wait_in_the_main_thread(tmp_path: Path) -
     assert watching.lost is not None and "(GCS) has died" in watching.lost
 
 
+@pytest.mark.slow
 def test_a_server_counts_as_lost_while_the_run_needs_it_and_not_once_the_driver_stops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

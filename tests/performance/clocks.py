@@ -5,7 +5,8 @@
 One worker in one process trains the same batches, a block of steps each way in turn. The ratio of each round
 is paired; the interval is a 95 % bootstrap interval of their median. CPU time is what the process computed,
 and tells more on a machine that does other work, too. Without stamps the loop asks at every step whether a
-heartbeat is due, with sampled stamps in stamped steps only. Prints a table of docs/performance.md.
+heartbeat is due, with sampled stamps in stamped steps only. Prints a table of
+docs/measurements/performance.md.
 """
 
 import argparse

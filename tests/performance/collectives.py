@@ -4,7 +4,8 @@
 
 Every round runs each side once, in another order. Task 0 is the whole command on a Ray that stays. The time
 of a size is the median call of the slowest rank. The table has its median over the rounds, and the median and
-range of the ratios of task 0 to the plain loops, round by round. Prints a table of docs/communication.md.
+range of the ratios of task 0 to the plain loops, round by round. Prints a table of
+docs/measurements/communication.md.
 """
 
 import argparse

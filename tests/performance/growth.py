@@ -1,6 +1,6 @@
 """How times and memory of the commands grow with the number of runs.
 
-    python tests/performance/growth.py                             the tables of docs/performance.md
+    python tests/performance/growth.py          the tables of docs/measurements/performance.md
     python tests/performance/growth.py --sizes 100,1000 list plan
 
 Runs are stand-ins: copies of the real runs of notebooks/sample with other names, seeds, times and, for every

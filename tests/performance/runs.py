@@ -1,6 +1,6 @@
 """Whole runs of every training task: `python -m mlbench.run` beside a plain torchrun script.
 
-    python tests/performance/runs.py --rounds 10                        the table of docs/performance.md
+    python tests/performance/runs.py --rounds 10              the table of docs/measurements/performance.md
     python tests/performance/runs.py --rounds 5 --workers 2 resnet20 layout=channels_first
     python tests/performance/runs.py --rounds 5 --workers 2 --without-ray resnet20
 

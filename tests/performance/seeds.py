@@ -3,7 +3,8 @@
     python tests/performance/seeds.py --seeds 10 task=resnet20
     python tests/performance/seeds.py --seeds 10 task=resnet20 task.precision=bf16
 
-Prints the table of docs/results.md. Every run counts: one that missed the goal stands in the table. A seed
+Prints the table of docs/measurements/results.md. Every run counts: one that missed the goal stands in the
+table. A seed
 that was run by the same code on this machine is not run again, so a series can be made in parts.
 """
 

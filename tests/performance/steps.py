@@ -12,7 +12,7 @@
 A round runs the same steps all ways, in turn first; the ratio is paired within a round. With --cpu-time
 seconds are those that the process computed, for a machine that does other work, too. Official data are not
 needed: the models and recipes are the official ones, the batches are stand-ins of the same format and
-shape, fewer a step, and the table says what was cut. Prints a part of docs/performance.md.
+shape, fewer a step, and the table says what was cut. Prints a part of docs/measurements/performance.md.
 """
 
 import argparse

@@ -17,6 +17,8 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 sys.path.insert(0, "tests/performance")
+import pytest
+
 import gpu
 
 options = ["--dry-run", "--output"]
@@ -28,6 +30,7 @@ ABSENT = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_no_ray_and_measures_every_case_or_names_it(tmp_path: Path) -> None:
     """In a process in which the libraries of such a machine are all that can be imported."""
     folders = [str(tmp_path / "all"), str(tmp_path / "none")]

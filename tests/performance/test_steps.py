@@ -109,6 +109,7 @@ def stepped(theirs: Any, micro_batches: Any) -> float:
     return references.train_step(theirs, theirs.model, micro_batches, nullcontext()).item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", steps.TRAINED)
 def test_both_sides_train_alike(name: str, data_root: Path) -> None:
     config, worker = without_dropout(name), Worker(seed=1, data_root=data_root)
@@ -133,6 +134,7 @@ def test_both_sides_train_alike(name: str, data_root: Path) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-2, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", steps.TRAINED)
 def test_the_official_models_have_equally_many_parameters(name: str, data_root: Path) -> None:
     config = steps.configuration(name, "official")
@@ -144,6 +146,7 @@ def test_the_official_models_have_equally_many_parameters(name: str, data_root: 
     assert counts == [OFFICIAL_PARAMETERS[name]] * 2
 
 
+@pytest.mark.slow
 def test_a_measurement_is_a_row_with_a_paired_ratio(data_root: Path, capsys: pytest.CaptureFixture) -> None:
     assert steps.main(["--rounds", "2", "--data", str(data_root), "logreg"]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| logreg")]

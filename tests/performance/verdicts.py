@@ -18,10 +18,14 @@ from mlbench.analysis import bootstrap, compare
 from mlbench.record.noise import SPEED_SHARE
 
 PAIRS = 1000  # simulated comparisons a cell; a share of 5 % is then known to 0.7 points (one standard error)
-SPREADS = (0.03, 0.10, 0.27)  # gnmt's seeds have 4 %, awdlstm's 13 %, resnet20's 27 % (docs/results.md)
+SPREADS = (
+    0.03,
+    0.10,
+    0.27,
+)  # gnmt's seeds have 4 %, awdlstm's 13 %, resnet20's 27 % (measurements/results.md)
 MORE = {0.03: (0.1,), 0.10: (0.1, 0.2), 0.27: (0.2, 0.5)}  # time that B needs more, a share
 COUNTS = (2, 3, 4, 5, 10, 20)  # runs a side
-RESULTS = Path(__file__).parents[2] / "docs" / "results.md"
+RESULTS = Path(__file__).parents[2] / "docs" / "measurements" / "results.md"
 
 Array = np.ndarray
 Samples = Callable[[np.random.Generator, int], tuple[Array, Array]]  # logarithms of A's and of B's times

@@ -100,6 +100,7 @@ def test_no_more_hides_than_compute_was_seen_to_hide() -> None:
     assert far.communication_share * far.step_s > 0.9 * whole  # compute is too short to hide it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "world", [World(), World(tree=True), World(grows=True, batch=32, epochs=(6.0, 1e-3))]
 )
@@ -163,6 +164,7 @@ def test_a_table_that_ends_early_says_why() -> None:
 # --- limits
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(
     compute=st.floats(1e-5, 1e-2),

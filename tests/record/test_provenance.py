@@ -1,32 +1,24 @@
-import ast
 import json
 import os
 import shlex
 import subprocess
 import sys
 from importlib.metadata import packages_distributions, version
-from pathlib import Path
 
+import grimp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mlbench
 from mlbench.config.credentials import without_credentials
 from mlbench.record import provenance
 from mlbench.record.record import Git
 
-SOURCES = sorted(Path(mlbench.__file__).parent.rglob("*.py"))
 
-
+@pytest.mark.slow
 def test_software_has_the_version_of_every_package_that_the_code_imports():
-    imported = set()
-    for source in SOURCES:
-        for part in ast.walk(ast.parse(source.read_text())):
-            if isinstance(part, ast.Import):
-                imported |= {alias.name.split(".")[0] for alias in part.names}
-            elif isinstance(part, ast.ImportFrom) and part.module and not part.level:
-                imported.add(part.module.split(".")[0])
+    graph = grimp.build_graph("mlbench", include_external_packages=True)
+    imported = {name.partition(".")[0] for name in graph.modules}
     owners = packages_distributions()
     foreign = imported - set(sys.stdlib_module_names) - {"mlbench"}
     needed = {min(owners[name], key=len) for name in foreign if name in owners}  # mlflow, not mlflow-tracing

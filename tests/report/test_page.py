@@ -66,6 +66,7 @@ def ready(browser: chromium.Page) -> None:
     browser.until(lambda: browser.ask(drawn) == len(NAMES))
 
 
+@pytest.mark.slow
 def test_the_browser_draws_every_figure_without_an_error_or_a_request(
     browser: chromium.Page, path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def axe(browser: chromium.Page) -> list[str]:
     return json.loads(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_reader_is_kept_out(browser: chromium.Page, path: Path, width: int) -> None:
     browser.open(path.as_uri(), width=width)

@@ -74,6 +74,7 @@ def test_a_study_s_name_is_no_path() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium on this machine")
 @pytest.mark.parametrize(("width", "name"), [(1100, "site"), (390, "site-phone")])
 def test_the_leaderboard_is_readable_on_every_width(tmp_path: Path, width: int, name: str) -> None:

@@ -50,7 +50,9 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(
     assert "hardware=gcp_n1_standard_4, cluster=local, sync=ddp, network=host" in text
     assert "gnmt mini" in text and "goal bleu >= 80" in text and "made by the first run" in text
     assert re.search(r"estimate about 50 s; about 0\.00\d+ USD at the on-demand price", text)
-    assert "basis docs/results.md" in text and "--cfg job" in text and "nothing was started" in text
+    assert (
+        "basis docs/measurements/results.md" in text and "--cfg job" in text and "nothing was started" in text
+    )
     assert not list(here.iterdir())
 
 
@@ -77,14 +79,16 @@ def test_the_estimate_comes_from_what_was_measured_here(here: Path) -> None:
 
 
 def test_what_the_page_says_is_what_was_measured() -> None:
-    text = (ROOT / "docs" / "results.md").read_text()
+    text = (ROOT / "docs" / "measurements" / "results.md").read_text()
     tasks = re.findall(
         r"^### (\w+), mini.*?^\| median \| \| [\d.]+ \| ([\d.]+) \| \| ([\d.]+) \|", text, re.M | re.S
     )
     assert {name for name, *_ in tasks} == set(compose.choices("task")) - {"allreduce"}
     for name, goal, startup in tasks:
         expected = registry.expected(name)
-        assert expected is not None and expected["source"].startswith("docs/results.md: 2 workers")
+        assert expected is not None and expected["source"].startswith(
+            "docs/measurements/results.md: 2 workers"
+        )
         assert 0.5 < expected["seconds"] / (float(goal) + float(startup)) < 2
 
 
@@ -186,6 +190,7 @@ def test_an_estimate_is_of_the_same_training_or_unknown(here: Path, word: str) -
         assert unknown.seconds is None and word.partition("=")[0] in unknown.basis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code", "sentence"),
     [

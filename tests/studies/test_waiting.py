@@ -22,6 +22,7 @@ from mlbench.tracking import parent_runs
 from mlbench.tracking.client import open_client
 
 
+@pytest.mark.slow
 def test_a_trial_that_waits_is_shown_as_waiting_and_ctrl_c_makes_it_interrupted(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def measure(worker: Worker, words: list[str]) -> tuple[str, list[dict[str, Any]]
     return outcome.status, outcome.table, signs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 def test_every_collective_and_dtype_is_timed_and_every_element_is_right(workers: int) -> None:
     answers = run_ranks(measure, workers, TINY)
@@ -133,6 +134,7 @@ def clocked(worker: Worker, words: list[str]) -> list[dict[str, Any]]:
         return allreduce.measure(task, worker).table
 
 
+@pytest.mark.slow
 def test_a_time_is_that_of_a_call_without_set_up_preparation_or_barrier_on_the_slowest_rank() -> None:
     table, other = run_ranks(clocked, 2, [*TINY, "task.collectives=[all_reduce]", "task.dtypes=[float32]"])
     assert table == other
@@ -151,6 +153,7 @@ def with_faults() -> list[tuple[str, list[dict[str, Any]]]]:
     return [(status, table) for status, table, _ in run_ranks(faulty, 2, words)]
 
 
+@pytest.mark.slow
 def test_one_wrong_element_on_one_rank_is_found_and_leaves_no_time(with_faults: list) -> None:
     for status, table in with_faults:
         assert status == "failed"
@@ -390,6 +393,7 @@ def of_two_speeds(worker: Worker, words: list[str]) -> Any:
     return measure(worker, words)
 
 
+@pytest.mark.slow
 def test_a_collective_lasts_as_long_as_its_slowest_rank() -> None:
     words = [*TINY, "task.collectives=[broadcast]", "task.dtypes=[float32]"]
     for _, table, _ in run_ranks(of_two_speeds, 2, words):

@@ -272,6 +272,7 @@ def averages(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[torc
     return results
 
 
+@pytest.mark.slow
 def test_a_validation_sees_the_mean_of_all_workers_averages_with_every_strategy():
     """The mean over workers and steps; then each goes on with the weights that it trained."""
     commands = [("sync=ddp",), ("sync=zero1",), ("sync=fsdp",), ("sync=all_reduce", "sync.quantity=weights")]
@@ -312,6 +313,7 @@ def validated(worker: Worker) -> list[dict[str, float]]:
     return losses
 
 
+@pytest.mark.slow
 def test_validation_is_the_same_for_every_number_of_workers():
     """Also where the columns do not divide by it, and where there are more workers than columns."""
     alone = [pytest.approx(metrics, rel=1e-7) for metrics in validated(Worker())]
@@ -403,6 +405,7 @@ def pair(files: Path) -> list[list[dict[str, Any]]]:
     return run_ranks(trained_twice, 2, files)
 
 
+@pytest.mark.slow
 def test_one_and_two_workers_train_the_same_weights_without_dropout(files: Path, pair: list):
     one = trained(Worker(), files, [*PLAIN, "task.batch_size=8", "task.lr=4"])
     two = [rank[0] for rank in pair]
@@ -428,6 +431,7 @@ def test_the_same_seed_gives_the_same_loss_and_another_another(files: Path):
     assert same(first["weights"], again["weights"]) and not same(first["weights"], other["weights"])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_after_the_switch_continues_to_the_same_average(files: Path):
     """The rate is too high to settle, so that validation gets worse at some time."""
     words = ["task.bptt=10", "task.epochs=12", "task.batch_size=4", "task.lr=12", "task.patience=1"]
@@ -446,6 +450,7 @@ def test_a_checkpoint_after_the_switch_continues_to_the_same_average(files: Path
     assert not torch.equal(model["words"], average["words"])
 
 
+@pytest.mark.slow
 def test_real_text_is_learnt(tmp_path: Path):
     """Licences and descriptions of the packages that the suite needs."""
     packages = ("torch", "numpy", "scipy", "pyarrow")

@@ -320,6 +320,7 @@ def test_files_that_are_missing_or_alone_are_refused(tmp_path):
         data.prepare_dataset(wanting(valid_file=tmp_path / "here.txt", min_count=1), tmp_path)
 
 
+@pytest.mark.slow
 def test_the_documents_of_installed_packages_are_text_to_train_on(tmp_path):
     documents = sorted(
         Path(str(file.locate()))

@@ -59,6 +59,7 @@ def test_the_official_model_has_as_many_parameters_as_its_closed_form(recipe):
     assert found == words + layers == 33_556_078  # 33.56 M
 
 
+@pytest.mark.slow
 def test_training_flops_equal_the_closed_form():
     config = official()
     recurrent = sum(4 * out * out for out in (1150, 1150, 400))

@@ -24,6 +24,7 @@ def test_the_official_configuration_makes_the_originals_model():
     assert sum(weight.numel() for weight in model.parameters()) == 160_671_297
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "target"), [(28, 28), (5, 9)])
 def test_flops_are_those_of_the_closed_form(source, target):
     config, model = official()

@@ -71,6 +71,7 @@ def test_the_best_linear_classifier_has_the_accuracy_that_the_docstring_claims(l
     assert exact.score(*train) == pytest.approx(0.910, abs=0.0015)
 
 
+@pytest.mark.slow
 def test_the_optimum_of_the_generated_rows_is_newtons(like):
     """To 1e-10, by Newton's method from scratch; the objective is strongly convex, so there is one."""
     x, y = like[0].features.double().numpy(), like[0].labels.double().numpy()
@@ -200,6 +201,7 @@ def test_an_archive_with_another_checksum_is_refused(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "downloads").iterdir()] == [".epsilon_normalized.bz2.lock"]
 
 
+@pytest.mark.slow
 def test_a_preparation_that_is_killed_leaves_nothing_half_and_the_next_one_succeeds(tmp_path, monkeypatch):
     (tmp_path / "downloads").mkdir()
     for name, content in FILES.items():

@@ -116,6 +116,7 @@ def test_dense_rows_come_in_parts_of_bounded_size(tmp_path):
     assert np.concatenate([labels for _, labels in parts]).tolist() == [0, 1] * 50
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_in_bounded_memory(tmp_path):
     """A limit on the process's own memory, 64 MiB above its start, holds for 100 MB of text."""
     line = b"1 " + b" ".join(b"%d:0.123456" % i for i in range(1, 100)) + b"\n"

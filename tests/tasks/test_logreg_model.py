@@ -127,6 +127,7 @@ def test_correct_counts_rows_by_the_sign_of_the_logit(dtype):
     assert correct(logits, torch.tensor([1, 0, 0, 0, 1]).to(dtype)).item() == 3
 
 
+@pytest.mark.slow
 def test_the_mini_recipe_ends_within_a_thousandth_of_scikit_learns_optimum(
     data_root: Path,
 ) -> None:
@@ -205,6 +206,7 @@ def validated(worker: Worker, root: Path, files: list[str]) -> dict[str, float]:
     return result(words, worker, root).validations[-1]["metrics"]
 
 
+@pytest.mark.slow
 def test_a_worker_without_a_test_row_adds_nothing(tmp_path: Path) -> None:
     """Three workers share two test rows; the mean over no row is not a number."""
     (tmp_path / "train").write_text("".join(f"{row % 2} 1:{row % 5} 2:{row % 3}\n" for row in range(24)))

@@ -246,6 +246,7 @@ def help_packages(data_root: Path) -> dict[str, Path]:
         pytest.skip(f"the help packages cannot be had here: {error}")
 
 
+@pytest.mark.slow
 def test_help_texts_are_held_out_by_page_and_no_test_sentence_is_in_training(
     help_packages: dict[str, Path], data_root: Path, tmp_path: Path
 ) -> None:

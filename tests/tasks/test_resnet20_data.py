@@ -61,6 +61,7 @@ def test_a_form_is_what_one_writer_filled_in():
         assert same >= 119 and len(form) - same <= 1
 
 
+@pytest.mark.slow
 def test_a_linear_model_does_not_reach_the_mini_goal(digits):
     """Measured with scikit-learn 1.8, best of the penalties tried: 90.8 %, 90.3 %, 93.2 %."""
     goals = compose(["task=resnet20"]).task.goals

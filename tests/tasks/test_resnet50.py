@@ -43,6 +43,7 @@ def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_class_folders_go_from_prepare_to_a_trained_model_on_two_workers(imagenet: Path) -> None:
     words = [*TINY, "scale=official", "task.batch_size=4", "task.micro_batch=2"]
     first, second = run_ranks(train_on, 2, imagenet, words)

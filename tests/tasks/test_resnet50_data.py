@@ -348,6 +348,7 @@ def test_two_workers_see_what_one_sees(decoder: decode.Decoder) -> None:
     assert np.array_equal(together, decoded(decoder, task(0, 1)))
 
 
+@pytest.mark.slow
 def test_a_loader_process_that_is_killed_is_an_error(decoder: decode.Decoder) -> None:
     loader = decode.Loader(decoder, processes=1, largest=2)
     assert loader._loader is not None and loader._loader._iterator is not None

@@ -311,6 +311,7 @@ def cipher() -> SimpleNamespace:
     return SimpleNamespace(dataset="cipher", source="en", target="de", train_files=None, test_files=None)
 
 
+@pytest.mark.slow
 def test_three_workers_train_what_one_trains(data_root: Path) -> None:
     """Accumulation, sharing and normalisation together; 4 chunks do not divide by 3."""
     alone = trained(Worker(), data_root)

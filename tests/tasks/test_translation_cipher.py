@@ -55,6 +55,7 @@ def test_what_agrees_agrees():
     assert cipher._target(words, 0, first, (0, second)).lower() == " ".join(expected) + "."
 
 
+@pytest.mark.slow
 def test_the_light_goal_is_out_of_reach_without_learning(pairs):
     """Neither a dictionary, nor the right words in any order, nor the most similar training sentence."""
     goals = compose(["task=gnmt"]).task.goals

@@ -36,6 +36,7 @@ def sentences(found: data.Dataset, values: np.ndarray, offsets: np.ndarray) -> l
     return [test.detokenise(values[begin:end]) for begin, end in bounds]
 
 
+@pytest.mark.slow
 def test_the_cipher_comes_back_as_it_was_said(found: data.Dataset) -> None:
     said = cipher.corpus(15_400, seed=2016)
     test, train = said[:400], said[400:]
@@ -69,6 +70,7 @@ def test_detokenising_ends_at_eos_and_says_no_special_token(found: data.Dataset)
     assert test.detokenise([]) == test.detokenise([EOS, 9]) == ""
 
 
+@pytest.mark.slow
 def test_preparing_again_elsewhere_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     """In another process: neither hash seeds nor threads show."""
     code = (

@@ -78,6 +78,7 @@ def alone(data_root: Path) -> list[Any]:
     return run_ranks(train_both, 1, data_root)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 def test_any_number_of_workers_makes_the_same_updates_and_bleu(workers, alone, data_root):
     """Two workers take two of four micro-batches each; three share every one of them, row by row."""

@@ -31,6 +31,7 @@ def shell(folder: Path, *argv: str) -> list[str]:
 LINES = ("mlbench sw", "mlbench run task=resnet2", "mlbench run worke", "mlbench results sho")
 
 
+@pytest.mark.slow
 def test_bash_completes_names_and_values(tmp_path: Path) -> None:
     """Like readline, the script is asked with the line up to the cursor."""
     ask = 'eval "$(mlbench --completion bash)"; complete -p mlbench >/dev/null || exit 1\n'

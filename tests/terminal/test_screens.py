@@ -19,6 +19,7 @@ SCREENS = {
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "rows"), (terminals.SMALL, terminals.LARGE))
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_terminal_shows_the_answer_on_one_screen(name: str, columns: int, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""Write the tasks' reference convergence points from the tables of docs/results.md.
+"""Write the tasks' reference convergence points from the tables of docs/measurements/results.md.
 
     PYTHONPATH=. python tests/tools/rcp_from_results.py TASK ...
 
@@ -32,7 +32,7 @@ RUN = re.compile(r"\| \d+ \| (?P<status>\w+) \| (?P<epochs>[\d.]+) \|")
 def references() -> dict[str, dict[str, Any]]:
     """Return the contents of rcp.json by task."""
     found: dict[str, dict[str, Any]] = {}
-    for section in SECTION.finditer((ROOT / "docs" / "results.md").read_text()):
+    for section in SECTION.finditer((ROOT / "docs" / "measurements" / "results.md").read_text()):
         task, scale = section["task"], section["scale"]
         where = WHERE.search(section[0])
         assert where is not None, task

@@ -48,6 +48,7 @@ def sync(output_root: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_tables_of_several_runs_are_uploaded_by_one_process(tmp_path: Path, empty_store: Path) -> None:
     """It ended with SIGSEGV at the second table: pyarrow was first used in a thread that had ended."""
     root = with_store(tmp_path / "runs", empty_store)
@@ -87,6 +88,7 @@ DAMAGES: dict[str, Callable[[Run], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_one_damaged_log_keeps_no_other_run_out(
     damage: str, tmp_path: Path, empty_store: Path, capsys: pytest.CaptureFixture[str]
@@ -111,6 +113,7 @@ def test_one_damaged_log_keeps_no_other_run_out(
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [DEEP, '{"table": ' + DEEP + "}", "", "{"], ids=["deep", "field", "", "{"]
 )

@@ -101,6 +101,7 @@ def root(tmp_path: Path, empty_store: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["{", "", "[]", '{"run_id": "run-1"}', "\x00"])
 def test_a_damaged_record_is_told_and_can_be_deleted(root: Path, content: str, capsys: Any) -> None:
     (root / "run-1" / "record.json").write_text(content)

@@ -136,6 +136,7 @@ def test_what_the_thread_has_begun_ends_at_ordinary_priority(
     until(lambda: not writing())
 
 
+@pytest.mark.slow
 def test_a_run_has_its_times_and_status(mirrored: tuple[Run, Any]) -> None:
     _, seen = mirrored
     assert seen.info.status == "FINISHED"
@@ -341,6 +342,7 @@ def test_a_database_tells_the_complete_runs_as_mlflow_does(root: Path) -> None:
         here.complete(page_s=60)
 
 
+@pytest.mark.slow
 def test_no_run_that_failed_is_called_finished(root: Path) -> None:
     statuses = {
         "goal_not_reached": "FINISHED",
@@ -443,6 +445,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_left_to_its_driver_until_that_is_killed(root: Path) -> None:
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     driver = subprocess.Popen(

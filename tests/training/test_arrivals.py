@@ -105,6 +105,7 @@ def lateness(own: list[float], other: list[float]) -> list[float]:
     return [mine - theirs for mine, theirs in zip(own, other, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("two_hosts", [False, True], ids=["one clock", "two clocks"])
 def test_a_slow_rank_is_found_and_the_others_wait_for_it(two_hosts: bool) -> None:
     (fast, first), (slow, second) = run_ranks(timed, 2, 1, two_hosts)

@@ -37,6 +37,7 @@ COMMANDS = [
 SHARE, FIXED = 0.01, 250_000  # of the bytes; bytes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip"),
     reason="needs root, unshare (util-linux) and ip (iproute2) for a network namespace of its own",

@@ -97,6 +97,7 @@ def logreg_weights(worker: Worker, batch: int, root: Path) -> tuple[list[float],
     return weight.flatten().tolist(), [v["metrics"] for v in outcome.validations]
 
 
+@pytest.mark.slow
 def test_logistic_regression_is_the_same_on_one_and_two_workers(data_root: Path) -> None:
     ((one, _),) = run_ranks(logreg_weights, 1, 128, data_root)
     (two, _), (other, _) = run_ranks(logreg_weights, 2, 64, data_root)
@@ -116,6 +117,7 @@ def validation_counts(worker: Worker, names: list[str], root: Path) -> list[dict
     return metrics
 
 
+@pytest.mark.slow
 def test_validation_counts_every_sample_once_whatever_the_number_of_workers(data_root: Path) -> None:
     """Neither 5,000 rows nor 359 images divide by 3; for 2 the contract's tests ask."""
     names = [name for name in choices("task") if compose([f"task={name}"]).task.goals]

@@ -276,6 +276,7 @@ def survivor(backend: str, rank: int, port: int, ready: Any, answers: Any) -> No
         os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["gloo", "mpi4py"])
 def test_a_killed_rank_ends_a_collective_within_the_timeout(
     backend: str,
@@ -295,6 +296,7 @@ def test_a_killed_rank_ends_a_collective_within_the_timeout(
     assert {"gloo": "Connection", "mpi4py": "MPI all_reduce did not finish within 4 s"}[backend] in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "cause"),
     [

@@ -56,6 +56,7 @@ def trained(worker: Worker, steps: int, profiled: int) -> TaskResult:
     return train(setup, worker)
 
 
+@pytest.mark.slow
 def test_every_rank_records_the_steps_after_the_warm_up_for_both_readers() -> None:
     for rank, result in enumerate(run_ranks(trained, 2, WARM_UP + STEPS + 4, STEPS)):
         found = result.profile

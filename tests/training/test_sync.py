@@ -271,6 +271,7 @@ for graph in numpy_of.SENDERS:
         )
 
 
+@pytest.mark.slow
 def test_strategies_do_what_numpy_does(pool: RankPool) -> None:
     """Weights of every rank after seven steps, in float64, and what it sent."""
     cases = [case for case in CASES if pool.workers == 4 or "sync.graph=torus" not in case[0]]

@@ -71,6 +71,7 @@ def distances(worker: Worker, root: Path, commands: list[tuple[str, ...]]) -> li
     return results
 
 
+@pytest.mark.slow
 def test_every_strategy_comes_near_the_optimum(pool: RankPool, data_root: Path) -> None:
     """With 2 workers; graphs, which 2 workers do not tell apart, with 4."""
     workers = {True: 4, False: 2}

@@ -72,6 +72,7 @@ SAY_START = (
 )
 
 
+@pytest.mark.slow
 def test_a_command_begins_with_its_process_but_not_with_the_shell_that_becomes_it() -> None:
     """After `bash -c "pip install ... && python -m mlbench.run"` the installation was start-up."""
     direct = subprocess.run([sys.executable, "-c", SAY_START], capture_output=True, text=True, check=True)

@@ -148,6 +148,7 @@ def stamped(worker: Worker) -> tuple[list[int], int]:
     return places, worker.timer.stamp_every
 
 
+@pytest.mark.slow
 def test_ranks_stamp_the_same_steps_however_fast_each_is() -> None:
     """Or arrivals of different steps would be compared: of 0.2 and 0.6 ms a step, 0.4 ms decide."""
     (places, every), (others, same) = run_ranks(stamped, 2)

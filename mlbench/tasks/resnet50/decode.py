@@ -83,8 +83,8 @@ class Loader:
 
     Processes write into a ring of batches of `largest` images, in memory that they share with this one:
     DataLoader's own tensors lie in /dev/shm, of which a container has little, and take more CPU time
-    (docs/performance.md). They are forked, which takes milliseconds, and run NumPy and Pillow alone, which
-    start no threads. With 0 processes a batch is decoded when its turn comes.
+    (docs/measurements/performance.md). They are forked, which takes milliseconds, and run NumPy and Pillow
+    alone, which start no threads. With 0 processes a batch is decoded when its turn comes.
     """
 
     def __init__(self, decoder: Decoder, *, processes: int, largest: int) -> None:

@@ -1,1 +1,1 @@
-"""How gradients are combined between workers: a folder a strategy, found by name (docs/adding-a-sync.md)."""
+"""How gradients are combined between workers: a folder a strategy, found by name (docs/extending.md)."""

@@ -35,6 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fake", "real"])
 def test_a_server_takes_the_objects_and_what_the_operator_says_is_told(
     kind: str,

@@ -6,7 +6,8 @@
 
 CONFIG.json holds a task's hyper-parameters and FOLDER its prepared Arrow files. A script trains its epochs
 under DDP over gloo and prints one JSON line: samples/s of all ranks over the epochs, data included. VARIANTS
-of a module are what was tried; without words the fastest of equal mathematics runs (docs/performance.md).
+of a module are what was tried; without words the fastest of equal mathematics runs
+(docs/measurements/performance.md).
 """
 
 import argparse
