@@ -77,7 +77,11 @@ def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
     left |= {f"interface {name}" for name in psutil.net_if_addrs()}
     for folder in SHARED:
         with suppress(OSError):
-            left |= {f"file {folder}/{name}" for name in os.listdir(folder) if OURS.match(name)}
+            left |= {
+                f"file {folder}/{name}"
+                for name in os.listdir(folder)
+                if OURS.match(name) and not _in_use(name)
+            }
     for kind in ("shm", "sem", "msg"):
         with suppress(OSError):
             lines = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]
@@ -109,6 +113,12 @@ def _is_ours(process: psutil.Process, trace: str) -> bool:
         words = " ".join(process.cmdline())
         return not any(keeper in words for keeper in KEEPERS)
     return process.environ().get(TRACE) == trace
+
+
+def _in_use(name: str) -> bool:
+    """Return whether joblib's semaphore belongs to another test's process that runs."""
+    match = re.match(r"sem\.loky-(\d+)-", name)
+    return match is not None and int(match[1]) != os.getpid() and psutil.pid_exists(int(match[1]))
 
 
 def _control_groups() -> Iterator[Path]:

@@ -117,6 +117,7 @@ print(*(name for name in sys.modules if name.startswith(("mlbench.terminal", "ml
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_recorded_without_what_draws_and_words_it(tmp_path: Path, empty_store: Path) -> None:
     """MLflow gets it, too; what draws, and templates, cannot be imported in this interpreter."""
     shutil.copy(empty_store, tmp_path / "mlflow.db")
@@ -189,6 +190,7 @@ def test_types() -> None:
     tool("basedpyright")
 
 
+@pytest.mark.slow
 def test_every_direct_dependency_is_imported_and_pinned() -> None:
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     wanted = [line for line in lines if line and not line.startswith(("#", "-e"))]

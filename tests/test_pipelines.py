@@ -138,6 +138,7 @@ def test_the_fastest_setting_is_chosen_for_each_number_of_workers(stages: Module
     ]
 
 
+@pytest.mark.slow
 def test_the_tables_of_all_runs_are_joined_with_their_runs(stages: ModuleType, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

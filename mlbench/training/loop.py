@@ -189,6 +189,7 @@ class Run:
     def stop_if_diverged(self) -> None:
         """Raise on all ranks alike if the loss of one is not finite, or its loss scale is stuck."""
         scaler = self.setup.scaler
+        self.losses.fold()
         loss = math.inf if scaler is not None and scaler.stuck() else self.losses.total()
         if not math.isfinite(self.worker.sum([loss]).item()):
             raise _Diverged

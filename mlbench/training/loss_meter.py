@@ -6,7 +6,11 @@ from mlbench.training.setup import Scaler
 
 
 class LossMeter:
-    """Adds up this rank's losses since the last `reset`; `total`, `steps` and `mean` wait for the device."""
+    """Adds up this rank's losses since the last `reset`; `total`, `steps` and `mean` wait for the device.
+
+    A sum of float32 depends on the order of its additions. `fold` decides it, at steps that the configuration
+    determines; `total` and `mean` change nothing, as heartbeats call them at any time.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._losses: list[torch.Tensor] = []  # of micro-batches, not in the sum yet: one addition for all
@@ -27,12 +31,16 @@ class LossMeter:
             self._losses[-micro_batches:] = [torch.where(lost, 0.0, loss)]
             self._skipped += lost
 
-    def total(self) -> float:
-        """Return the sum of the losses."""
+    def fold(self) -> None:
+        """Add to the sum what is not in it yet."""
         if self._losses:
             self._sum += torch.stack(self._losses).sum()
             self._losses.clear()
-        return self._sum.item()
+
+    def total(self) -> float:
+        """Return the sum of the losses."""
+        rest = torch.stack(self._losses).sum() if self._losses else 0.0
+        return (self._sum + rest).item()
 
     def steps(self) -> float:
         """Return the number of steps whose losses are in the sum."""

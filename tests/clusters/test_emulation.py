@@ -36,7 +36,7 @@ def network(*words: str, workers: int = 2) -> Network:
     ).network
 
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 # What else a machine computes only delays packets, so this is asserted everywhere: nothing is quicker than
 # its profile. How near a link comes to its profile is measured on a quiet machine.
@@ -115,7 +115,6 @@ def check_connection(made: Links, source: int, target: int, round_trip_ms: float
         assert min(times) == pytest.approx(round_trip_ms, rel=rel)
 
 
-@pytest.mark.slow
 def test_bandwidth_and_delay_are_those_of_the_profile_in_each_direction() -> None:
     with hosts("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5") as made:
         # Either way passes one cable up, at 80, and one down, at 40.
@@ -127,7 +126,6 @@ def test_bandwidth_and_delay_are_those_of_the_profile_in_each_direction() -> Non
         check_connection(made, 0, 1, 40, rel=0.1)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not QUIET, reason="needs a quiet machine: MLBENCH_TEST_QUIET=1")
 def test_a_gigabit_link_carries_a_gigabit() -> None:
     with hosts() as made:
@@ -138,7 +136,6 @@ def test_a_gigabit_link_carries_a_gigabit() -> None:
         assert max(one.bandwidth_mbit_s for one in measured) == pytest.approx(1000, rel=0.02)
 
 
-@pytest.mark.slow
 def test_packets_are_lost_at_the_rate_of_the_profile() -> None:
     packets, share = 4000, 0.05
     with hosts(f"loss_percent={100 * share}", "bandwidth_mbit_s=100") as made:
@@ -161,7 +158,6 @@ def test_packets_are_lost_at_the_rate_of_the_profile() -> None:
     assert made.counts["lost"] >= packets - len(seen) and made.counts["dropped"] == 0
 
 
-@pytest.mark.slow
 def test_hosts_of_a_rack_share_its_cable_and_one_host_shares_its_own() -> None:
     words = ("bandwidth_mbit_s=100", "racks=2", "rack_bandwidth_mbit_s=60", "rack_delay_ms=10")
     with hosts(*words, workers=4) as made:
@@ -171,14 +167,12 @@ def test_hosts_of_a_rack_share_its_cable_and_one_host_shares_its_own() -> None:
         check_rates(made, [(0, 1), (3, 1)], 100, bytes_=5e6, rel=0.15)  # incast
 
 
-@pytest.mark.slow
 def test_the_slow_rank_has_the_slow_link() -> None:
     with hosts("slow_rank=1", "slow_bandwidth_mbit_s=20", "bandwidth_mbit_s=200", workers=3) as made:
         check_rate(made, 0, 2, 200, bytes_=10e6)
         check_rate(made, 0, 1, 20, bytes_=1e6)
 
 
-@pytest.mark.slow
 def test_a_link_that_this_machine_cannot_carry_is_refused() -> None:
     with (
         hosts("bandwidth_mbit_s=1e6") as made,
@@ -189,7 +183,6 @@ def test_a_link_that_this_machine_cannot_carry_is_refused() -> None:
         made.measure()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not QUIET, reason="needs a quiet machine: MLBENCH_TEST_QUIET=1")
 def test_a_delay_that_was_calibrated_in_a_busier_moment_is_calibrated_again() -> None:
     with hosts("delay_ms=1") as made:
@@ -254,7 +247,6 @@ def test_equal_cables_in_a_row_add_no_time_and_a_full_queue_drops() -> None:
     assert slow.end(0.3, 100, 0.1) is None
 
 
-@pytest.mark.slow
 def test_nothing_is_left_behind() -> None:
     def state() -> tuple[set[str], list[psutil.Process], list[Path], int]:
         groups = list((cpu_share.controller() or Path("/nowhere")).glob(f"{reaper.PREFIX}{reaper.owner()}"))
@@ -296,7 +288,6 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-@pytest.mark.slow
 def test_what_kill_9_leaves_is_found_and_what_lives_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -342,7 +333,6 @@ QUICK = ("nice", "-n", "-15")  # before what else this machine computes
 ALL_REDUCE = ROOT / "tests" / "clusters" / "all_reduce.py"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("mbit_s", "delay_ms", "steps"), [(1000, 1, 12), (100, 5, 4)])
 def test_a_step_takes_as_long_as_compute_and_the_theory_of_its_all_reduce(
     mbit_s: int, delay_ms: int, steps: int

@@ -268,6 +268,7 @@ def test_a_killed_process_leaves_no_data_set_and_the_next_one_succeeds(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".set.lock", "set"]
 
 
+@pytest.mark.slow
 def test_of_several_processes_one_writes_and_all_read(tmp_path):
     code = f"""
         import sys

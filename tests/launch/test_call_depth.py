@@ -49,6 +49,7 @@ def connect(_: Any) -> Iterator[Connection]:
     yield Connection({"CPU": 1.0}, "PACK", 1, False, host="127.0.0.1", job_id="1", node_ids=[])
 
 
+@pytest.mark.slow
 def test_from_the_command_to_the_third_forward_pass(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_lines_of_code_in_a_pth_file_are_told(tmp_path: Path) -> None:
     assert "fast.pth" in told.stdout and "paths.pth" not in told.stdout and "distutils" not in told.stdout
 
 
+@pytest.mark.slow
 def test_flags_other_compiled_files_and_hydra_plugins_are_told(tmp_path: Path) -> None:
     assert found("-O") == ["sys.flags.optimize"] and found("-X", "dev") == ["sys.flags.dev_mode"]
     assert found(PYTHONPYCACHEPREFIX=str(tmp_path / "c")) == ["sys.pycache_prefix"]

@@ -96,6 +96,7 @@ def test_contradictions_and_unknown_studies_are_refused(words: list[str], tmp_pa
         spec.read([*words, f"output_root={tmp_path}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", compose.choices("study"))
 def test_every_shipped_study_is_valid(name: str) -> None:
     wanted = spec.named(name, output_settings={})
@@ -420,6 +421,7 @@ def without_record(there: Run) -> None:
     (there.folder / "record.json").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", [removed, damaged, without_record])
 def test_a_finished_run_that_only_the_default_store_has_counts_and_comes_back(
     gone: Callable[[Run], None],

@@ -22,6 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return run.folder
 
 
+@pytest.mark.slow
 def test_too_little_memory_for_the_engine_that_draws_costs_the_figures_alone(folder: Path) -> None:
     """4 GB of address space, as Slurm's limit of virtual memory may set: V8 reserves more, and aborts."""
     command = 'ulimit -v 4000000; exec "$@"'

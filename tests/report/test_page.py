@@ -20,6 +20,8 @@ from mlbench.record.record import Record
 from mlbench.report import page, tables, writer
 from mlbench.report.charts import NAMES
 
+pytestmark = pytest.mark.slow
+
 T4 = "hardware=gcp_n1_t4"
 EVIL = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>{{ 7 * 6 }}$x^$"
 STUDY = writer.StudyText(
@@ -66,7 +68,6 @@ def ready(browser: chromium.Page) -> None:
     browser.until(lambda: browser.ask(drawn) == len(NAMES))
 
 
-@pytest.mark.slow
 def test_the_browser_draws_every_figure_without_an_error_or_a_request(
     browser: chromium.Page, path: Path
 ) -> None:
@@ -134,7 +135,6 @@ def axe(browser: chromium.Page) -> list[str]:
     return json.loads(found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_reader_is_kept_out(browser: chromium.Page, path: Path, width: int) -> None:
     browser.open(path.as_uri(), width=width)

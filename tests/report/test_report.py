@@ -31,6 +31,8 @@ from mlbench.report.charts.phases import APART, OUTSIDE
 from mlbench.report.summary import answer, headline
 from mlbench.terminal import run_table, sweep_view, time_breakdown
 
+pytestmark = pytest.mark.slow
+
 T4 = "hardware=gcp_n1_t4"
 STUDY = writer.StudyText(
     "Scaling", "How many workers?", ("python -m mlbench.sweep task=resnet20 workers=1,2,4",)
@@ -62,7 +64,6 @@ def drawn(records: list[Record], name: str) -> Chart:
     return next(chart for chart in charts(group) if chart.name == name)
 
 
-@pytest.mark.slow
 def test_write_makes_every_file_and_each_holds_something(report: tuple[list[Path], int]) -> None:
     paths, computed = report
     assert computed == 1, "the bootstraps of the points take seconds"
@@ -256,7 +257,6 @@ def test_a_figure_that_has_nothing_to_show_says_why(made: list[Record], name: st
     assert any(said in sentence for sentence in chart.notes), chart.notes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "records",
     [
@@ -349,7 +349,6 @@ def lrs(count: int) -> list[Record]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3, 12, 40])
 def test_a_mark_stands_nearest_to_its_own_number_of_workers(count: int) -> None:
     """However many curves there are, and inside the axes; what a mark says tells whose it is."""
@@ -489,7 +488,6 @@ def test_a_ratio_that_is_not_1_does_not_read_as_1() -> None:
     ]
 
 
-@pytest.mark.slow
 def test_every_chart_is_plain_json_with_one_colour_a_family(records: list[Record]) -> None:
     for chart in charts(grouping.groups(records)[0]):
         specification = render.specification(chart)

@@ -15,6 +15,8 @@ from mlbench import results
 from mlbench.record import official, run_folders
 from mlbench.report import site
 
+pytestmark = pytest.mark.slow
+
 
 def test_exports_become_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs"
@@ -74,7 +76,6 @@ def test_a_study_s_name_is_no_path() -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium on this machine")
 @pytest.mark.parametrize(("width", "name"), [(1100, "site"), (390, "site-phone")])
 def test_the_leaderboard_is_readable_on_every_width(tmp_path: Path, width: int, name: str) -> None:

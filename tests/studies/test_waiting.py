@@ -75,6 +75,7 @@ def test_the_time_that_a_trial_waited_is_not_its_run_s(tmp_path: Path) -> None:
     assert tune._waited_s(log, 5) == 40.0
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_s_parent_in_mlflow_is_killed_where_there_is_one(
     tmp_path: Path, empty_store: Path
 ) -> None:

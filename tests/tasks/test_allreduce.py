@@ -166,6 +166,7 @@ def test_one_wrong_element_on_one_rank_is_found_and_leaves_no_time(with_faults: 
         assert unfitted == "fewer than two sizes to draw a line through"
 
 
+@pytest.mark.slow
 def test_a_pair_that_one_rank_cannot_do_is_skipped_by_all_with_the_reason(with_faults: list) -> None:
     for _, table in with_faults:
         assert (table[0]["kind"], table[0]["dtype"], table[0]["reason"]) == (

@@ -26,6 +26,8 @@ from mlbench.training import loop
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
 
+pytestmark = pytest.mark.slow
+
 NO_DROPOUT = [f"task.dropouts.{name}=0" for name in ("output", "hidden", "input", "embedding", "recurrent")]
 SMALL = [
     "task=awdlstm",
@@ -272,7 +274,6 @@ def averages(worker: Worker, commands: list[tuple[str, ...]]) -> list[tuple[torc
     return results
 
 
-@pytest.mark.slow
 def test_a_validation_sees_the_mean_of_all_workers_averages_with_every_strategy():
     """The mean over workers and steps; then each goes on with the weights that it trained."""
     commands = [("sync=ddp",), ("sync=zero1",), ("sync=fsdp",), ("sync=all_reduce", "sync.quantity=weights")]
@@ -313,7 +314,6 @@ def validated(worker: Worker) -> list[dict[str, float]]:
     return losses
 
 
-@pytest.mark.slow
 def test_validation_is_the_same_for_every_number_of_workers():
     """Also where the columns do not divide by it, and where there are more workers than columns."""
     alone = [pytest.approx(metrics, rel=1e-7) for metrics in validated(Worker())]
@@ -405,7 +405,6 @@ def pair(files: Path) -> list[list[dict[str, Any]]]:
     return run_ranks(trained_twice, 2, files)
 
 
-@pytest.mark.slow
 def test_one_and_two_workers_train_the_same_weights_without_dropout(files: Path, pair: list):
     one = trained(Worker(), files, [*PLAIN, "task.batch_size=8", "task.lr=4"])
     two = [rank[0] for rank in pair]
@@ -431,7 +430,6 @@ def test_the_same_seed_gives_the_same_loss_and_another_another(files: Path):
     assert same(first["weights"], again["weights"]) and not same(first["weights"], other["weights"])
 
 
-@pytest.mark.slow
 def test_a_checkpoint_after_the_switch_continues_to_the_same_average(files: Path):
     """The rate is too high to settle, so that validation gets worse at some time."""
     words = ["task.bptt=10", "task.epochs=12", "task.batch_size=4", "task.lr=12", "task.patience=1"]
@@ -450,7 +448,6 @@ def test_a_checkpoint_after_the_switch_continues_to_the_same_average(files: Path
     assert not torch.equal(model["words"], average["words"])
 
 
-@pytest.mark.slow
 def test_real_text_is_learnt(tmp_path: Path):
     """Licences and descriptions of the packages that the suite needs."""
     packages = ("torch", "numpy", "scipy", "pyarrow")
@@ -468,7 +465,6 @@ def test_real_text_is_learnt(tmp_path: Path):
     assert found["metrics"][-1]["perplexity"] < 0.8 * unigram
 
 
-@pytest.mark.slow
 def test_a_trained_model_beats_two_words_of_memory_but_never_the_language_itself(data_root: Path):
     """Below the floor it would have seen the validation text; by chance once in 10^9."""
     worker = mini_worker(Worker(), data_root)

@@ -15,6 +15,8 @@ from mlbench.studies import spec
 from mlbench.tasks import registry
 from mlbench.training.worker import Worker
 
+pytestmark = pytest.mark.slow
+
 SCALING = [words for grid, _ in spec.named("scaling", output_settings={}).grids for words in grid.points]
 
 
@@ -31,7 +33,6 @@ def test_every_point_of_the_scaling_study_has_an_update_for_its_last_worker(
     assert setup.samples(batch) > 0
 
 
-@pytest.mark.slow
 def test_gnmts_children_can_be_units_of_fsdp(
     data_root: Path, two: RankPool, strategies: Callable[[str], list[Steps]]
 ) -> None:

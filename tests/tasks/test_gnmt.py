@@ -42,6 +42,7 @@ def test_flops_are_those_of_the_closed_form(source, target):
         assert expected / (source + target) == pytest.approx(382e6, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_recipe_counts_both_sides_and_has_the_originals_rates(data_root):
     """Rates of 8 epochs of 10 updates: 200 updates of warm-up never end, so they are cut to 4."""
     words = [

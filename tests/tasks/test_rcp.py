@@ -65,6 +65,7 @@ def made(workers: int, seed: int, epochs: float, **changes) -> Record:
     )
 
 
+@pytest.mark.slow
 def test_too_few_epochs_are_told_in_card_and_report(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = made(2, 1, 9), made(2, 2, 2)
     values = task_rcp.hyperparameters(good)

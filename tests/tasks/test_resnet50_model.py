@@ -12,6 +12,7 @@ from mlbench.training.schedules import Schedule, warmup_cosine
 FULL = {"stage_blocks": (3, 4, 6, 3), "width": 64, "classes": 1000}
 
 
+@pytest.mark.slow
 def test_it_is_torchvisions_resnet50_with_the_same_weights() -> None:
     """Names, shapes and order are torchvision's too, so weights can be exchanged in both directions."""
     reference = torchvision_ops.load().models.resnet50(weights=None)

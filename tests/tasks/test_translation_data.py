@@ -48,6 +48,7 @@ def test_the_cipher_comes_back_as_it_was_said(found: data.Dataset) -> None:
     assert not set(english) & {pair[0] for pair in test}
 
 
+@pytest.mark.slow
 def test_its_columns_are_sub_words_mapped_from_the_file(found: data.Dataset) -> None:
     pairs = found.train
     assert len(pairs) == 15_000 and len(found.test) == 400

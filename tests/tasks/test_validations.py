@@ -52,6 +52,7 @@ class Answers(nn.Module):
         return torch.tensor([1.0, 2.0] + [0.0] * 8).repeat(len(images), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet20", "resnet50"])
 def test_a_network_that_always_says_one_class_is_right_as_often_as_it_comes(
     name: str, data_root: Path

@@ -39,6 +39,7 @@ def test_bash_completes_names_and_values(tmp_path: Path) -> None:
     assert shell(tmp_path, "bash", "-c", ask, "bash", *LINES) == ["sweep", "resnet20", "workers=", "show"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish on this machine")
 def test_fish_completes_names_and_values(tmp_path: Path) -> None:
     ask = "mlbench --completion fish | source; for line in $argv; complete -C $line; end"

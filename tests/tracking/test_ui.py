@@ -26,6 +26,7 @@ from mlbench.tracking import mapping, sync, ui
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.slow,
     pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium on this machine"),
     # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
@@ -85,7 +86,6 @@ def client(root: Path) -> Any:
     return MlflowClient(default_store(root))
 
 
-@pytest.mark.slow
 def test_the_link_shows_time_to_accuracy_in_the_table_without_a_click(
     root: Path, link: str, browser: chromium.Page
 ) -> None:
@@ -109,7 +109,6 @@ def test_the_link_shows_time_to_accuracy_in_the_table_without_a_click(
     save(browser, "mlflow-runs")
 
 
-@pytest.mark.slow
 def test_the_study_opens_with_its_answer_its_runs_and_its_charts(
     root: Path, link: str, browser: chromium.Page
 ) -> None:
@@ -138,7 +137,6 @@ def failures(page: chromium.Page) -> list[dict[str, Any]]:
     return [event for event in page.errors() if event["method"] == "Runtime.exceptionThrown"]
 
 
-@pytest.mark.slow
 def test_two_runs_stand_side_by_side(root: Path, link: str, browser: chromium.Page) -> None:
     """MLflow's compare view shows in which parameters one run with one worker and one with two differ."""
     tasks = [run for run in runs(root) if run.data.tags.get("task") == "resnet20" and "key" in run.data.tags]

@@ -32,7 +32,10 @@ from mlbench.tracking import mapping, sync, uploader
 from mlbench.tracking.client import TrackingClient, open_client
 
 # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
+]
 
 SECRET = "hunter2"
 TESTS = Path(__file__).parents[1]
@@ -136,7 +139,6 @@ def test_what_the_thread_has_begun_ends_at_ordinary_priority(
     until(lambda: not writing())
 
 
-@pytest.mark.slow
 def test_a_run_has_its_times_and_status(mirrored: tuple[Run, Any]) -> None:
     _, seen = mirrored
     assert seen.info.status == "FINISHED"
@@ -342,7 +344,6 @@ def test_a_database_tells_the_complete_runs_as_mlflow_does(root: Path) -> None:
         here.complete(page_s=60)
 
 
-@pytest.mark.slow
 def test_no_run_that_failed_is_called_finished(root: Path) -> None:
     statuses = {
         "goal_not_reached": "FINISHED",
@@ -445,7 +446,6 @@ time.sleep(600)
 """
 
 
-@pytest.mark.slow
 def test_a_run_is_left_to_its_driver_until_that_is_killed(root: Path) -> None:
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     driver = subprocess.Popen(
@@ -527,7 +527,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server.kill()
 
 
-@pytest.mark.slow
 def test_a_server_killed_in_the_middle_of_a_run_costs_nothing(server: Server, root: Path) -> None:
     run = Run(root, f"tracking_uri={server.uri}")
     mirror = uploader.MlflowUploader(run.folder, server.uri)

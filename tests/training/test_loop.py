@@ -79,6 +79,7 @@ def trained_weights(worker: Worker, batch: int) -> tuple[list[float], Any]:
     return problem.weights(), outcome.validations
 
 
+@pytest.mark.slow
 def test_two_workers_with_half_the_batch_train_the_same_weights() -> None:
     (one,) = run_ranks(trained_weights, 1, 16)
     two = run_ranks(trained_weights, 2, 8)

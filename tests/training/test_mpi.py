@@ -40,7 +40,7 @@ INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
 SUMS = {torch.float32: 1e-6, torch.float64: 1e-14, torch.float16: 2e-2, torch.bfloat16: 1e-1}  # 4 addends
 STEPS = 50
 GRADIENT_STEP = 2.0**-16  # sums of four gradients below 64 then have no more bits than float32
-pytestmark = pytest.mark.usefixtures("nothing_left")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
 
 def drawn(numbers: random.Random, dtype: torch.dtype, *shape: int) -> Tensor:
@@ -215,7 +215,6 @@ def shared_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.loky")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_collectives_and_trained_weights_are_those_of_gloo(ranks: int, data_root: Path) -> None:
     for name in ("logreg", "resnet20"):
@@ -276,7 +275,6 @@ def survivor(backend: str, rank: int, port: int, ready: Any, answers: Any) -> No
         os._exit(0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["gloo", "mpi4py"])
 def test_a_killed_rank_ends_a_collective_within_the_timeout(
     backend: str,
@@ -296,7 +294,6 @@ def test_a_killed_rank_ends_a_collective_within_the_timeout(
     assert {"gloo": "Connection", "mpi4py": "MPI all_reduce did not finish within 4 s"}[backend] in error
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "cause"),
     [

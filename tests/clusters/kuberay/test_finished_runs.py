@@ -29,6 +29,8 @@ from mlbench.launch.remote_run import Settings
 from mlbench.record import events
 from mlbench.record.record import Record
 
+pytestmark = pytest.mark.slow
+
 JOB, POD_LIST, LOG_STREAM = r"/rayjobs\?", r"/pods\?", r"/log\?.*follow="
 
 
@@ -48,7 +50,6 @@ def a_verdict(cluster: FakeCluster) -> Callable[[], bool]:
     return lambda: job_requests(cluster, "GET") > before or job_requests(cluster, "DELETE") > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_goal_that_was_reached_before_the_node_went_is_reached_and_not_measured_again(
     cluster: FakeCluster, run: Any, log: Log, retries: int
@@ -69,7 +70,6 @@ def test_a_goal_that_was_reached_before_the_node_went_is_reached_and_not_measure
     assert "its node does not answer any more" in record.caveats[0]
 
 
-@pytest.mark.slow
 @only_fake
 def test_a_pod_that_is_lost_before_the_log_came_is_no_verdict(
     cluster: FakeCluster, run: Any, log: Log, follower: Time
@@ -87,7 +87,6 @@ def test_a_pod_that_is_lost_before_the_log_came_is_no_verdict(
     assert record.status == "goal_reached" and len(record.validations) == 3
 
 
-@pytest.mark.slow
 @only_fake
 def test_pods_that_are_gone_are_no_verdict_while_job_and_log_are_silent(
     cluster: FakeCluster, run: Any, log: Log, follower: Time, tmp_path: Path
@@ -146,7 +145,6 @@ def complete_run(cluster: FakeCluster, run: Any, log: Log) -> list[str]:
     return over
 
 
-@pytest.mark.slow
 @only_fake
 def test_a_complete_run_whose_log_cannot_be_read_is_kept(
     cluster: FakeCluster, run: Any, attach: Any, log: Log, follower: Time
@@ -161,7 +159,6 @@ def test_a_complete_run_whose_log_cannot_be_read_is_kept(
     assert attach(name).status == "goal_reached"
 
 
-@pytest.mark.slow
 @only_fake
 def test_a_complete_run_whose_log_is_gone_or_cut_is_kept(
     cluster: FakeCluster, run: Any, attach: Any, log: Log
@@ -180,7 +177,6 @@ def test_a_complete_run_whose_log_is_gone_or_cut_is_kept(
     cluster.remove("rayjobs", name)
 
 
-@pytest.mark.slow
 @only_fake
 def test_the_log_of_a_rayjob_that_somebody_deletes_is_read_to_its_end(
     cluster: FakeCluster, run: Any, log: Log
@@ -247,7 +243,6 @@ def test_what_fails_here_deletes_no_run(
     assert attach(name).status == "goal_reached"
 
 
-@pytest.mark.slow
 @only_fake
 @pytest.mark.parametrize("complete", [True, False])
 def test_ctrl_c_deletes_no_run_that_has_ended_and_reads_the_log_of_another_to_its_end(

@@ -32,6 +32,8 @@ from mlbench.terminal import show
 from mlbench.tracking import uploader
 from mlbench.tracking.sync import uploaded_runs
 
+pytestmark = pytest.mark.slow
+
 IMAGE = "cluster.image=ghcr.io/example/mlbench@sha256:" + 64 * "0"
 WORDS = ("task=logreg", "workers=2", "hardware=gcp_n1_standard_4")
 NODES = {"head-0": "system", "worker-0": "worker", "worker-1": "worker"}
@@ -191,7 +193,6 @@ def test_a_run_is_submitted_shown_collected_and_deleted(
     assert run() == record and cluster.requests == before  # shown again, not measured again
 
 
-@pytest.mark.slow
 @only_fake
 def test_an_api_server_that_fails_in_the_middle_changes_nothing(
     cluster: FakeCluster, run: Any, log: Log
@@ -318,7 +319,6 @@ def test_what_ends_a_run_is_told_in_plain_words_and_leaves_nothing(
     nothing_is_left(cluster)
 
 
-@pytest.mark.slow
 def test_a_preempted_run_is_exit_code_1_and_another_only_as_often_as_retries_say(
     cluster: FakeCluster, empty_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,7 +331,6 @@ def test_a_preempted_run_is_exit_code_1_and_another_only_as_often_as_retries_say
     assert capsys.readouterr().err.count("retry 1 of 1") == 1
 
 
-@pytest.mark.slow
 def test_a_preempted_run_keeps_what_it_measured_and_is_started_anew_as_another(
     cluster: FakeCluster, run: Any, log: Log, tmp_path: Path
 ) -> None:
@@ -356,7 +355,6 @@ def test_a_preempted_run_keeps_what_it_measured_and_is_started_anew_as_another(
     assert first.submission.name != record.submission.name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("lost", "status"), [(True, "preempted"), (False, "failed")])
 def test_a_run_that_failed_before_kubernetes_missed_its_node_is_preempted(
     cluster: FakeCluster, run: Any, log: Log, follower: Time, tmp_path: Path, lost: bool, status: str
@@ -547,7 +545,6 @@ def keeps(cluster: FakeCluster, job: Any, sizes: list[int]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 def test_runs_on_nodes_of_one_shape_share_a_ray_cluster_that_grows(
     cluster: FakeCluster, run: Any, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
