@@ -49,6 +49,7 @@ def first(
     return Runs(output), shown.written
 
 
+@pytest.mark.main_job
 def test_the_default_run_reaches_its_goal_and_says_everything(first: tuple[Runs, str]) -> None:
     run, output = first
     record = run.record()
