@@ -26,7 +26,6 @@ from mlbench.tracking import mapping, sync, ui
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.slow,
     pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium on this machine"),
     # MLflow 3.17 uses what SQLAlchemy 2.1 deprecates.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
