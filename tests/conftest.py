@@ -42,7 +42,6 @@ os.environ.update(
 pytest_plugins = ["mlbench.contract.options"]
 ROOT = Path(__file__).parent.parent
 QUICK_CPU_S = 3
-BEGIN_CPU_S = pytest.StashKey[float]()
 # Files whose tests share a Ray, and those that take longest besides: they begin, so none is left for the end.
 RAYS = (
     ("test_sweep.py", "test_run_command.py"),
@@ -126,7 +125,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU where there is none, before any of its fixtures is made."""
-    item.stash[BEGIN_CPU_S] = cpu_s()
     if item.get_closest_marker("gpu"):
         import torch
 
@@ -135,13 +133,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a test that takes too long for `python -m pytest` and has no mark.
 
-    CPU time of this process and its children counts: on a busy machine every test takes longer.
+    CPU time of this process and its children counts: on a busy machine every test takes longer. What fixtures
+    make once for many tests does not count.
     """
+    begin_s = cpu_s()
     yield
-    used_s = cpu_s() - item.stash[BEGIN_CPU_S]
+    used_s = cpu_s() - begin_s
     if used_s > QUICK_CPU_S and not item.get_closest_marker("slow"):
         pytest.fail(
             f"{used_s:.1f} s of CPU time: a test of over {QUICK_CPU_S} s has the mark slow", pytrace=False

@@ -131,6 +131,7 @@ def test_a_run_of_another_task_is_no_network(root: Path, capsys: Any) -> None:
     assert "measured no bandwidth of all_reduce" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_missed_goal_is_no_error_and_its_json_is_json(tmp_path: Path, capsys: Any) -> None:
     lay(tmp_path, WORLD, counts=(1, 2, 4))
     names = [path.name for path in tmp_path.glob("2026*")]

@@ -55,6 +55,7 @@ def test_plausible_prices_are_in_the_file_and_the_others_are_told(tmp_path, pric
     assert "price file" in line
 
 
+@pytest.mark.slow
 def test_google_s_machine_and_its_gpus_are_added(tmp_path) -> None:
     (tmp_path / "vms.csv").write_text(GCP)
     found = catalog.read(tmp_path / "vms.csv", "gke")

@@ -216,6 +216,7 @@ def test_before_each_timed_call_of_a_short_message_comes_one_that_is_not(
         assert exchange.wrong() == 0
 
 
+@pytest.mark.slow
 def test_what_is_expected_is_what_the_collectives_are_defined_to_give() -> None:
     ranks = run_ranks(contents, 2)
     for name in NAMES:

@@ -385,6 +385,7 @@ def test_generated_images_are_jpeg_files_and_the_same_every_time() -> None:
     assert len({image.width for image in drawn}) > 5
 
 
+@pytest.mark.slow
 def test_a_linear_classifier_on_pixels_learns_next_to_nothing_of_the_shapes(data_root: Path) -> None:
     """The best of many ridge regressions onto the classes; chance is 10 %, the mini goal 80 % and more."""
     config = SimpleNamespace(dataset="shapes", train_folder=None, val_folder=None)
@@ -415,6 +416,7 @@ def rows_of(worker: Worker, count: int) -> list[list[int]]:
     return [[row for task in tasks for row in task.rows] for tasks in (trained, validated)]
 
 
+@pytest.mark.slow
 def test_ranks_train_and_validate_on_different_images_and_all_are_validated() -> None:
     ranks = run_ranks(rows_of, 3, 25)
     trained = [row for rank in ranks for row in rank[0]]

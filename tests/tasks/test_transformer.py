@@ -38,6 +38,7 @@ def test_flops_are_those_of_the_closed_form(source, target):
         assert expected / target == pytest.approx(1.264e9, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_recipe_counts_target_tokens_and_has_the_originals_rates(data_root):
     words = ["division=open", "task.lr=1.976e-3", "task.warmup_steps=1000"]
     config: Any = compose(["task=transformer", *words]).task

@@ -173,6 +173,7 @@ def test_autocast_computes_what_full_precision_does(name, dtype):
     assert F.cosine_similarity(half[1], exact[1], dim=0) > 0.99
 
 
+@pytest.mark.slow
 def test_gnmts_gradient_is_clipped_before_the_step_and_the_transformers_is_not(monkeypatch, data_root):
     """Adam hides a gradient's length, so what it is given is looked at."""
     norms: list[float] = []

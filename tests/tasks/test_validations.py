@@ -71,6 +71,7 @@ def test_a_network_that_always_says_one_class_is_right_as_often_as_it_comes(
         assert metrics["top5_accuracy"] > metrics["top1_accuracy"] + 100 * share[0] - 1e-9
 
 
+@pytest.mark.slow
 def test_resnet50_s_micro_batches_add_up_to_the_mean_over_the_step(data_root: Path) -> None:
     setup, _ = built("resnet50", data_root)
     setup.close()

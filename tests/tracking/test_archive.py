@@ -135,6 +135,7 @@ def unmarked(found: Record) -> Record:
     return found.model_copy(update={"imported": False, "official_reasons": found.official_reasons[:-1]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["save", "replace"])
 def test_an_import_that_was_killed_is_finished_by_the_next(
     run: Run, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, step: str

@@ -306,6 +306,7 @@ def diverge_on_rank_one(worker: Worker) -> str:
     return train(Problem(worker, batch=8, epochs=9).parts(loss=loss), worker).status
 
 
+@pytest.mark.slow
 def test_all_ranks_agree_that_one_diverged() -> None:
     assert run_ranks(diverge_on_rank_one, 2) == ["diverged", "diverged"]
 
