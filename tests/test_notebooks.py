@@ -9,10 +9,10 @@ import sample
 from driven import Run
 from nbclient import NotebookClient
 from records import record, save
-from tools import notebooks
-from tools import sample as sample_tool
 
 from mlbench.record import reader, study
+from tools import notebooks
+from tools import sample as sample_tool
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 
@@ -33,7 +33,7 @@ def executed(path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore:Proactor:RuntimeWarning", "ignore::DeprecationWarning")
 def test_the_outputs_of_a_notebook_are_those_of_the_sample_records(path: Path) -> None:
-    """What the documentation shows is what the code of today prints; else run tests/tools/notebooks.py."""
+    """What the documentation shows is what the code of today prints; else run tools/notebooks.py."""
     stored, fresh = (nbformat.read(path, as_version=4), notebooks.execute(path))
     assert notebooks.texts(stored) == notebooks.texts(fresh)
     assert "picture" in notebooks.texts(stored)

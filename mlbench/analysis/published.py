@@ -2,7 +2,7 @@
 
 tables/ has one CSV file a study, and published_studies.yaml what the rows of a study have in common. A column
 `name [unit]` holds values; every other column says what the row is about. archives/ has every curve of the 57
-result archives that MLBench published in 2020 and 2021 (tests/tools/convert_published.py).
+result archives that MLBench published in 2020 and 2021 (tools/convert_published.py).
 """
 
 import csv

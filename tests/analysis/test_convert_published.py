@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from conftest import ROOT
 
-convert = runpy.run_path(str(ROOT / "tests" / "tools" / "convert_published.py"))["convert"]
+convert = runpy.run_path(str(ROOT / "tools" / "convert_published.py"))["convert"]
 
 
 def write(path: Path, files: dict[str, list[str] | str]) -> None:

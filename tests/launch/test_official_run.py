@@ -62,7 +62,7 @@ def test_an_untampered_run_is_official_and_its_forgeries_are_not(tmp_path: Path)
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     folder = published(data)
     frozen = python(
-        copy, str(ROOT / "tests/tools/freeze.py"), "--release", "--data", str(folder), PYTHONPATH=str(copy)
+        copy, str(ROOT / "tools/freeze.py"), "--release", "--data", str(folder), PYTHONPATH=str(copy)
     )
     assert frozen.returncode == 0, frozen.stderr
     found, _ = run(copy, data, tmp_path / "untampered")

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from test_build_record import FROZEN, RESULT, SOFTWARE, built, log
-from tools import freeze
 
 import mlbench
 from mlbench.config import compose
@@ -19,6 +18,7 @@ from mlbench.record.build_record import build_record
 from mlbench.record.official import Dataset
 from mlbench.terminal import full_card, result_card
 from mlbench.tracking.run_files import result_file
+from tools import freeze
 
 OFFICIAL = "scale=official"
 NODE = RESULT["nodes"][0]
@@ -194,7 +194,7 @@ def test_an_edited_manifest_has_another_hash(tmp_path: Path) -> None:
 
 
 def test_the_frozen_reference_is_of_this_version_and_its_recipes() -> None:
-    """`python tests/tools/freeze.py` writes it again; a changed recipe or goal shows in the commit."""
+    """`python tools/freeze.py` writes it again; a changed recipe or goal shows in the commit."""
     frozen = official.reference()
     assert frozen.version == mlbench.__version__
     assert frozen.recipes == freeze.recipes()

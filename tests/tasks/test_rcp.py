@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import records
 import studies
-from tools import rcp_from_results
 
 from mlbench import results
 from mlbench.analysis import rcp
@@ -18,6 +17,7 @@ from mlbench.report import writer
 from mlbench.tasks import rcp as task_rcp
 from mlbench.tasks import registry
 from mlbench.terminal import full_card
+from tools import rcp_from_results
 
 MLPERF = [39, 42, 40, 41, 39, 40, 41, 39, 40, 39]  # rcps_resnet.json, BS 4096, of mlcommons/logging 4.1.68
 
@@ -55,7 +55,7 @@ def test_the_standard_deviation_is_that_of_all_runs_as_in_mlperf_s_code() -> Non
 
 @pytest.mark.parametrize("task", [task for task in choices("task") if registry.reference_convergence(task)])
 def test_the_shipped_references_are_the_tables_of_the_documentation(task: str) -> None:
-    """If a recipe or a table changed: PYTHONPATH=. python tests/tools/rcp_from_results.py TASK."""
+    """If a recipe or a table changed: PYTHONPATH=. python tools/rcp_from_results.py TASK."""
     assert registry.reference_convergence(task) == rcp_from_results.references()[task]
 
 

@@ -1,7 +1,7 @@
 """How times and memory of the commands grow with the number of runs.
 
-    python tests/performance/growth.py          the tables of docs/measurements/performance.md
-    python tests/performance/growth.py --sizes 100,1000 list plan
+    python benchmarks/growth.py          the tables of docs/measurements/performance.md
+    python benchmarks/growth.py --sizes 100,1000 list plan
 
 Runs are stand-ins: copies of the real runs of notebooks/sample with other names, seeds, times and, for every
 ten of them, another learning rate. They lie in a temporary folder, and their source says `stand-in`. Every
@@ -34,7 +34,7 @@ from mlbench.analysis.run_index import SETTLED_NS
 from mlbench.clusters import node
 from mlbench.record import reader
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "notebooks" / "sample"
 SIZES = (100, 1_000, 10_000, 100_000)
 RANKS = (1, 8, 128, 1_024)

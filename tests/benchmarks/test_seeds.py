@@ -1,14 +1,11 @@
 """The table of seeds says what its runs were trained on."""
 
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 import studies
 
-sys.path.append(str(Path(__file__).parent))
 seeds: Any = import_module("seeds")
 
 

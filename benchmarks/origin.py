@@ -9,7 +9,7 @@ from mlbench.clock import iso, wall
 from mlbench.clusters import node
 from mlbench.record import provenance
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def origin(script: str, arguments: Sequence[str], *details: str) -> str:

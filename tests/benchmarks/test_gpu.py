@@ -18,9 +18,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Absent())
-sys.path.insert(0, "tests/performance")
-import pytest
-
+sys.path.insert(0, "benchmarks")
 import gpu
 
 options = ["--dry-run", "--output"]

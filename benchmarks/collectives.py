@@ -1,6 +1,6 @@
 """Task 0 beside plain loops: its all-reduce, torch.distributed's and, for MPI, mpi4py's under mpirun.
 
-    python tests/performance/collectives.py --rounds 7 --workers 2
+    python benchmarks/collectives.py --rounds 7 --workers 2
 
 Every round runs each side once, in another order. Task 0 is the whole command on a Ray that stays. The time
 of a size is the median call of the slowest rank. The table has its median over the rounds, and the median and
@@ -26,7 +26,7 @@ from origin import origin
 
 from mlbench.record import format, reader
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[1]
 SIZES = [10**power for power in range(8)]  # elements: task 0's points for task.sizes=9, up to 40 MB
 REPEATS = 100
 PLAIN = Path(__file__).with_name("plain_collectives.py")

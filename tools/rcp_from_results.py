@@ -1,6 +1,6 @@
 """Write the tasks' reference convergence points from the tables of docs/measurements/results.md.
 
-    PYTHONPATH=. python tests/tools/rcp_from_results.py TASK ...
+    PYTHONPATH=. python tools/rcp_from_results.py TASK ...
 
 Name the tasks whose tables were measured with the recipe and data of today: a table does not tell. The tables
 have mini scale. tests/tasks/test_rcp.py fails where a shipped rcp.json is not what its table makes.
@@ -17,7 +17,7 @@ from mlbench.config import compose
 from mlbench.config.experiment import TrainingConfig
 from mlbench.tasks.rcp import benchmark, fields
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SECTION = re.compile(
     r"### (?P<task>\w+), (?P<scale>\w+), goal \w+ .= (?P<goal>[\d.]+)\n.*?(?=\n### |\n<!-- seeds:end)",
     re.DOTALL,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "clusters" / "kuberay")]
 
 import test_manifest as cases  # noqa: E402  # pyright: ignore[reportMissingImports]

@@ -1,16 +1,13 @@
 """The account of threads agrees with the clock of the thread itself."""
 
-import sys
 import threading
 import time
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
 account: Any = import_module("threads")
 
 

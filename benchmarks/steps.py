@@ -1,11 +1,11 @@
 """What the timed loop and the tasks' models cost: our steps against the references' on the same batches.
 
-    python tests/performance/steps.py --rounds 10 --scale mini --variants
-    python tests/performance/steps.py --rounds 5 --scale official gnmt transformer
-    python tests/performance/steps.py --rounds 10 --parts logreg
+    python benchmarks/steps.py --rounds 10 --scale mini --variants
+    python benchmarks/steps.py --rounds 5 --scale official gnmt transformer
+    python benchmarks/steps.py --rounds 10 --parts logreg
 
 - ours: what the task hands to the loop, through the loop's own `train_step` with the real clock
-- reference: tests/performance/references, which share no code with mlbench and measure nothing
+- reference: benchmarks/references, which share no code with mlbench and measure nothing
 - variants: those that the reference tried, one after the other in every round
 - parts: our steps without one thing that the loop does beside training, which says what that costs
 

@@ -1,6 +1,6 @@
 """Convert the result archives that MLBench published in 2020 and 2021 into the two tables of the package.
 
-    python tests/tools/convert_published.py FOLDER mlbench/analysis/archives
+    python tools/convert_published.py FOLDER mlbench/analysis/archives
 
 FOLDER is a checkout of github.com/mlbench/mlbench-results, commit 2160872. An archive is a zip of JSON lists
 of {date, value, cumulative}, one a metric and rank, and a line of text once the goal was reached.

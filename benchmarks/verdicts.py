@@ -1,6 +1,6 @@
 """How often the verdict of `results compare` is wrong, and how often it finds a difference, simulated.
 
-    python tests/performance/verdicts.py
+    python benchmarks/verdicts.py
 
 Prints the tables of docs/results-command.md and docs/statistics.md. Times are log-normal with the spread
 (standard deviation of the logarithms) that a table names; resnet20's are drawn from its ten published seeds.
@@ -25,7 +25,7 @@ SPREADS = (
 )  # gnmt's seeds have 4 %, awdlstm's 13 %, resnet20's 27 % (measurements/results.md)
 MORE = {0.03: (0.1,), 0.10: (0.1, 0.2), 0.27: (0.2, 0.5)}  # time that B needs more, a share
 COUNTS = (2, 3, 4, 5, 10, 20)  # runs a side
-RESULTS = Path(__file__).parents[2] / "docs" / "measurements" / "results.md"
+RESULTS = Path(__file__).parents[1] / "docs" / "measurements" / "results.md"
 
 Array = np.ndarray
 Samples = Callable[[np.random.Generator, int], tuple[Array, Array]]  # logarithms of A's and of B's times

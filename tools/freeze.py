@@ -1,8 +1,8 @@
 """Write mlbench/record/official.json, with which official results are compared.
 
-    python tests/tools/freeze.py                          recipes and published data; sources stay unknown
-    python tests/tools/freeze.py --release                also the sources, when a version is released
-    python tests/tools/freeze.py --data FOLDER            also rows and hashes of a data set prepared there
+    python tools/freeze.py                          recipes and published data; sources stay unknown
+    python tools/freeze.py --release                also the sources, when a version is released
+    python tools/freeze.py --data FOLDER            also rows and hashes of a data set prepared there
 
 A data set is frozen by whoever prepared it from the published files; the others keep their values.
 """

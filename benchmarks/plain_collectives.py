@@ -1,6 +1,6 @@
 """All-reduce in a plain loop, without mlbench: one rank of `collectives.py`'s references.
 
-    mpirun -n 2 python tests/performance/plain_collectives.py mpi4py 1000,10000 100 FOLDER
+    mpirun -n 2 python benchmarks/plain_collectives.py mpi4py 1000,10000 100 FOLDER
     RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python ... gloo 1000,10000 100 FOLDER
 
 Writes to FOLDER/RANK.json this rank's seconds of each call by number of float32 elements.

@@ -1,6 +1,6 @@
 """What the links of emulated hosts carry, a profile a row, and what the process that carries them takes.
 
-    python tests/performance/links.py --rounds 5 100mbit_5ms 1gbit_1ms 7.5gbit
+    python benchmarks/links.py --rounds 5 100mbit_5ms 1gbit_1ms 7.5gbit
 
 Needs what `network=` needs (docs/measurements/communication.md). Round trip and bandwidth as before every
 run, then

@@ -1,6 +1,6 @@
 """What it costs that torch's code lies far from Python's in a process's addresses, without Ray.
 
-    python tests/performance/address_gap.py --rounds 5
+    python benchmarks/address_gap.py --rounds 5
 
 A process reserves so many GiB of addresses, imports torch, which Linux then places below them, and trains
 logistic regression with mlbench's loop, in short steps. The sizes take turns; ratios are paired within a
@@ -56,7 +56,7 @@ def train(gap: int, folder: str) -> float:
     here = Path(__file__).parent
     words = ["task=logreg", f"task.epochs={EPOCHS}", "goal=none", "division=open", f"data_root={folder}"]
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(here.parents[1]), str(here)])
+    environment["PYTHONPATH"] = os.pathsep.join([str(here.parent), str(here)])
     command = [sys.executable, "-c", TRAIN, str(gap), *words]
     done = subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])["samples_per_s"]

@@ -1,4 +1,4 @@
-"""Makes notebooks/sample of a study that was really measured: `python tests/tools/sample.py OUTPUT_ROOT`.
+"""Makes notebooks/sample of a study that was really measured: `python tools/sample.py OUTPUT_ROOT`.
 
 Of each run it takes the event log and the record that follows from it, of the study plan and log. Only paths
 are shortened: to `runs`, `data` and the last part of a command.
@@ -14,7 +14,7 @@ from typing import Any
 from mlbench.record import events, reader, study
 from mlbench.record.build_record import build_record
 
-SAMPLE = Path(__file__).parents[2] / "notebooks" / "sample"
+SAMPLE = Path(__file__).parents[1] / "notebooks" / "sample"
 STUDY = "two-cores"
 MOST_BYTES = (
     300_000  # of a run's log: 60 validations of two workers, as logreg mini has at most, at 4.7 kB each

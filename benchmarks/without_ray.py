@@ -1,6 +1,6 @@
 """mlbench's own loop and tasks under torchrun, without Ray, heartbeats, reports and MLflow.
 
-    cd tests/performance
+    cd benchmarks
     OMP_NUM_THREADS=1 torchrun --nproc-per-node=2 -m without_ray task=resnet20 workers=2 task.epochs=3 ...
 
 Takes the overrides of `python -m mlbench.run` and prints one JSON line as the references do: samples/s of

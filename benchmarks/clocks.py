@@ -1,6 +1,6 @@
 """What the phase clocks cost: the loop's own steps of every mini task with stamps and without, interleaved.
 
-    python tests/performance/clocks.py --rounds 40
+    python benchmarks/clocks.py --rounds 40
 
 One worker in one process trains the same batches, a block of steps each way in turn. The ratio of each round
 is paired; the interval is a 95 % bootstrap interval of their median. CPU time is what the process computed,

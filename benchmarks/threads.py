@@ -1,6 +1,6 @@
 """Which threads of a machine compute while a run trains: the kernel's account of each of them.
 
-    python tests/performance/threads.py --seconds 15 task=resnet20 workers=2 task.epochs=30 division=open
+    python benchmarks/threads.py --seconds 15 task=resnet20 workers=2 task.epochs=30 division=open
 
 Starts `python -m mlbench.run` with the overrides, waits for the first validation, and reads
 /proc/PID/task/TID/schedstat twice: time on a CPU, time in the queue for one, and how often the thread gave

@@ -1,6 +1,6 @@
 """Every training task as a script that knows nothing of mlbench, written to be fast by measurement.
 
-    cd tests/performance
+    cd benchmarks
     OMP_NUM_THREADS=1 torchrun --nproc-per-node=2 -m references.resnet20 \\
         --config CONFIG.json --data FOLDER --epochs 3 [layout=channels_first ...]
 

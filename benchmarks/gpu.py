@@ -1,13 +1,13 @@
 """Everything that one GPU can tell, in one command and a given time.
 
-    python tests/performance/gpu.py --minutes 25          on a machine with one GPU
-    python tests/performance/gpu.py --minutes 1 --dry-run on a CPU: mini models, a few steps, the same code
+    python benchmarks/gpu.py --minutes 25          on a machine with one GPU
+    python benchmarks/gpu.py --minutes 1 --dry-run on a CPU: mini models, a few steps, the same code
 
 Needs torch >= 2.11, numpy, pyarrow, pydantic and hydra-core; no Ray, MLflow, network or data set. First the
 tests marked `gpu` (through pytest where it is installed), then the tasks at official size on stand-in data of
 the official shape, the most important cases first; what the time is too short for is named as skipped. A case
 is a task in one precision, as it is or under torch.compile (with and without CUDA graphs), through the loop's
-own steps with its clocks on, and the reference (tests/performance/references) on the same batches. Writes
+own steps with its clocks on, and the reference (benchmarks/references) on the same batches. Writes
 gpu.json and gpu.md into --output.
 """
 
@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any
 from unittest import mock
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 # What is imported for data, validation, clusters and display, none of which happens here.
 STUBBED = (

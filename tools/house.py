@@ -1,4 +1,4 @@
-"""Numbers of the house: python tests/tools/house.py [CHECKOUT]
+"""Numbers of the house: python tools/house.py [CHECKOUT]
 
 A room is a file or a folder right below mlbench; an arrow is that one imports from another. Older checkouts
 come from `git archive COMMIT | tar x -C FOLDER`.

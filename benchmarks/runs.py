@@ -1,10 +1,10 @@
 """Whole runs of every training task: `python -m mlbench.run` beside a plain torchrun script.
 
-    python tests/performance/runs.py --rounds 10              the table of docs/measurements/performance.md
-    python tests/performance/runs.py --rounds 5 --workers 2 resnet20 layout=channels_first
-    python tests/performance/runs.py --rounds 5 --workers 2 --without-ray resnet20
+    python benchmarks/runs.py --rounds 10              the table of docs/measurements/performance.md
+    python benchmarks/runs.py --rounds 5 --workers 2 resnet20 layout=channels_first
+    python benchmarks/runs.py --rounds 5 --workers 2 --without-ray resnet20
 
-Every round runs mlbench (Ray Train, all clocks on) and the reference (tests/performance/references, torchrun
+Every round runs mlbench (Ray Train, all clocks on) and the reference (benchmarks/references, torchrun
 and DDP over gloo) one after the other, with the same hyper-parameters, data, threads and epochs; a word
 name=value adds a variant of the reference, and --without-ray mlbench's own loop under torchrun, which tells
 what the rest of a run takes from it. Rates are samples a second of all workers over the epochs, data
@@ -31,7 +31,7 @@ from mlbench.record.reader import load
 from mlbench.record.record import Record
 from mlbench.tasks import registry
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 TRAINED = [name for name in choices("task") if compose([f"task={name}"]).target is not None]
 EPOCHS = {"resnet20": 10, "resnet50": 5, "logreg": 200, "awdlstm": 3, "gnmt": 2, "transformer": 3}
 WITHOUT_RAY = "mlbench without Ray"

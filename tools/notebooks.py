@@ -1,4 +1,4 @@
-"""Runs the notebooks on the sample records and stores their outputs: `python tests/tools/notebooks.py`."""
+"""Runs the notebooks on the sample records and stores their outputs: `python tools/notebooks.py`."""
 
 import base64
 import io
@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from PIL import Image
 
-FOLDER = Path(__file__).parents[2] / "notebooks"
+FOLDER = Path(__file__).parents[1] / "notebooks"
 COLOURS = 64  # of a stored picture
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},

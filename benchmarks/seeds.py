@@ -1,7 +1,7 @@
 """How reliably and how fast a task reaches its goal: one run a seed, one row a run.
 
-    python tests/performance/seeds.py --seeds 10 task=resnet20
-    python tests/performance/seeds.py --seeds 10 task=resnet20 task.precision=bf16
+    python benchmarks/seeds.py --seeds 10 task=resnet20
+    python benchmarks/seeds.py --seeds 10 task=resnet20 task.precision=bf16
 
 Prints the table of docs/measurements/results.md. Every run counts: one that missed the goal stands in the
 table. A seed
@@ -23,7 +23,7 @@ from mlbench.launch.cache import obstacle
 from mlbench.record.reader import find
 from mlbench.record.record import Record
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 def main(arguments: Sequence[str]) -> int:

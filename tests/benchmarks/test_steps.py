@@ -1,6 +1,5 @@
-"""Both sides of tests/performance/steps.py do the same work: same size, losses and final weights."""
+"""Both sides of benchmarks/steps.py do the same work: same size, losses and final weights."""
 
-import sys
 from contextlib import nullcontext
 from importlib import import_module
 from itertools import islice
@@ -14,7 +13,6 @@ from torch import nn
 from mlbench.tasks import registry
 from mlbench.training.worker import Worker
 
-sys.path.append(str(Path(__file__).parent))
 steps: Any = import_module("steps")
 references: Any = import_module("references")
 
