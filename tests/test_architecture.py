@@ -197,7 +197,8 @@ def test_every_direct_dependency_is_imported_and_pinned() -> None:
     assert all("==" in line and "#" in line for line in wanted)
     names = {line.split("==")[0].split("[")[0] for line in wanted}
     imported = set()
-    paths = [path for folder in ("mlbench", "tests", "pipelines") for path in (ROOT / folder).rglob("*.py")]
+    folders = ("mlbench", "tests", "pipelines", "benchmarks", "tools")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     texts = [path.read_text() for path in paths]
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
