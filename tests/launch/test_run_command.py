@@ -150,6 +150,7 @@ def test_a_diverged_run_inside_a_ray_cluster_is_recorded_with_a_full_output_and_
 
 @pytest.mark.gpu
 def test_every_gpu_of_this_machine_trains_over_nccl(tmp_path: Path, data_root: Path) -> None:
+    """Only Ray gives each worker a real GPU, over which NCCL then reaches the others."""
     import torch
 
     workers = torch.cuda.device_count()
@@ -165,6 +166,7 @@ def test_every_gpu_of_this_machine_trains_over_nccl(tmp_path: Path, data_root: P
 def test_a_cluster_that_is_too_small_refuses_and_says_what_fits(
     inside: dict[str, str], tmp_path: Path, data_root: Path
 ) -> None:
+    """Only a Ray that is there tells how many CPUs its nodes have."""
     done = command(
         "cluster=attached", "workers=64", "task=logreg", f"output_root={tmp_path}", f"data_root={data_root}",
         environment=inside,
