@@ -1,4 +1,4 @@
-"""The package, installed elsewhere: it runs the main job, and finds what another package brings."""
+"""The package, installed elsewhere: it has all of its modules, and finds what another package brings."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,15 @@ def record(place: Path, task: str) -> dict:
     return json.loads(path.read_text())
 
 
-def test_the_wheel_has_configuration_licence_and_one_command(place: Path) -> None:
+def test_the_wheel_has_every_module_configuration_licence_and_one_command(place: Path) -> None:
+    """That the main job runs, of whose modules none is missing here, is shown by test_run_command.py."""
+    with zipfile.ZipFile(next((place.parent / "wheels").glob("mlbench_suite-*"))) as wheel:
+        packed = set(wheel.namelist())
+    tracked = {path.relative_to(place.parent / "source") for path in (place.parent / "source").rglob("*.*")}
+    python = {str(path) for path in tracked if path.parts[0] == "mlbench" and path.suffix == ".py"}
+    assert len(python) > 100 and python <= packed, python - packed
+    yaml = {f"mlbench/{path}" for path in tracked if path.parts[0] == "conf" and path.suffix == ".yaml"}
+    assert len(yaml) > 20 and yaml <= packed, yaml - packed
     assert "resnet20" in command(tool(place, "mlbench"), "data", "list", at=place)
     licences = (place.parent / "venv").rglob("mlbench_suite-*.dist-info/licenses/LICENSE")
     assert [path.read_bytes() for path in licences] == [(ROOT / "LICENSE").read_bytes()]
@@ -79,12 +88,14 @@ def test_the_wheel_has_configuration_licence_and_one_command(place: Path) -> Non
 
 
 def test_another_package_s_task_strategy_and_cluster_run_with_one_command(place: Path) -> None:
+    """Only a run on Ray shows that its workers find an installed package; the only one that calibrates."""
     words = ["task=blobs", "sync=model_average", "cluster=few_cpus", "division=open", "workers=2", "seed=1"]
-    command(tool(place, "mlbench"), "run", *words, at=place)
+    command(tool(place, "mlbench"), "run", *words, at=place, MLBENCH_CALIBRATION_S="0.1")
     found = record(place, "blobs")
     assert found["status"] == "goal_reached" and found["eligible"] is False
     assert found["experiment"]["cluster"]["cpus"] == 2 and found["experiment"]["sync"]["every"] == 4
     assert {"task", "cluster", "sync"} <= {deviation["field"] for deviation in found["deviations"]}
+    assert found["nodes"][0]["calibration"]["cpu_gemm_flops_per_s"] > 1e9
 
 
 def test_another_package_passes_the_contract(place: Path) -> None:
@@ -92,11 +103,3 @@ def test_another_package_passes_the_contract(place: Path) -> None:
     python = tool(place, "python")
     told = command(python, "-m", "pytest", "-q", "--pyargs", "mlbench.contract", *words, at=place)
     assert "passed" in told and "skipped" not in told
-
-
-def test_the_main_job_runs_from_an_empty_folder(place: Path) -> None:
-    words = ("-m", "mlbench.run", "seed=1", "goal=light")
-    command(tool(place, "python"), *words, at=place, MLBENCH_CALIBRATION_S="0.1")
-    found = record(place, "resnet20")
-    assert found["status"] == "goal_reached"
-    assert found["nodes"][0]["calibration"]["cpu_gemm_flops_per_s"] > 1e9

@@ -90,7 +90,7 @@ def steps(worker: Worker, task: str, words: Sequence[str], root: Path, quantity:
         return {"loss": 1.0, experiment.task.metric: 1.0}
 
     changes: dict[str, Any] = {"flops_per_sample": lambda _: None, "table": lambda _: []}
-    changes["steps"] = lambda data, epoch: FirstSteps(setup.steps(data, epoch))
+    changes["steps"] = lambda data, epoch: FirstSteps(setup.steps(data, epoch), STEPS)
     with ExitStack() as stack:
         if quantity is not None:
             stack.enter_context(
@@ -163,13 +163,13 @@ def different(found: Result, expected: Result) -> str:
 
 
 class FirstSteps:
-    """The first steps of an epoch."""
+    """The first `count` steps of an epoch, which has no fewer."""
 
-    def __init__(self, whole: Steps) -> None:
-        self.whole = whole
+    def __init__(self, whole: Steps, count: int) -> None:
+        self.whole, self.count = whole, count
 
     def __len__(self) -> int:
-        return STEPS
+        return self.count
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
-        return islice(iter(self.whole), STEPS)
+        return islice(iter(self.whole), self.count)

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import CACHE, Run, listening, training_processes, until
+from zips import with_store
 
 from mlbench.clusters import ray_env
 from mlbench.config.errors import UserError
@@ -27,8 +28,9 @@ def raylet(run: Run) -> psutil.Process:
 
 
 @pytest.fixture
-def start(kept_ray: dict[str, str], tmp_path: Path, data_root: Path):
+def start(kept_ray: dict[str, str], tmp_path: Path, data_root: Path, empty_store: Path):
     runs: list[Run] = []
+    with_store(tmp_path, empty_store)
 
     def begin(*words: str) -> Run:
         runs.append(Run(kept_ray, tmp_path, data_root, *words))
@@ -44,14 +46,14 @@ def start(kept_ray: dict[str, str], tmp_path: Path, data_root: Path):
 
 
 @pytest.fixture(scope="module")
-def stuck(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterator[Run]:
+def stuck(tmp_path_factory: pytest.TempPathFactory, data_root: Path, empty_store: Path) -> Iterator[Run]:
     """Yield a run on a Ray of its own, one of whose workers is frozen.
 
     It has to wait for several time-outs, which it can do while other tests run.
     """
     folder = tmp_path_factory.mktemp("stuck")
     own = {**os.environ, CACHE: str(folder), "MLBENCH_MACHINE_LOCK": str(folder / "lock")}
-    run = Run(own, folder / "runs", data_root, *LONG, "backend.timeout_s=30")
+    run = Run(own, with_store(folder / "runs", empty_store), data_root, *LONG, "backend.timeout_s=30")
     run.await_validation(1)
     frozen = run.workers()[-1]
     frozen.suspend()
@@ -62,15 +64,22 @@ def stuck(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterator
     run.process.wait()
 
 
+def only_loopback(environment: dict[str, str]) -> None:
+    """Assert that this Ray and its run listen, and on loopback alone."""
+    sockets = set(listening(environment))
+    assert {address for _, address in sockets} <= {"127.0.0.1", "::1"}, sorted(sockets)
+    names = " ".join(name for name, _ in sockets)
+    assert all(name in names for name in ("gcs_server", "raylet", "python", "ray::RayTrainW")), names
+
+
 @pytest.mark.usefixtures("stuck")
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_a_run_listens_on_loopback_alone_and_a_killed_worker_fails_it_in_one_sentence(
-    start, kept_ray: dict[str, str], backend: str
+    start, kept_ray: dict[str, str]
 ) -> None:
-    """MPI opens sockets of its own beside those of the group of control, which is gloo's."""
-    run = start(*LONG, f"backend={backend}")
+    """Only a run on Ray has all of its servers' sockets, and Ray's own word of a worker that was killed."""
+    run = start(*LONG)
     run.await_validation(2)
-    sockets = set(listening(kept_ray))
+    only_loopback(kept_ray)
     assert STORE in raylet(run).cmdline()
     run.workers()[-1].kill()
     code, output = run.finish()
@@ -80,14 +89,14 @@ def test_a_run_listens_on_loopback_alone_and_a_killed_worker_fails_it_in_one_sen
     assert record.error in " ".join(output.split())
     assert len(record.validations) >= 2 and record.time_to_accuracy is None
     assert "Traceback" not in output
-    assert {address for _, address in sockets} <= {"127.0.0.1", "::1"}, sorted(sockets)
-    names = " ".join(name for name, _ in sockets)
-    assert all(name in names for name in ("gcs_server", "raylet", "python", "ray::RayTrainW")), names
 
 
-def test_a_killed_server_of_ray_ends_the_run_and_is_told(tmp_path: Path, data_root: Path) -> None:
+def test_a_killed_server_of_ray_ends_the_run_and_is_told(
+    tmp_path: Path, data_root: Path, empty_store: Path
+) -> None:
+    """Only a Ray of the run's own can lose its server: the command would wait in Ray for a minute."""
     environment = {**os.environ, CACHE: str(tmp_path)}
-    run = Run(environment, tmp_path / "runs", data_root, *LONG)
+    run = Run(environment, with_store(tmp_path / "runs", empty_store), data_root, *LONG)
     run.await_validation(1)
     assert STORE in raylet(run).cmdline()
     children = psutil.Process(run.process.pid).children(recursive=True)
@@ -101,10 +110,17 @@ def test_a_killed_server_of_ray_ends_the_run_and_is_told(tmp_path: Path, data_ro
     until(lambda: not training_processes(environment))
 
 
-def test_a_killed_driver_s_command_repeats_cleanly_and_goes_on_after_the_death_of_a_worker(start) -> None:
-    words = ("goal=none", "division=open", "task.epochs=12", "task.width=4", "max_failures=1", "seed=3")
-    run = start(*words)
+def test_a_killed_command_repeats_cleanly_goes_on_after_the_death_of_a_worker_and_ends_at_ctrl_c(
+    start, kept_ray: dict[str, str]
+) -> None:
+    """Only Ray ends the workers of a killed driver, and starts others in place of those that died.
+
+    The first run talks over MPI, which opens sockets of its own beside those of gloo's group of control. That
+    SIGTERM does what Ctrl-C does: test_sweep.py, and test_faulty_tasks.py while Ray starts.
+    """
+    run = start(*LONG, "backend=mpi", "seed=3")
     run.await_validation(2)
+    only_loopback(kept_ray)
     run.process.kill()
     run.process.communicate()
     first = run.folder
@@ -112,35 +128,32 @@ def test_a_killed_driver_s_command_repeats_cleanly_and_goes_on_after_the_death_o
     assert [event["key"] for event in log][0] == "run_configuration"
     assert not (first / "record.json").exists()
     until(lambda: not run.workers())
-    run = start(*words)
+    run = start(*LONG, "max_failures=1", "seed=3")
     until(lambda: run.folder != first or run.process.poll() is not None)
     run.await_validation(3)
     run.workers()[0].kill()
+    until(lambda: "worker_failure" in [event["key"] for event in run.log()] or run.process.poll() is not None)
+    run.await_validation(run.validations() + 2)
+    run.process.send_signal(signal.SIGINT)
     code, output = run.finish()
-    assert code == 0, output
+    assert code == 130, output
     record = run.record()
     assert run.folder != first
-    assert record.status == "completed" and len(record.restarts) == 1
-    assert record.epochs == 12 and record.steps == 12 * 22 and record.contradictions == []
+    assert record.status == "interrupted" and len(record.restarts) == 1
+    assert record.steps == 22 * record.epochs and record.contradictions == []
+    assert [validation.step for validation in record.validations] == [
+        22 * validation.epoch for validation in record.validations
+    ]
     elapsed = [validation.elapsed for validation in record.validations]
     assert elapsed == sorted(elapsed)
     # The workers' restart, seconds of it, lies between two validations and stays on the clock.
     gaps = [after - before for before, after in zip(elapsed, elapsed[1:], strict=False)]
     assert max(gaps) > 5 * sorted(gaps)[len(gaps) // 2]
-
-
-def test_ctrl_c_ends_all_processes_and_records_interrupted(start) -> None:
-    """SIGTERM does the same: test_sweep.py, and test_faulty_tasks.py while Ray starts."""
-    run = start(*LONG)
-    run.await_validation(1)
-    run.process.send_signal(signal.SIGINT)
-    code, output = run.finish()
-    assert code == 130, output
-    assert run.record().status == "interrupted" and len(run.record().validations) >= 1
     until(lambda: not run.workers())
 
 
 def test_a_stuck_collective_ends_by_a_timeout_that_names_the_missing_rank(stuck: Run) -> None:
+    """Only Ray ends the processes of a group of which one is frozen and the others wait for it."""
     code, output = stuck.finish()
     record = stuck.record()
     assert code == 1 and record.status == "failed", output

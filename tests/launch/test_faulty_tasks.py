@@ -10,8 +10,10 @@ import psutil
 import pytest
 from commands import CACHE, Run, until
 from conftest import ROOT
+from zips import with_store
 
 from mlbench.clusters import processes
+from mlbench.clusters.node import usable_cpus
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +88,7 @@ POINTS = "[mlbench.tasks]\nfaulty = faulty\n[mlbench.conf]\nfaulty = faulty.conf
 
 @pytest.fixture(scope="module")
 def environment(
-    kept_ray: dict[str, str], site: Path, tmp_path_factory: pytest.TempPathFactory
+    kept_ray: dict[str, str], site: Path, tmp_path_factory: pytest.TempPathFactory, empty_store: Path
 ) -> dict[str, str]:
     """Return the environment in which the package is found as an installed one is."""
     files = {
@@ -105,26 +107,27 @@ def environment(
         **kept_ray,
         "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]),
         "FAULTY_ROOT": str(tmp_path_factory.mktemp("runs")),
+        "FAULTY_STORE": str(empty_store),
     }
 
 
-def start(environment: dict[str, str], *words: str) -> Run:
+def start(environment: dict[str, str], *words: str, workers: int = 2) -> Run:
     root = Path(environment["FAULTY_ROOT"]) / str(len(list(Path(environment["FAULTY_ROOT"]).iterdir())))
-    root.mkdir()
+    with_store(root, Path(environment["FAULTY_STORE"]))
     data = root / "data"
     data.mkdir()
     environment = {**environment, "FAULTY_ROOT": str(root)}
-    return Run(environment, root, data, "task=faulty", "workers=2", *words)
+    return Run(environment, root, data, "task=faulty", f"workers={workers}", *words)
 
 
-def finished(environment: dict[str, str], fault: str) -> tuple[int, str, Any]:
-    run = start(environment, "division=open", f"task.fault={fault}")
+def finished(environment: dict[str, str], fault: str, *, workers: int = 2) -> tuple[int, str, Any]:
+    run = start(environment, "division=open", f"task.fault={fault}", workers=workers)
     code, output = run.finish()
     return code, output, run.record()
 
 
 def test_an_exception_in_a_task_is_told_with_its_rank_line_and_log(environment: dict[str, str]) -> None:
-    """On a Ray of the run's own, whose servers end with it: neither their end nor a worker's is the cause."""
+    """Only where Ray's servers end with the run is neither their end nor a worker's told as the cause."""
     code, output, record = finished({**environment, CACHE: environment[CACHE] + "-own"}, "key_error")
     shown = " ".join(output.split())
     assert code == 1 and record.status == "failed" and record.error is not None, output
@@ -136,8 +139,12 @@ def test_an_exception_in_a_task_is_told_with_its_rank_line_and_log(environment: 
 
 
 def test_a_worker_that_is_killed_after_the_result_changes_nothing(environment: dict[str, str]) -> None:
-    code, output, record = finished(environment, "killed_after_the_result")
+    """Only on Ray does a worker die between the result and its end; more workers than CPUs are marked."""
+    workers = usable_cpus() + 1
+    code, output, record = finished(environment, "killed_after_the_result", workers=workers)
     assert code == 0, output
+    assert record.oversubscribed and record.workers == workers
+    assert "oversubscribed" in output and "no speed-up" in " ".join(output.split())
     assert (record.status, record.error) == ("goal_reached", None)
     assert record.time_to_accuracy == record.validations[-1].elapsed and len(record.nodes) == 1
 
@@ -145,7 +152,7 @@ def test_a_worker_that_is_killed_after_the_result_changes_nothing(environment: d
 def test_a_worker_that_is_killed_after_the_goal_takes_nothing_from_what_was_measured(
     environment: dict[str, str],
 ) -> None:
-    """The log holds the validation that reached the goal; what the workers had still to tell is missing."""
+    """Only on Ray does a worker die between the goal, which the log holds, and what it had still to tell."""
     code, output, record = finished(environment, "killed_after_the_goal")
     assert [each.metrics["score"] for each in record.validations] == [1, 2, 3]
     assert code == 0, output
@@ -156,7 +163,7 @@ def test_a_worker_that_is_killed_after_the_goal_takes_nothing_from_what_was_meas
 
 
 def test_sigterm_while_ray_starts_leaves_a_record_and_no_process(environment: dict[str, str]) -> None:
-    """Its servers are there, and the run is not connected; test_sweep.py sends it to a run that trains."""
+    """Only Ray's start has servers that run, and no connection; test_sweep.py sends it to one that trains."""
     run = start({**environment, CACHE: environment[CACHE] + "-own"})
     until(lambda: "gcs_server" in below(run).values() or run.process.poll() is not None)
     ours = below(run)

@@ -60,6 +60,7 @@ LeanTrainer(
 
 
 def test_each_worker_takes_its_own_gpu_and_sees_all_of_its_node(tmp_path: Path) -> None:
+    """Only Ray gives its workers their GPUs, and hides those of others from them."""
     hidden = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)],

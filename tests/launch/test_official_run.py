@@ -4,11 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import ROOT
+from zips import with_store
 
 from mlbench.datasets import arrow
 from mlbench.record import reader
@@ -37,6 +39,7 @@ def python(copy: Path, *words: str, **environment: str) -> subprocess.CompletedP
     """Run Python in the release; what is imported with -m comes from there, also on the workers."""
     # Variables of the tests are reasons against a run, as anybody's are.
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MLBENCH_", "PYTHON"))}
+    plain["XDG_CACHE_HOME"] = str(copy / "cache")  # where it is noted which Ray is the release's
     return subprocess.run(
         [sys.executable, *words], cwd=copy, env={**plain, **environment},
         capture_output=True, text=True, timeout=240,
@@ -56,23 +59,39 @@ def reasons(found: Record | None) -> list[str]:
     return [reason for reason in found.official_reasons if not reason.startswith(NOISE)]
 
 
-def test_an_untampered_run_is_official_and_its_forgeries_are_not(tmp_path: Path) -> None:
-    copy, data = tmp_path / "release", tmp_path / "data"
+@pytest.fixture
+def release(tmp_path: Path) -> Iterator[Path]:
+    """Yield a release on whose Ray its runs train; it is complete once it is frozen."""
+    copy = tmp_path / "release"
     for folder in ("mlbench", "conf"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    started = python(copy, "-m", "mlbench.cluster", "start")
+    assert started.returncode == 0, started.stderr
+    yield copy
+    stopped = python(copy, "-m", "mlbench.cluster", "stop")
+    assert stopped.returncode == 0, stopped.stderr
+
+
+def test_an_untampered_run_is_official_and_its_forgeries_are_not(
+    release: Path, tmp_path: Path, empty_store: Path
+) -> None:
+    """Only whole runs show that all that the judgement asks for is recorded, and nothing against one."""
+    copy, data = release, tmp_path / "data"
     folder = published(data)
     frozen = python(
         copy, str(ROOT / "tools/freeze.py"), "--release", "--data", str(folder), PYTHONPATH=str(copy)
     )
     assert frozen.returncode == 0, frozen.stderr
-    found, _ = run(copy, data, tmp_path / "untampered")
+    found, _ = run(copy, data, with_store(tmp_path / "untampered", empty_store))
     assert reasons(found) == []
     assert found is not None and found.data_hash == arrow.manifest_hash(folder)
     other = tmp_path / "other"
     published(other, rows=512)
     task = copy / "conf/task/logreg.yaml"
     task.write_text(task.read_text().replace("official: 89", "official: 60"))
-    found, shown = run(copy, other, tmp_path / "runs-other", ONEDNN_DEFAULT_FPMATH_MODE="BF16")
+    found, shown = run(
+        copy, other, with_store(tmp_path / "runs-other", empty_store), ONEDNN_DEFAULT_FPMATH_MODE="BF16"
+    )
     told = " ".join(reasons(found))
     assert "official yes" not in shown
     assert "the rows of the data set" in told and "the prepared files of the data set" in told

@@ -1,7 +1,7 @@
 """`python -m mlbench.sweep` with real runs: Tune, MLflow, kill -9, extension, a dead server, a limit.
 
-The study is the tutorial's. Every command of the README, the tutorial and the guides then runs as printed, in
-the folder that has it.
+The study is the tutorial's, of which half has been measured: the sample's runs stand for those. Every command
+of the README, the tutorial and the guides then runs as printed, in the folder that has it.
 """
 
 import os
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -19,16 +19,21 @@ from typing import Any
 import doc_pages
 import psutil
 import pytest
+import sample
 import screenshots
 import terminals
-from commands import PATIENCE_S, until
+from commands import PATIENCE_S, training_processes, until
 from conftest import ROOT
+from zips import with_store
 
 from mlbench.clusters import node
+from mlbench.config import compose, identity
 from mlbench.config.store_uri import default_store
-from mlbench.record import events, reader, study
+from mlbench.datasets.arrow import manifest_hash
+from mlbench.record import events, provenance, reader, study
 from mlbench.record.record import Record
 from mlbench.report import study_summary
+from mlbench.tasks import registry
 from mlbench.tracking import sync
 
 pytestmark = pytest.mark.slow
@@ -42,9 +47,10 @@ TOO_BUSY = (
 )
 (TUTORIAL,) = (line for line in LINES if line.startswith("python -m mlbench.sweep "))
 SWEEP = shlex.split(TUTORIAL)[3:]
-POINT = [*(word for word in SWEEP if not word.startswith(("workers=", "repeats=", "study="))), "workers=1"]
+POINT = [word for word in SWEEP if not word.startswith(("workers=", "repeats=", "study="))]
 STUDY = SWEEP[-1]
 NAME = STUDY.removeprefix("study=")
+MEASURED = {1: 2, 2: 1}  # runs of the study that are there, by workers; the other three are measured here
 TINY = ("task=logreg", "division=open", "task.epochs=1", "goal=none")  # some tenths of a second of training
 
 
@@ -101,27 +107,42 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(kept_ray: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(kept_ray: dict[str, str], tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Place:
     environment = {**kept_ray, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    return Place(environment, tmp_path_factory.mktemp("reader"))
+    place = Place(environment, tmp_path_factory.mktemp("reader"))
+    with_store(place.output, empty_store)
+    return place
+
+
+def measured(place: Place) -> None:
+    """Begin the tutorial's study with the sample's runs, as if measured here by this version."""
+    plan = study.new(NAME, question="How does time to accuracy change with workers?")
+    for workers, count in MEASURED.items():
+        words = (*POINT, f"workers={workers}")
+        experiment = compose.compose([*words, STUDY])
+        data = registry.load("logreg").prepare(experiment.task, place.folder / "data")
+        update: dict[str, Any] = {"experiment": experiment, "key": identity.key(experiment)}
+        update |= {"software": provenance.software(), "data_hash": manifest_hash(data)}
+        seeds = []
+        for path in sorted(sample.SAMPLE.glob(f"*-logreg-w{workers}-*/record.json"))[:count]:
+            run = reader.load(path)
+            nodes = [node.describe().model_copy(update={"threads_per_worker": 1})]
+            (place.output / run.run_id).mkdir()
+            run.model_copy(update={**update, "nodes": nodes}).save(place.output / run.run_id)
+            seeds.append(run.seed)
+        line = study.Invocation(at="2026-11-22T00:00:00+00:00", words=words, repeats=count)
+        plan = study.extended(plan, {update["key"]: words}, invocation=line, seeds=tuple(seeds))
+    study.save(plan, study.folder(place.output, NAME))
 
 
 @pytest.fixture(scope="module")
-def first(place: Place) -> Sweep:
-    """One point of the tutorial's study, once."""
-    sweep = place.sweep(*POINT, "repeats=1", STUDY)
-    code, said = sweep.finish()
-    assert code == 0, said
-    return sweep
-
-
-@pytest.fixture(scope="module")
-def extended(first: Sweep, place: Place) -> tuple[Sweep, str]:
+def resumed(place: Place) -> tuple[Sweep, str]:
     """The whole study; one of its runs killed, then the sweep killed, then started again on a terminal."""
+    measured(place)
     killed = place.sweep(*SWEEP)
-    begun(killed, trial=2).kill()  # a failed trial must not stop the rest
-    run = begun(killed, trial=4)
-    assert len(killed.log(study.ENDED)) == 3
+    begun(killed, trial=1).kill()  # a failed trial must not stop the rest
+    run = begun(killed, trial=3)
+    assert len(killed.log(study.ENDED)) == 2
     os.kill(killed.process.pid, signal.SIGKILL)
     until(lambda: not run.is_running() or run.status() == psutil.STATUS_ZOMBIE)
     killed.finish()
@@ -161,19 +182,16 @@ def children(output: Path, name: str) -> tuple[Any, list[Any], Any]:
     return parent, [run for run in runs if run is not parent], client
 
 
-def test_a_trial_is_a_run_like_any_other(first: Sweep) -> None:
-    (run,) = first.records()
-    plan = study.load(first.folder)
-    assert plan is not None and plan.points[0].seeds == (run.seed,)
-    words = " ".join([*POINT, f"seed={run.seed}", STUDY])
-    assert run.command == f"python -m mlbench.run {words}"
-    assert run.status == "goal_reached" and run.startup_time is not None
+def here(sweep: Sweep) -> list[Record]:
+    """Return the runs that were begun here: the sample's have no log."""
+    return [run for run in sweep.records() if (sweep.output / run.run_id / events.NAME).exists()]
 
 
-def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(extended: tuple[Sweep, str]) -> None:
-    sweep, _ = extended
+def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(resumed: tuple[Sweep, str]) -> None:
+    """Only Tune's trials on Ray show what outlives a sweep's kill -9: its actor, the run, and the study."""
+    sweep, _ = resumed
     plan = study.load(sweep.folder)
-    assert plan is not None and len(plan.points) == 2 and len(plan.invocations) == 2
+    assert plan is not None and len(plan.points) == 2 and len(plan.invocations) == len(MEASURED) + 1
     finished = [run for run in sweep.records() if run.status == "goal_reached"]
     wanted = {(point.key, seed) for point in plan.points for seed in point.seeds}
     assert Counter((run.key, run.seed) for run in finished) == dict.fromkeys(wanted, 1)
@@ -183,23 +201,31 @@ def test_a_killed_sweep_goes_on_and_repeats_nothing_that_was_finished(extended: 
     failed = [value for value in sweep.log(study.ENDED) if value["status"] == "failed"]
     # Of the trial that ran when its sweep was killed, Tune's actor may live long enough to log the end.
     started = [value["trial"] for value in sweep.log(study.STARTED)]
-    assert len(failed) <= 2 and failed[0]["trial"] == started[1]
-    assert {value["trial"] for value in failed[1:]} <= {started[3]}
+    assert len(failed) <= 2 and failed[0]["trial"] == started[0]
+    assert {value["trial"] for value in failed[1:]} <= {started[2]}
     assert all("exit code -9" in value["error"] for value in failed)
 
 
-def test_trials_run_one_after_the_other(extended: tuple[Sweep, str]) -> None:
-    sweep, _ = extended
+def test_a_trial_is_a_run_like_any_other(resumed: tuple[Sweep, str]) -> None:
+    runs = [run for run in here(resumed[0]) if run.status == "goal_reached"]
+    assert len(runs) == 3
+    for run in runs:
+        words = " ".join([*POINT, f"workers={run.workers}", f"seed={run.seed}", STUDY])
+        assert run.command == f"python -m mlbench.run {words}" and run.startup_time is not None
+
+
+def test_trials_run_one_after_the_other(resumed: tuple[Sweep, str]) -> None:
+    sweep, _ = resumed
     spans = sorted((run.started_at, run.ended_at) for run in sweep.records() if run.status == "goal_reached")
     assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
-def test_mlflow_has_one_parent_with_every_run_and_the_aggregates(extended: tuple[Sweep, str]) -> None:
-    sweep, _ = extended
+def test_mlflow_has_one_parent_with_every_run_and_the_aggregates(resumed: tuple[Sweep, str]) -> None:
+    sweep, _ = resumed
     parent, runs, client = children(sweep.output, NAME)
     assert parent.info.status == "FINISHED"
     statuses = Counter(run.data.tags["status"] for run in runs)
-    assert statuses["goal_reached"] == 6 and len(runs) == len(sweep.records())
+    assert statuses["goal_reached"] == 3 and len(runs) == len(here(sweep)) == 5
     history = client.get_metric_history(parent.info.run_id, "samples_per_s")
     assert [point.step for point in history] == [1, 2], (
         "one value for each number of workers, extended or not"
@@ -213,40 +239,39 @@ def test_mlflow_has_one_parent_with_every_run_and_the_aggregates(extended: tuple
     assert {*(f"{name}.png" for name in figures), "report.html", "summary.csv", "study.yaml"} <= names
 
 
-def test_a_finished_study_is_answered_without_ray_and_what_does_not_fit_is_refused(
-    extended: tuple[Sweep, str], place: Place
-) -> None:
-    sweep, _ = extended
-    before = len(sweep.records())
-    code, said = place.sweep(*SWEEP).finish()
-    assert code == 0 and "6 of them finished" in said and "starting Ray" not in said
-    code, said = place.sweep(*POINT, "backend=gloo,nccl", "repeats=3", STUDY).finish()
+def test_a_point_that_does_not_fit_is_refused(resumed: tuple[Sweep, str], place: Place) -> None:
+    before = len(resumed[0].records())
+    code, said = place.sweep(*POINT, "workers=1", "backend=gloo,nccl", "repeats=3", STUDY).finish()
     assert code == 1 and "add nodes with a GPU" in said and "Traceback" not in said, said
-    assert len(sweep.records()) == before
+    assert len(resumed[0].records()) == before
 
 
-def test_a_dead_server_stops_nothing_and_money_does(place: Place) -> None:
+def test_a_dead_server_stops_nothing_and_money_does(place: Place, tmp_path: Path, empty_store: Path) -> None:
+    """Only a sweep on Ray shows that its second trial is refused by what the first one cost."""
+    poor = replace(place, folder=tmp_path)
+    with_store(poor.output, empty_store)
     dead = "tracking_uri=http://127.0.0.1:9"
     # It states 3 CPUs a node, this machine may have others; what is oversubscribed has no aggregates.
     hardware = ("hardware=gcp_n1_standard_4", "hardware.threads_per_worker=1")
     hardware += (f"hardware.cpus={node.usable_cpus()}",)
     words = ("workers=1", "repeats=2", *hardware, "max_usd=0.000001", dead)
-    sweep = place.tiny(*words, name="poor")
+    sweep = poor.tiny(*words, name="poor")
     code, said = sweep.finish()
     assert code == 1, said
     assert "max_usd=1e-06 would be exceeded" in said and "MLflow could not be reached" in said
     assert len(sweep.log(study.ENDED)) == 1
-    uri = default_store(place.output)
-    assert {one.outcome for one in sync.sync_runs(place.output, uri)} == {"present", "uploaded"}
-    _, runs, _ = children(place.output, "poor")
+    uri = default_store(poor.output)
+    assert {one.outcome for one in sync.sync_runs(poor.output, uri)} == {"uploaded"}
+    _, runs, _ = children(poor.output, "poor")
     assert len(runs) == 1
 
-    assert ("poor", "") in sync.sync_studies(place.output, uri, summarize=study_summary.summary)
-    parent, _, _ = children(place.output, "poor")
+    assert ("poor", "") in sync.sync_studies(poor.output, uri, summarize=study_summary.summary)
+    parent, _, _ = children(poor.output, "poor")
     assert parent.data.metrics["runs"] == 1
 
 
-def test_an_interrupted_sweep_ends_its_run_and_goes_on_with_the_same_seed(place: Place) -> None:
+def test_an_interrupted_sweep_ends_its_run_with_a_record(place: Place) -> None:
+    """Only a sweep on Ray shows that Ctrl-C reaches, as SIGTERM, a run that trains, and its workers."""
     sweep = place.tiny("workers=1", "repeats=1", "task.epochs=100000", name="long")
     run = begun(sweep, trial=1)
     folder = next(place.output.glob(f"*-{sweep.log(study.STARTED)[0]['seed']:x}"))
@@ -255,12 +280,18 @@ def test_an_interrupted_sweep_ends_its_run_and_goes_on_with_the_same_seed(place:
     code, said = sweep.finish()
     assert code == 130 and "run the same command again" in said and "Traceback" not in said, said
     assert not run.is_running(), (folder / events.NAME).read_text()[-500:]
-    assert reader.load(folder / "record.json").status == "interrupted"
+    record = reader.load(folder / "record.json")
+    assert record.status == "interrupted" and record.validations
+    until(lambda: not training_processes(place.environment))
 
 
-def test_every_command_of_the_documentation_runs(extended: tuple[Sweep, str], place: Place) -> None:
-    """In one folder, so that later commands find the runs of earlier ones, as a reader's do."""
-    done = {TUTORIAL: extended[1]}
+def test_every_command_of_the_documentation_runs(resumed: tuple[Sweep, str], place: Place) -> None:
+    """Only on Ray do the printed commands run; in one folder, so that they find each other's runs.
+
+    The study is finished when its command comes: it is answered without Ray.
+    """
+    before = len(resumed[0].records())
+    done: dict[str, str] = {}
     assert len(LINES) > 15
     for line in LINES:
         if line.startswith((*INSTALLS, SUITE)) or line in done:
@@ -274,6 +305,8 @@ def test_every_command_of_the_documentation_runs(extended: tuple[Sweep, str], pl
         refused = "mlbench.predict" in line and TOO_BUSY in ended.stderr
         assert ended.returncode == (2 if refused else 0), (line, ended.stdout[-2000:], ended.stderr[-2000:])
         done[line] = ended.stdout
+    assert "6 of them finished" in done[TUTORIAL] and "starting Ray" not in done[TUTORIAL]
+    assert len(resumed[0].records()) == before + 2  # those of the two `mlbench.run`
     assert "GOAL REACHED" in done["python -m mlbench.run task=logreg"]
     answers = ("Fastest to", "No point reached", "left out")  # the last two on a busy machine
     assert any(one in text for one in answers for text in done.values())

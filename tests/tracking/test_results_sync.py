@@ -1,8 +1,6 @@
 """`results sync` as a command of its own process, and on output folders in which something is damaged."""
 
 import json
-import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,18 +20,6 @@ from mlbench.record import events
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
-RUNS = 20
-# One after the other; 10 passed on 2026-11-23, in 8 minutes.
-PROCESSES = int(os.environ.get("MLBENCH_TEST_PROCESSES", "2"))
-# The command, without its figures: they take most of its time, and no part of what is tested here.
-WITHOUT_FIGURES = """
-import sys
-from mlbench.report import run_figures
-run_figures.draw = lambda *_: []
-from mlbench import results
-sys.exit(results.main(sys.argv[1:]))
-"""
-
 
 def with_tables(output_root: Path, count: int) -> None:
     """Leave runs with a table each, as logreg does; tables are written with pyarrow."""
@@ -43,29 +29,15 @@ def with_tables(output_root: Path, count: int) -> None:
         run.end("goal_reached", table=[{"kind": "convergence", "validation": 1, "objective": 0.5}])
 
 
-def sync(output_root: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, *command, "sync", f"output_root={output_root}"]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-
-
 @pytest.mark.slow
 def test_tables_of_several_runs_are_uploaded_by_one_process(tmp_path: Path, empty_store: Path) -> None:
     """It ended with SIGSEGV at the second table: pyarrow was first used in a thread that had ended."""
     root = with_store(tmp_path / "runs", empty_store)
     with_tables(root, 4)
-    ended = sync(root, "-c", WITHOUT_FIGURES)
+    words = [sys.executable, "-m", "mlbench.results", "sync", f"output_root={root}"]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["4 uploaded"]), ended.stderr
-
-
-@pytest.mark.slow
-def test_twenty_runs_with_tables_by_fresh_processes(tmp_path: Path, empty_store: Path) -> None:
-    root = with_store(tmp_path / "runs", empty_store)
-    with_tables(root, RUNS)
-    for _ in range(PROCESSES):
-        shutil.rmtree(root / "artifacts", ignore_errors=True)
-        with_store(root, empty_store)
-        ended = sync(root, "-m", "mlbench.results")
-        assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, [f"{RUNS} uploaded"]), ended.stderr
+    assert len(list((root / "artifacts").rglob("phases.png"))) == 4
 
 
 def opened(folder: Path, value: Any) -> None:
@@ -77,65 +49,74 @@ def opened(folder: Path, value: Any) -> None:
 
 DAMAGES: dict[str, Callable[[Run], Any]] = {
     "a list": lambda run: opened(run.folder, ["run"]),
-    "no experiment": lambda run: opened(run.folder, {"run_id": "run-2"}),
+    "no experiment": lambda run: opened(run.folder, {"run_id": run.folder.name}),
     "no run id": lambda run: opened(run.folder, run.start | {"run_id": ["run-2"]}),
     "a store that is no text": lambda run: opened(
         run.folder, run.start | {"experiment": run.start["experiment"] | {"tracking_uri": 7}}
     ),
     "another shape": lambda run: opened(
-        run.folder, {"run_id": "run-2", "experiment": {"tracking_uri": None}}
+        run.folder, {"run_id": run.folder.name, "experiment": {"tracking_uri": None}}
     ),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_one_damaged_log_keeps_no_other_run_out(
-    damage: str, tmp_path: Path, empty_store: Path, capsys: pytest.CaptureFixture[str]
+def test_damaged_logs_keep_no_other_run_out(
+    tmp_path: Path, empty_store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The runs before, between and after them are uploaded, and each of them is told and can be deleted."""
     root = with_store(tmp_path / "runs", empty_store)
-    for seed in (1, 2, 3):
+    damages = {2 * place: damage for place, damage in enumerate(DAMAGES.values(), start=1)}
+    for seed in range(1, 2 * len(DAMAGES) + 2):
         run = Run(root, seed=seed)
         run.validate(90.0)
         run.end("goal_reached")
-        if seed == 2:
-            DAMAGES[damage](run)
+        if seed in damages:
+            damages[seed](run)
             (run.folder / "record.json").unlink()
     where = f"output_root={root}"
     assert results.main(["sync", where]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "run-1: uploaded" and told[2] == "run-3: uploaded"
-    assert told[1].startswith("run-2: failed: ") and "damaged" in told[1]
-    assert results.main(["delete", "run-2", where, "--yes"]) == 0
-    assert not (root / "run-2").exists() and (root / "run-1").exists()
+    shown = capsys.readouterr().out
+    told = dict(line.split(": ", 1) for line in shown.splitlines()[:-1])
+    assert len(told) == 2 * len(DAMAGES) + 1, shown
+    for seed in range(1, 2 * len(DAMAGES) + 2):
+        answer = told[f"run-{seed:x}"]
+        if seed in damages:
+            assert answer.startswith("failed: ") and "damaged" in answer, list(DAMAGES)[seed // 2 - 1]
+            assert results.main(["delete", f"run-{seed:x}", where, "--yes"]) == 0
+            assert not (root / f"run-{seed:x}").exists()
+        else:
+            assert answer == "uploaded" and (root / f"run-{seed:x}").exists()
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "content", [DEEP, '{"table": ' + DEEP + "}", "", "{"], ids=["deep", "field", "", "{"]
-)
-def test_a_record_that_cannot_be_read_is_told_and_made_again_from_its_log(
-    content: str, tmp_path: Path, empty_store: Path, capsys: pytest.CaptureFixture[str]
+def test_records_that_cannot_be_read_are_told_and_made_again_from_their_logs(
+    tmp_path: Path, empty_store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where MLflow has the run already."""
+    """Also where MLflow has the runs already."""
+    contents = (DEEP, '{"table": ' + DEEP + "}", "", "{")
     root = with_store(tmp_path / "runs", empty_store)
-    with_tables(root, 2)
-    where, path = f"output_root={root}", root / "run-1" / "record.json"
-    whole = path.read_text()
+    with_tables(root, len(contents) + 1)
+    where = f"output_root={root}"
+    paths = [root / f"run-{seed}" / "record.json" for seed in range(1, len(contents) + 1)]
+    whole = [path.read_text() for path in paths]
     assert results.main(["sync", where]) == 0
-    path.write_text(content)
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(content)
     capsys.readouterr()
     assert results.main(["list", where, "--json"]) == 0
     shown = capsys.readouterr()
-    assert [one["run"] for one in json.loads(shown.out)] == ["run-2"] and f"{path} is damaged" in shown.err
-    assert results.main(["show", "run-1", where]) == 2
+    assert [one["run"] for one in json.loads(shown.out)] == [f"run-{len(contents) + 1}"]
+    assert all(f"{path} is damaged" in shown.err for path in paths)
+    for path in paths:
+        assert results.main(["show", path.parent.name, where]) == 2
     assert results.main(["verify", where]) == 1
     assert "is damaged" in capsys.readouterr().err
     assert results.main(["sync", where]) == 0
-    assert path.read_text() == whole
+    assert [path.read_text() for path in paths] == whole
 
 
 def test_a_store_that_is_down_keeps_no_run_of_another_out(

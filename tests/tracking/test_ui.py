@@ -19,6 +19,7 @@ import sample
 import studies
 from screenshots import save
 from tracking_server import wait_for
+from zips import with_store
 
 from mlbench.config.store_uri import default_store
 from mlbench.report import study_summary
@@ -34,12 +35,11 @@ TEXT = "document.body.innerText"
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An output_root whose runs and study are in MLflow, written twice."""
-    folder = sample.copy(tmp_path_factory.mktemp("ui") / "runs")
-    for _ in range(2):
-        assert {one.outcome for one in sync.sync_runs(folder, None)} <= {"uploaded", "present"}
-        assert list(sync.sync_studies(folder, None, summarize=study_summary.summary)) == [(sample.STUDY, "")]
+def root(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
+    """An output_root whose runs and study are in MLflow."""
+    folder = with_store(sample.copy(tmp_path_factory.mktemp("ui") / "runs"), empty_store)
+    assert {one.outcome for one in sync.sync_runs(folder, None)} == {"uploaded"}
+    assert list(sync.sync_studies(folder, None, summarize=study_summary.summary)) == [(sample.STUDY, "")]
     return folder
 
 

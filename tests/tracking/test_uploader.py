@@ -76,17 +76,20 @@ def root(tmp_path: Path, empty_store: Path) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _not_yielding() -> Iterator[None]:
-    """Let the uploader's thread compute like any other: one that yields to all waits on a busy machine."""
+def _eager() -> Iterator[None]:
+    """Let the uploader's thread look at once and compute like any other: one that yields to all waits."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(uploader, "LOWEST_PRIORITY", 0)
+        patched.setattr(uploader, "POLL_S", 0.1)
         yield
 
 
 @pytest.fixture(scope="module")
-def mirrored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Any]:
+def mirrored(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> tuple[Run, Any]:
     """One run that reached its goal, mirrored into SQLite, and MLflow's view of it."""
-    run = Run(tmp_path_factory.mktemp("runs"), "goal=85", "division=open")
+    output = tmp_path_factory.mktemp("runs")
+    shutil.copy(empty_store, output / "mlflow.db")
+    run = Run(output, "goal=85", "division=open")
     uri = run.experiment.store
     mirror = uploader.MlflowUploader(run.folder, uri, draw=show.draw_figures)
     mirror.start()
@@ -518,9 +521,10 @@ def test_system_metrics_of_several_nodes_are_told_apart() -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path, empty_store: Path) -> Iterator[Server]:
     folder = tmp_path / "server"
     folder.mkdir()
+    shutil.copy(empty_store, folder / "server.db")
     server = Server(folder)
     server.start()
     yield server
