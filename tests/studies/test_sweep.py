@@ -304,7 +304,7 @@ def test_every_command_of_the_documentation_runs(resumed: tuple[Sweep, str], pla
         )  # fmt: skip
         refused = "mlbench.predict" in line and TOO_BUSY in ended.stderr
         assert ended.returncode == (2 if refused else 0), (line, ended.stdout[-2000:], ended.stderr[-2000:])
-        done[line] = ended.stdout
+        done[line] = ended.stdout + ended.stderr
     assert "6 of them finished" in done[TUTORIAL] and "starting Ray" not in done[TUTORIAL]
     assert len(resumed[0].records()) == before + 2  # those of the two `mlbench.run`
     assert "GOAL REACHED" in done["python -m mlbench.run task=logreg"]
