@@ -27,19 +27,12 @@ os.environ.update(
 )
 # pytest's own folders stay, to be looked at; xdist's processes inherit where.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-# The tests' other temporary files; short, as Ray's sockets lie below it.
-FOLDER = Path(tempfile.mkdtemp(prefix="mlbt-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"]))
 STAYS = (
     "lock",
     "torchinductor_",
     "pymp-",
 )  # of mlbench, on purpose; torch's cache; multiprocessing's, until the end
 LEFT: list[str] = []  # by xdist's processes, in their folders
-tempfile.tempdir = None
-os.environ.update(
-    TMPDIR=str(FOLDER),
-    MLBENCH_MACHINE_LOCK=f"{FOLDER}/lock",  # tests wait for nobody else
-)
 pytest_plugins = ["mlbench.contract.options"]
 ROOT = Path(__file__).parent.parent
 QUICK_CPU_S = 6  # 3 s on a quiet CPU; beside a busy one that shares its core it takes up to twice as long
@@ -73,8 +66,21 @@ LONG = (
     "test_loop.py",
     "test_awdlstm.py",
 )
+FOLDER = pytest.StashKey[Path]()
 # A shell that starts the tests in the background has SIGINT ignored, and what they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process's tests a temporary directory; processes that they start import this file, too."""
+    # Short, as Ray's sockets lie below it.
+    config.stash[FOLDER] = folder = Path(
+        tempfile.mkdtemp(prefix="mlbt-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
+    )
+    tempfile.tempdir = None
+    os.environ["TMPDIR"] = str(folder)
+    os.environ["MLBENCH_MACHINE_LOCK"] = f"{folder}/lock"  # tests wait for nobody else
 
 
 @pytest.hookimpl(trylast=True)
@@ -83,8 +89,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     from mlbench.clusters import reaper
 
     reaper.reap()
-    left = sorted(path.name for path in FOLDER.iterdir() if not path.name.startswith(STAYS))
-    Finalize(None, shutil.rmtree, (FOLDER, True), exitpriority=-200)  # after multiprocessing's own, at -100
+    folder = session.config.stash[FOLDER]
+    left = sorted(path.name for path in folder.iterdir() if not path.name.startswith(STAYS))
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)  # after multiprocessing's own, at -100
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["left"] = left

@@ -104,7 +104,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterat
             "RAY_FAKE_CLUSTER": "1",  # else Ray's provider for tests refuses
             "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         }
-        hidden = HIDDEN.format(f"{folder} {tempfile.gettempdir()}/ray {tmp_path_factory.getbasetemp()}")
+        notes = Path(tempfile.gettempdir(), "ray")  # where Ray notes its address
+        stack.callback(shutil.rmtree, notes, ignore_errors=True)
+        hidden = HIDDEN.format(f"{folder} {notes} {tmp_path_factory.getbasetemp()}")
         own_files = ["unshare", "--mount", "sh", "-c", hidden, "sh"]
         commands = {}
         for number, host in enumerate(hosts[:2]):

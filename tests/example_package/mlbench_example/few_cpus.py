@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from mlbench.clusters import persistent, ray_env
 from mlbench.config.experiment import Cluster, Experiment, PositiveInt
+from mlbench.record import temporary_folder
 
 shares_files = True
 
@@ -23,14 +24,16 @@ def connect(experiment: Experiment) -> Iterator[str]:
     ray_env.stay_on_loopback()
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=experiment.cluster.cpus,
-        resources=persistent.DRIVER_RESOURCE,
-        include_dashboard=False,
-        log_to_driver=experiment.verbose,
-    )
-    try:
-        yield "127.0.0.1"
-    finally:
-        ray.shutdown()
+    with temporary_folder.folder() as folder:  # else Ray's files stay, and its address is what others join
+        ray.init(
+            address="local",
+            num_cpus=experiment.cluster.cpus,
+            resources=persistent.DRIVER_RESOURCE,
+            include_dashboard=False,
+            log_to_driver=experiment.verbose,
+            _temp_dir=str(folder),
+        )
+        try:
+            yield "127.0.0.1"
+        finally:
+            ray.shutdown()
