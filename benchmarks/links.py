@@ -3,9 +3,9 @@
     python benchmarks/links.py --rounds 5 100mbit_5ms 1gbit_1ms 7.5gbit
 
 Needs what `network=` needs (docs/measurements/communication.md). Round trip and bandwidth as before every
-run, then
-streams of 3 s one way and both ways at once: rates with headers, the longest time in which a receiver got
-nothing, and the CPU time of the process in user space, of one CPU. Lowest and highest of the rounds.
+run, then streams of 3 s one way and both ways at once: rates with headers, the longest time in which a
+receiver got nothing, and the CPU time of the process in user space, of one CPU. Lowest and highest of the
+rounds.
 """
 
 import argparse

@@ -1,10 +1,9 @@
 """At which bandwidth does which method win? `python pipelines/network.py run --study network`.
 
-Sweeps bandwidth, delay, workers and sync strategies on emulated hosts
-(docs/measurements/communication.md). Of its files,
-network.parquet has every cell, network.png the heat maps of time per step, time to the goal and exposed
-communication, and the performance profiles; the lines that are printed say where strategies break even and
-how well the alpha-beta model predicts a step.
+Sweeps bandwidth, delay, workers and sync strategies on emulated hosts (docs/measurements/communication.md).
+Of its files, network.parquet has every cell, network.png the heat maps of time per step, time to the goal and
+exposed communication, and the performance profiles; the lines that are printed say where strategies break
+even and how well the alpha-beta model predicts a step.
 """
 
 import sys

@@ -15,9 +15,8 @@ from mlbench.record import provenance, startup_code
 from mlbench.record.record import Gpu, Node
 
 ROOT = Path("/")  # tests give another one, with /proc and /sys of their own
-FAR_BYTES = (
-    2**32
-)  # between two places of code, from which on a call is slower (docs/measurements/performance.md)
+# Between two places of code, from which on a call is slower (docs/measurements/performance.md).
+FAR_BYTES = 2**32
 UNLIMITED = 2**60  # bytes; version 1 control groups say "no limit" with a number near 2^63
 
 

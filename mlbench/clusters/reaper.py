@@ -81,8 +81,8 @@ def end(name: str, *, but: int | None = None) -> None:
     for host in hosts:
         cpu_share.lift(host)
     deadline = clock.monotonic() + LEAVE_S
-    looks = 2  # without a process: others start meanwhile, and one that has none yet shows no environment
-    while looks and clock.monotonic() < deadline:
+    empty_scans = 0  # in a row; one proves nothing: a process that is just being executed has no environment
+    while empty_scans < 2 and clock.monotonic() < deadline:
         running = {one for _, one in processes(name) if one.pid != but}
         for process in running:
             with suppress(psutil.NoSuchProcess):
@@ -91,7 +91,7 @@ def end(name: str, *, but: int | None = None) -> None:
         for process in running:  # an ended child that nobody waited for holds its control group
             with suppress(psutil.TimeoutExpired):
                 process.wait(timeout=0)
-        looks = 2 if running else looks - 1
+        empty_scans = 0 if running else empty_scans + 1
     for folder in (*hosts, *groups):
         _remove(folder, deadline)
 

@@ -303,7 +303,7 @@ def _require_parts(group: str, composed: Any, path: Path) -> None:
         raise UserError(f"{path} says name: {label}", hint=f"write name: {path.stem}, as the file is called")
     if missing or wrong:
         fault = f"it lacks {', '.join(missing)}" if missing else f"{wrong[0]} is no group of named values"
-        raise UserError(f"{path}: {fault}", hint="see docs/extending.md")
+        raise UserError(f"{path}: {fault}", hint=plugins.EXTENDING)
 
 
 def _named(values: Any) -> bool:

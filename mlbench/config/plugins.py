@@ -8,8 +8,8 @@ A package brings its own by entry points, e.g. in its pyproject.toml:
     [project.entry-points."mlbench.conf"]
     my_package = "my_package.conf"
 
-docs/extending.md says what such a module and its YAML contain. A user's
-own YAML files are in ~/.config/mlbench, or in the folder that MLBENCH_CONFIG_DIR names.
+docs/extending.md says what such a module and its YAML contain. A user's own YAML files are in
+~/.config/mlbench, or in the folder that MLBENCH_CONFIG_DIR names.
 """
 
 import os
@@ -36,6 +36,7 @@ CONTRACT = {
 }
 ONE_OF = {"task": (), "sync": (), "cluster": ("connect", "submit")}
 IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one of these, in `torch`
+EXTENDING = "see docs/extending.md"
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
 GROUPS = ("task", "hardware", "backend", "cluster", "sync", "network", "division")
 FOLDERS = (*GROUPS, "study")  # of YAML files
@@ -51,9 +52,8 @@ def load(group: str, name: str) -> ModuleType:
     own = f"{OWN[group]}.{name}"
     places = [own] if name.isidentifier() and find_spec(own) else []
     places += [point.value for point in _points(ENTRY_POINTS[group]) if point.name == name]
-    page = "see docs/extending.md"
     if not places:
-        raise UserError(f"there is no {group} {name!r} in mlbench or an installed package", hint=page)
+        raise UserError(f"there is no {group} {name!r} in mlbench or an installed package", hint=EXTENDING)
     if len(places) > 1:
         raise UserError(f"{group} {name!r} is in {' and in '.join(places)}", hint="uninstall one package")
     module = import_module(places[0])
@@ -61,7 +61,7 @@ def load(group: str, name: str) -> ModuleType:
     if ONE_OF[group] and not any(hasattr(module, part) for part in ONE_OF[group]):
         missing.append(" or ".join(ONE_OF[group]))
     if missing:
-        raise UserError(f"{group} {name!r} lacks {', '.join(missing)}", hint=page)
+        raise UserError(f"{group} {name!r} lacks {', '.join(missing)}", hint=EXTENDING)
     return module
 
 
@@ -75,7 +75,7 @@ def implementation(group: str, name: str) -> ModuleType:
     module = import_module(f"{load(group, name).__name__}.torch")
     if not any(hasattr(module, part) for part in IMPLEMENTATION[group]):
         parts = " or ".join(IMPLEMENTATION[group])
-        raise UserError(f"{module.__name__} lacks {parts}", hint="see docs/extending.md")
+        raise UserError(f"{module.__name__} lacks {parts}", hint=EXTENDING)
     return module
 
 

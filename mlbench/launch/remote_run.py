@@ -70,7 +70,9 @@ def execute(
         place = {name: getattr(experiment, name) for name in ("output_root", "tracking_uri")}
         place["output_root"] = place["output_root"].absolute()
         experiment = submission.experiment.model_copy(update=place)
-        return _followed(submission, experiment, begun=begun, overrides=submission.words, output=output)
+        with closing(Copy(experiment, output)) as copy:
+            words = submission.words
+            return _followed(copy, submission, experiment, begun=begun, overrides=words, output=output)
     cached = local.reused(experiment, output)
     if cached is not None:
         return cached
@@ -81,7 +83,8 @@ def execute(
             output.line(submission.name, result=True)
             output.line(f"mlbench: it runs on; {_attach(submission, experiment)} follows it")
             return None
-        record = _followed(submission, experiment, begun=begun, overrides=overrides, output=output)
+        with closing(Copy(experiment, output)) as copy:
+            record = _followed(copy, submission, experiment, begun=begun, overrides=overrides, output=output)
         if record.status != "preempted" or attempt == settings.retries:
             break
         output.line(f"mlbench: retry {attempt + 1} of {settings.retries}")
@@ -153,19 +156,6 @@ class Copy:
 
 
 def _followed(
-    submission: Submission,
-    experiment: Experiment,
-    *,
-    begun: float,
-    overrides: Sequence[str],
-    output: Output,
-) -> Record:
-    """Show a run and copy its log until it has ended; delete it; return its record."""
-    with closing(Copy(experiment, output)) as copy:
-        return _copied(copy, submission, experiment, begun=begun, overrides=overrides, output=output)
-
-
-def _copied(
     copy: Copy,
     submission: Submission,
     experiment: Experiment,
@@ -174,7 +164,7 @@ def _copied(
     overrides: Sequence[str],
     output: Output,
 ) -> Record:
-    """Do what `_followed` does, into a copy of the run's folder.
+    """Show a run and copy its log until it has ended; delete it; return its record.
 
     A run whose log was not read to its end is not deleted: the cluster has the only whole copy.
     """

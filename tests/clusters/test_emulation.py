@@ -41,6 +41,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 # What else a machine computes only delays packets, so this is asserted everywhere: nothing is quicker than
 # its profile. How near a link comes to its profile is measured on a quiet machine.
 QUIET = os.environ.get("MLBENCH_TEST_QUIET") == "1"
+needs_quiet = pytest.mark.skipif(not QUIET, reason="needs a quiet machine: MLBENCH_TEST_QUIET=1")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -126,7 +127,7 @@ def test_bandwidth_and_delay_are_those_of_the_profile_in_each_direction() -> Non
         check_connection(made, 0, 1, 40, rel=0.1)
 
 
-@pytest.mark.skipif(not QUIET, reason="needs a quiet machine: MLBENCH_TEST_QUIET=1")
+@needs_quiet
 def test_a_gigabit_link_carries_a_gigabit() -> None:
     with hosts() as made:
         check_rate(made, 0, 1, 1000, bytes_=60e6)
@@ -183,7 +184,7 @@ def test_a_link_that_this_machine_cannot_carry_is_refused() -> None:
         made.measure()
 
 
-@pytest.mark.skipif(not QUIET, reason="needs a quiet machine: MLBENCH_TEST_QUIET=1")
+@needs_quiet
 def test_a_delay_that_was_calibrated_in_a_busier_moment_is_calibrated_again() -> None:
     with hosts("delay_ms=1") as made:
         if made.process is None or made.process.stdin is None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from commands import until
 
@@ -48,6 +49,24 @@ def test_a_folder_and_processes_go_once_their_maker_was_killed_and_no_others(
         assert not Path(name).exists() and not reaper.processes(owner)
         assert own.exists() and users.exists()
     assert not own.exists()
+
+
+def test_a_process_that_one_scan_misses_is_ended_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is just being executed shows no environment, and so no owner."""
+    pid, _, namespace = reaper.owner().split("-")
+    name = f"{pid}-1-{namespace}"  # an owner that has died: its number was given again
+    child = subprocess.Popen(["sleep", "600"], env={**os.environ, reaper.MARK: name})
+    until(lambda: len(reaper.processes(name)) == 1)
+    scans, scan = [], reaper.processes
+
+    def blind_at_first(owner: str | None = None) -> list[tuple[str, psutil.Process]]:
+        scans.append(scan(owner))
+        return scans[-1] if len(scans) > 1 else []
+
+    monkeypatch.setattr(reaper, "processes", blind_at_first)
+    reaper.end(name)
+    assert not psutil.pid_exists(child.pid)
+    child.wait()
 
 
 def test_the_owner_in_another_container_is_never_dead() -> None:

@@ -10,7 +10,6 @@ import grimp
 import pytest
 from conftest import ROOT
 from records import record, save
-from tools.freeze import MEASURING
 
 import mlbench
 from mlbench import run
@@ -19,6 +18,7 @@ from mlbench.config import compose, identity, overrides, plugins
 from mlbench.launch import cache, execute
 from mlbench.record import provenance
 from mlbench.record.record import Node, Submission
+from tools.freeze import MEASURING
 
 GPU = {"name": "NVIDIA T4"}
 
