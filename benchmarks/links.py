@@ -19,10 +19,10 @@ import psutil
 from origin import origin
 
 from mlbench import clock
-from mlbench.clusters.emulation.links import Links, emulated
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
-from mlbench.config.network import TCP_DATA_SHARE
+from mlbench.wings.emulation.links import Links, emulated
+from mlbench.wings.emulation.packets import TCP_DATA_SHARE
 
 STREAM_S = 3.0  # s; the kernel's limit of real-time processes acts once a second
 CHUNK = 2**20  # bytes

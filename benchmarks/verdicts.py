@@ -33,7 +33,17 @@ Samples = Callable[[np.random.Generator, int], tuple[Array, Array]]  # logarithm
 
 def main() -> int:
     """Print all tables as Markdown."""
-    print("\n".join([*power(COUNTS, pairs=PAIRS), "", *errors((3, 5, 10), pairs=PAIRS)]))
+    print(
+        "\n".join(
+            [
+                *power(COUNTS, pairs=PAIRS),
+                "",
+                *errors((3, 5, 10), pairs=PAIRS),
+                "",
+                *pages((3, 5, 10), pages=PAIRS),
+            ]
+        )
+    )
     return 0
 
 
@@ -67,6 +77,25 @@ def errors(counts: Sequence[int], *, pairs: int) -> list[str]:
     for name, samples in NULLS.items():
         row = [f"{100 * share(samples, n, pairs, verdict):.1f} %" for n in counts]
         lines.append(f"| {name} | {' | '.join(row)} |")
+    return lines
+
+
+def pages(counts: Sequence[int], *, pages: int) -> list[str]:
+    """Return how often a page of equal curves calls any slower than its fastest, and `compare` any pair."""
+    lines = table(["equal curves", *(f"{what}, n = {n}" for n in counts for what in ("alone", "page"))])
+    for curves in (2, 4, 8):
+        row = []
+        for n in counts:
+            random, alone, page = np.random.default_rng(100 * n + curves), 0, 0
+            for _ in range(pages):
+                samples = np.exp(random.normal(0, 0.2, size=(curves, n)))
+                best = int(np.argmin(np.median(samples, axis=1)))
+                others = [i for i in range(curves) if i != best]
+                lows = [bootstrap.ratio(samples[i], samples[best]).low or 0.0 for i in others]
+                alone += max(lows) > 1
+                page += any(fast == best for _, fast in compare.slower_of_all(samples.tolist()))
+            row += [f"{100 * alone / pages:.1f} %", f"{100 * page / pages:.1f} %"]
+        lines.append(f"| {curves} | {' | '.join(row)} |")
     return lines
 
 

@@ -87,12 +87,14 @@ class ConfigurationFiles(Directive):
 
     def run(self) -> list[nodes.Node]:
         group = self.arguments[0]
-        folder = ROOT / "conf"
-        paths = [folder / "config.yaml"] if group == "config" else sorted((folder / group).glob("*.yaml"))
+        from mlbench.config import plugins
+
+        own = plugins.own_conf() / "config.yaml"
+        paths = [own] if group == "config" else plugins.files(group).values()
         blocks: list[nodes.Node] = []
         for path in paths:
             text = path.read_text()
-            blocks.append(nodes.rubric("", str(path.relative_to(folder))))
+            blocks.append(nodes.rubric("", path.name if group == "config" else f"{group}/{path.name}"))
             blocks.append(nodes.literal_block(text, text, language="yaml"))
         return blocks
 

@@ -16,6 +16,10 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "measure":
+        # The function, also after the import of the module has put the module in its place.
+        globals()["measure"] = function = import_module("mlbench.measure").measure
+        return function
     if name not in _NOTEBOOK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("mlbench.report.notebook"), name)

@@ -9,6 +9,7 @@ from mlbench.config.errors import suggest
 
 COMMANDS = {
     "run": "one run",
+    "measure": "a training command of your own",
     "sweep": "a study of many runs",
     "data": "list, prepare and verify data sets",
     "results": "list, compare, plot, export and import finished runs",

@@ -87,5 +87,14 @@ def _since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def _boot(looks: int = 5) -> float:
+    """Return when the clock since boot stood at 0, s since 1970, from the look that was interrupted least."""
+    spans: list[tuple[float, float]] = []
+    for _ in range(looks):
+        before, now, after = _since_boot(), time.time(), _since_boot()
+        spans.append((after - before, now - (before + after) / 2))
+    return min(spans)[1]
+
+
 _IMPORTED = _since_boot()  # mlbench/__init__.py imports this module before anything else
-_epoch = Epoch(host_clock_id(), time.time() - _IMPORTED)
+_epoch = Epoch(host_clock_id(), _boot())

@@ -7,6 +7,7 @@ from functools import partial
 import yaml
 
 from mlbench import clock
+from mlbench.clusters import connection
 from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
@@ -43,13 +44,14 @@ CLOSING = (
         "see also",
         "python -m mlbench.sweep --help (grids of repeated runs), python -m mlbench.predict --help (more "
         "workers than were measured), python -m mlbench.results --help (finished runs), python -m "
-        "mlbench.data --help (data sets), python -m mlbench.cluster --help (a persistent Ray).",
+        "mlbench.data --help (data sets), python -m mlbench.cluster --help (a persistent Ray), python -m "
+        "mlbench.measure --help (a training script of your own).",
     ),
 )
 SETTINGS = {
-    "detach": ("false", "true: return once the run is submitted to its cluster (kuberay)"),
+    "detach": ("false", "true: return once the run is submitted to a cluster that takes whole runs"),
     "attach": ("", "follow the run of this name, which was submitted before; its own words are not repeated"),
-    "retries": ("0", "start a run that lost a spot node anew, as another run, so many times (kuberay)"),
+    "retries": ("0", "start a submitted run that lost a spot node anew, as another run, so many times"),
 }
 
 
@@ -70,7 +72,7 @@ main = partial(run_command, COMMAND)
         **BEFORE,
         "--cfg": {
             "choices": ("job", "manifest"),
-            "help": "print the resolved configuration, or what kuberay would create, and stop",
+            "help": "print the resolved configuration, or what a run would create on its cluster, and stop",
         },
         **CONFIG_DIR,
     },
@@ -120,7 +122,7 @@ def _run(args: Args) -> int:
         if record is None:
             return OK  # detached
     elif changed := [word for word, (default, _) in SETTINGS.items() if args.settings[word] != default]:
-        hint = "cluster=kuberay does"
+        hint = f"{connection.offering('submit')} does"
         raise UserError(f"cluster={name} does not take {', '.join(changed)}", hint=hint)
     else:
         record = execute.execute(
@@ -133,12 +135,10 @@ def _run(args: Args) -> int:
 
 def _manifest(experiment: Experiment, words: Sequence[str]) -> str:
     """Return what a run would create on its cluster, as YAML that `kubectl apply -f -` takes."""
-    from mlbench.clusters import connection
-
     name = experiment.cluster.name
     cluster = connection.load(name)
     if not hasattr(cluster, "manifest"):
-        hint = "--cfg manifest shows what cluster=kuberay would create"
+        hint = f"--cfg manifest shows what {connection.offering('manifest')} would create"
         raise UserError(f"cluster={name} creates nothing that a manifest could show", hint=hint)
     return yaml.safe_dump_all(cluster.manifest(experiment, words), sort_keys=False)
 

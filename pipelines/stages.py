@@ -11,7 +11,6 @@ from local_flow import PLACE, TERMINAL
 from rich.console import Console
 
 from mlbench.analysis import compare, select
-from mlbench.analysis.bootstrap import median
 from mlbench.analysis.points import Point, points
 from mlbench.config.errors import UserError
 from mlbench.launch import signals
@@ -193,31 +192,3 @@ def _baseline_runs(name: str, baseline: Path) -> list[record.Record]:
 
 def _point(point: Point) -> str:
     return f"{point.task} {format.counted(point.workers, 'worker')}"
-
-
-def networks(name: str) -> list[str]:
-    """Write a study's cells over emulated networks and draw them; return what they say."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from mlbench.analysis import networks as analysis
-    from mlbench.report.charts import network
-
-    result = load_results(name, [])
-    cells = analysis.cells(points(result.records))
-    if not cells:
-        return ["nothing was measured on an emulated network"]
-    folder = result.folder / study.REPORT
-    folder.mkdir(exist_ok=True)
-    parquet, png = folder / "network.parquet", folder / "network.png"
-    pq.write_table(pa.Table.from_pylist([network.row(cell) for cell in cells]), parquet)
-    png.write_bytes(network.png(cells, about=name))
-    quantities: tuple[analysis.Quantity, ...] = ("step_s", "time_to_accuracy")
-    lines = [f"{quantity}: {one}" for quantity in quantities for one in analysis.break_evens(cells, quantity)]
-    errors = [abs(cell.error) for cell in cells if cell.error is not None]
-    if errors:
-        lines.append(
-            f"the alpha-beta model is off by {format.percent(median(errors))} in the median of {len(errors)} "
-            f"cells, by {format.percent(max(errors))} at worst"
-        )
-    return [*lines, str(parquet), str(png)]

@@ -10,7 +10,7 @@ import stages
 from metaflow.parameters import Parameter
 from study_flow import StudyFlow, main
 
-from mlbench.analysis.networks import strategy_labels
+from mlbench.analysis.compare import strategy_labels
 from mlbench.analysis.points import Estimate, Point, estimate, points
 from mlbench.record import format, study
 from mlbench.record.record import Record
@@ -36,7 +36,9 @@ class SyncFlow(StudyFlow):
 
 def table(measured: Sequence[Point]) -> str:
     """Return a Markdown table, one row a point; a goal that half of the runs missed is never reached."""
-    rows = sorted(map(_row, measured, strategy_labels(measured)), key=lambda row: row[:4])
+    networks = {name for point in measured for name, _ in point.series if name.startswith("network.")}
+    labels = strategy_labels(measured, but=networks)  # the network has a column of its own
+    rows = sorted(map(_row, measured, labels), key=lambda row: row[:4])
     lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * len(HEADINGS)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 

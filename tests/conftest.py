@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.util import Finalize
@@ -38,13 +39,12 @@ ROOT = Path(__file__).parent.parent
 QUICK_CPU_S = 6  # 3 s on a quiet CPU; beside a busy one that shares its core it takes up to twice as long
 # Files whose tests share a Ray, and those that take longest besides: they begin, so none is left for the end.
 RAYS = (
-    ("test_sweep.py", "test_run_command.py"),
+    ("test_sweep.py", "test_run_command.py", "test_script_task.py"),
     ("test_faults.py", "test_faulty_tasks.py", "test_sockets.py"),
     ("test_pipelines.py", "test_kuberay_commands.py"),
 )
-# In turn, as two of them start a Ray at one address and all look for what another would have left.
+# In turn, as each ends what the dead have left, and looks for what its own dead have left.
 ON_HOSTS = (
-    "test_attached_run.py",
     "test_network_run.py",
     "test_emulation.py",
     "test_traces.py",
@@ -57,6 +57,7 @@ LONG = (
     "test_recorded_values.py",
     "test_contract.py",
     *ON_HOSTS,
+    "test_attached_run.py",
     "test_aws.py",
     "test_gke.py",
     "test_mpi.py",
@@ -132,7 +133,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a GPU where there is none, before any of its fixtures is made."""
+    """Skip what needs a GPU or a wing where there is none, before any of its fixtures is made."""
+    for mark in item.iter_markers("wing"):
+        if not (ROOT / "mlbench" / "wings" / mark.args[0]).is_dir():
+            pytest.skip(f"needs mlbench/wings/{mark.args[0]}")
     if item.get_closest_marker("gpu"):
         import torch
 
@@ -152,6 +156,18 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     used_s = time.process_time() - begin_s
     if used_s > QUICK_CPU_S and not item.get_closest_marker("slow"):
         pytest.fail(f"{used_s:.1f} s of CPU time: a test of over 3 s has the mark slow", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_writer_left() -> Iterator[None]:
+    """Fail the test after which a thread still writes to MLflow: later tests would meet it."""
+    from commands import PATIENCE_S
+
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "mlflow":
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), "it writes to MLflow for ever"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -181,6 +197,18 @@ def own_places() -> Iterator[dict[str, str]]:
         yield environment
 
 
+@pytest.fixture
+def own_temporary_files(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Fail the test whose commands leave temporary files, but for logs and caches of torch."""
+    folder = tmp_path_factory.mktemp("t")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield
+    torchs = ("torchelastic_", "torchinductor_")
+    assert [path.name for path in folder.iterdir() if not path.name.startswith(torchs)] == []
+
+
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which prepared mini data sets are shared by all tests."""
@@ -195,13 +223,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kept_ray(tmp_path_factory: pytest.TempPathFactory, site: Path) -> Iterator[dict[str, str]]:
-    """Keep one Ray for all tests that start runs; yield the environment in which commands find it."""
+    """Keep one Ray for all tests that start runs; yield the environment in which commands find it.
+
+    At the end it is stopped and leaves no process (its files, see `pytest_sessionfinish`).
+    """
+    from leftovers import TRACE, await_end
+
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    trace = secrets.token_hex(8)
     command = [sys.executable, "-m", "mlbench.cluster"]
-    of_workers = {**environment, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+    of_workers = {**environment, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)]), TRACE: trace}
     subprocess.run([*command, "start"], cwd=ROOT, env=of_workers, check=True)
     yield environment
     subprocess.run([*command, "stop"], cwd=ROOT, env=environment, check=True)
+    await_end(trace)
 
 
 @pytest.fixture(scope="session")

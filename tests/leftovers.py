@@ -1,7 +1,8 @@
 """All that a test could leave behind on this machine, by name.
 
 Other tests run beside it, so whatever they could have made has a mark: a process and what it starts have
-TRACE in their environment, a control group has its owner's name, and a test has its own temporary folder.
+TRACE in their environment, a control group has its owner's name, a test has its own temporary folder, and
+what lies in a folder that all share is somebody else's while a process of his uses it.
 """
 
 import os
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
-from commands import PATIENCE_S
+from commands import PATIENCE_S, until
 from conftest import STAYS
 
 from mlbench.clusters import processes, reaper
@@ -75,21 +76,17 @@ def leftovers(environment: Mapping[str, str] | None = None) -> set[str]:
     trace = (environment or os.environ)[TRACE]
     left = {f"control group {group}" for group in _control_groups()}
     left |= {f"interface {name}" for name in psutil.net_if_addrs()}
-    for folder in SHARED:
-        with suppress(OSError):
-            left |= {
-                f"file {folder}/{name}"
-                for name in os.listdir(folder)
-                if OURS.match(name) and not _in_use(name)
-            }
     for kind in ("shm", "sem", "msg"):
         with suppress(OSError):
             lines = Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]
             left |= {f"System V {kind} {line.split()[1]}" for line in lines}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if _is_ours(process, trace):
-                left.add(f"process {process.pid} {' '.join(process.cmdline())}")
+    below, started = _ours(trace)
+    for process in below | started:
+        with suppress(psutil.Error):  # it has just ended
+            words = " ".join(process.cmdline())
+            if process in started or not any(keeper in words for keeper in KEEPERS):
+                left.add(f"process {process.pid} {words}")
+    left |= {f"file {path}" for path in _shared_files(below | started)}
     own = Path(tempfile.gettempdir())
     left |= {f"file {path}" for path in own.iterdir() if not path.name.startswith(STAYS)}
     for root in (environment["HOME"], environment["TMPDIR"]) if environment else ():
@@ -105,20 +102,42 @@ def await_nothing_but(before: set[str], environment: Mapping[str, str] | None = 
     assert left == set(), sorted(left)
 
 
-def _is_ours(process: psutil.Process, trace: str) -> bool:
-    """Return whether a process was started by this test or by one of its commands."""
-    if process.pid == os.getpid() or not processes.lives(process):
-        return False
-    if psutil.Process() in process.parents():
-        words = " ".join(process.cmdline())
-        return not any(keeper in words for keeper in KEEPERS)
-    return process.environ().get(TRACE) == trace
+def await_end(trace: str) -> None:
+    """Wait until no process is left that was started with this trace."""
+    until(lambda: not _ours(trace)[1])
 
 
-def _in_use(name: str) -> bool:
-    """Return whether joblib's semaphore belongs to another test's process that runs."""
-    match = re.match(r"sem\.loky-(\d+)-", name)
-    return match is not None and int(match[1]) != os.getpid() and psutil.pid_exists(int(match[1]))
+def _ours(trace: str) -> tuple[set[psutil.Process], set[psutil.Process]]:
+    """Return what lives of the processes below this one, and of those that the test's commands started."""
+    below = {process for process in processes.children(psutil.Process()) if processes.lives(process)}
+    started = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            mine = process in below or process.pid == os.getpid()
+            if not mine and process.environ().get(TRACE) == trace and processes.lives(process):
+                started.add(process)
+    return below, started
+
+
+def _shared_files(ours: set[psutil.Process]) -> list[str]:
+    """Return what was left in folders that all programs share, but for what other processes use.
+
+    E.g. the semaphores of another test's queues, which last as long as its ranks.
+    """
+    left = {}  # by device and inode as in maps, proc(5): there a semaphore has the name before its last one
+    for folder in SHARED:
+        with suppress(OSError):
+            for entry in os.scandir(folder):
+                if OURS.match(entry.name):
+                    status = entry.stat()
+                    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+                    left[f" {device} {status.st_ino} "] = entry.path
+    for process in psutil.process_iter() if left else ():
+        if process not in ours and process.pid != os.getpid():
+            with suppress(OSError):  # it has just ended, or is another user's
+                used = Path(f"/proc/{process.pid}/maps").read_text()
+                left = {file: path for file, path in left.items() if file not in used}
+    return list(left.values())
 
 
 def _control_groups() -> Iterator[Path]:

@@ -13,9 +13,9 @@ from conftest import ROOT
 
 SOURCES = sorted((ROOT / "mlbench").rglob("*.py"))
 CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "process_time", "now", "utcnow"}
-COMMANDS = {"run", "sweep", "data", "results", "cluster", "predict"}
-# Beside the commands: how each of them ends, and answers in a notebook.
-PRINTING = COMMANDS | {"mlbench", "args", "notebook"}
+COMMANDS = {"run", "sweep", "measure", "data", "results", "cluster", "predict"}
+# Beside the commands: how each of them ends, those of wings, and answers in a notebook.
+PRINTING = COMMANDS | {"mlbench", "args", "command", "notebook"}
 
 
 def tool(*command: str) -> None:

@@ -167,23 +167,6 @@ results delete none output_root={root}             | matches none
 results delete a-1 output_root={root}              | --yes answers yes
 results sync here output_root={root}               | sync takes no further word
 results sync worker=1 output_root={root}           | worker is unknown to results sync
-predict                                            |
-predict workers=1,2                                | predict takes a study
-predict nothing output_root={root}                 | 'nothing'
-predict colour=red                                 | colour is unknown to predict
-predict published:chess                            | 'chess'
-predict published:gnmt backend=mpi                 | 'mpi'
-predict published:gnmt published:transformer       | cannot be put together
-predict published:gnmt workers=1,3                 | 3 workers
-predict published:gnmt workers=one                 | workers=one
-predict published:gnmt max_workers=0               | max_workers=0
-predict published:gnmt deadline=8                  | deadline=8
-predict published:gnmt deadline=soon               | deadline=soon
-predict published:gnmt budget=-1                   | budget=-1
-predict published:gnmt network=fast                | network=fast
-predict published:gnmt hardware=abacus             | hardware=abacus is unknown
-predict published:gnmt plot=/dev/null/x.png        | plot=/dev/null/x.png
-predict published:gnmt --jsn                       | did you mean --json?
 cluster                                            |
 cluster begin                                      | 'begin' is not a sub-command of cluster
 cluster strat                                      | did you mean start?
@@ -191,7 +174,8 @@ cluster start now                                  | cluster start takes no furt
 cluster start workers=2                            | workers is unknown to cluster start
 cluster stop --force                               | --force is not an option of cluster stop
 """
-MORE = (Path(__file__).parent / "mistakes.txt").read_text()  # as above
+# The same of the wings, each in its own folder.
+MORE = "".join(path.read_text() for path in sorted(Path(__file__).parent.rglob("mistakes.txt")))
 CASES = [
     tuple(part.strip() for part in line.rsplit("|", 1)) for line in (MISTAKES + MORE).strip().splitlines()
 ]
@@ -211,7 +195,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_there_are_more_than_three_hundred_over_all_commands() -> None:
     assert len(CASES) == len(set(CASES)) > 300
-    assert {line.split()[0] for line, _ in CASES} == {"run", "sweep", "data", "results", "predict", "cluster"}
+    assert {line.split()[0] for line, _ in CASES} >= {"run", "sweep", "data", "results", "cluster"}
 
 
 @pytest.mark.parametrize(("line", "part"), CASES, ids=[line for line, _ in CASES])
@@ -259,7 +243,7 @@ def test_a_command_that_is_not_there_is_one_sentence(
 
 @pytest.mark.parametrize(
     "command",
-    ["run --dry-run", "sweep study=quick", "data list", "results list", "predict x", "cluster list"],
+    ["run --dry-run", "sweep study=quick", "data list", "results list", "predict x", "cluster status"],
 )
 def test_a_current_folder_that_was_deleted_is_one_sentence(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -169,6 +169,7 @@ def test_the_tables_of_all_runs_are_joined_with_their_runs(stages: ModuleType, t
     assert Path(png).read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.wing("emulation")
 @pytest.mark.filterwarnings("ignore:The _yaml extension module:DeprecationWarning")  # metaflow's PyYAML
 def test_sync_strategies_are_tabulated_with_bytes_steps_and_time(stages: ModuleType, tmp_path: Path) -> None:
     words = ("task=logreg", "goal=89", "workers=2", "division=open", "sync=compression")

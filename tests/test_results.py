@@ -14,7 +14,7 @@ import pytest
 from driven import EPOCH_S, Run
 
 import mlbench
-from mlbench import predict, results
+from mlbench import results
 from mlbench.config.errors import UserError
 from mlbench.config.store_uri import default_store
 from mlbench.record import events, reader, run_folders, study
@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 def test_list_is_a_table_of_one_line_a_run(root: Path, capsys: Any) -> None:
     assert results.main(["list", f"output_root={root}"]) == 0
     heading, first, second = capsys.readouterr().out.splitlines()
-    assert heading.split()[:3] == ["run", "when", "task"]
+    assert heading.split()[:4] == ["run", "started", "at", "task"]
     assert first.split()[0] == "2026-a-1" and " logreg " in first and "goal_reached" in first
     assert second.split()[0] == "2026-b-2" and " logreg " in second and "goal_not_reached" in second
     assert first.index("goal_reached") == heading.index("status")
@@ -468,7 +468,7 @@ def test_two_points_that_look_alike_are_told_apart_by_the_field_in_which_they_di
 
 
 def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys: Any) -> None:
-    """Imported ones come without a plan; they were listed, and compare and predict knew no such study."""
+    """Imported ones come without a plan; they were listed, and compare knew no such study."""
     timed(root, ["workers=1", "study=tutorial"], FAST)
     timed(root, ["workers=2", "study=tutorial"], SLOW, first_seed=30)
     where = f"output_root={root}"
@@ -477,9 +477,6 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     assert results.main(["compare", "study:tutorial workers=1", "study:tutorial workers=2", where]) == 0
     assert "verdict" in capsys.readouterr().out
     assert len(run_folders.study(root, "tutorial")) == 8
-    for word in ("tutorial", "study:tutorial"):
-        assert predict.main([word, where]) == 0
-        assert "predicted" in capsys.readouterr().out
     assert results.main(["show", "study:tutorial", where]) == 0
     assert "time to accuracy" in capsys.readouterr().out
     assert results.main(["show", "study:none", where]) == 2

@@ -10,9 +10,9 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, Literal
 
@@ -137,11 +137,34 @@ def compare(
             hint="narrow both with name=value words, e.g. task=resnet20",
         )
     paired = {id(point) for pair in matched for point in pair}
+    pairs = [_pair(x, y, limit, with_disturbed=with_disturbed) for x, y in matched]
     return Comparison(
-        tuple(_pair(x, y, limit, with_disturbed=with_disturbed) for x, y in matched),
+        _corrected(pairs, limit),
         tuple(x for x in of_a if id(x) not in paired),
         tuple(y for y in of_b if id(y) not in paired),
     )
+
+
+def _corrected(pairs: Sequence[Pair], limit: float | None) -> tuple[Pair, ...]:
+    """Return the pairs with the verdicts that hold for all of them together (`holm`)."""
+    tested = [pair for pair in pairs if pair.verdict != "no verdict"]
+    samples = [times(pair.a, pair.b) for pair in tested]
+    two_sided = [
+        2 * min(p_slower(x, y, paired=paired), p_slower(y, x, paired=paired)) for x, y, paired in samples
+    ]
+    above = [2 * p_slower(x, y, 1 + (limit or 0.0), paired=paired) for x, y, paired in samples]
+    corrected = {}
+    for pair, differs, worse in zip(tested, holm(two_sided), holm(above), strict=True):
+        changes: dict[str, Any] = {}
+        if pair.verdict in ("faster", "slower") and not differs:
+            why = (
+                f"alone the test would show that {pair.why}, as one of {len(tested)} comparisons it does not"
+            )
+            changes = {"verdict": "inconclusive", "why": why}
+        if pair.regression and not pair.goal_regression and not worse:
+            changes["regression"] = False
+        corrected[id(pair)] = replace(pair, **changes)
+    return tuple(corrected.get(id(pair), pair) for pair in pairs)
 
 
 def data(point: Point) -> dict[str, Any]:
@@ -346,23 +369,103 @@ def _significantly_above(a: Sequence[float], b: Sequence[float], limit: float, *
     low = bootstrap.ratio(b, a, paired=paired).low
     if low is None or low <= limit:
         return False
-    if math.inf in (*a, *b):
-        from scipy.stats import mannwhitneyu
+    return p_slower(a, b, limit, paired=paired) < (1 - LEVEL) / 2
 
-        p = mannwhitneyu([value / limit for value in b], a, alternative="greater", method="exact").pvalue
-        return bool(p < (1 - LEVEL) / 2)
-    return bool(_mean_low(np.log(a), np.log(b), paired=paired) > math.log(limit))
+
+def p_slower(a: Sequence[float], b: Sequence[float], limit: float = 1.0, *, paired: bool) -> float:
+    """Return the p-value of the test that B needs more than `limit` times A's time; 1 for single runs."""
+    from scipy.stats import mannwhitneyu
+
+    if min(len(a), len(b)) < 2:
+        return 1.0
+    if math.inf in (*a, *b):
+        of_b = [value / limit for value in b]
+        return float(mannwhitneyu(of_b, a, alternative="greater", method="exact").pvalue)
+    x, y = np.log(a), np.log(b) - math.log(limit)
+    if _without_spread(x, y, paired=paired):
+        return 0.0 if y.mean() > x.mean() else 1.0
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of one side without spread
+        return float(_test(paired)(y, x, alternative="greater").pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[bool]:
+    """Return which of several tests show something, such that any is wrong in at most 1 - LEVEL.
+
+    Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure: it asks for no independence.
+    """
+    shown = [False] * len(p_values)
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[i] >= (1 - LEVEL) / (len(p_values) - rank):
+            break
+        shown[i] = True
+    return shown
+
+
+def slower_of_all(samples: Sequence[Sequence[float]]) -> frozenset[tuple[int, int]]:
+    """Return the pairs (i, j) in which sample i is shown to need more time than j, of all pairs together.
+
+    Whoever compares the best of several samples with the others has chosen it by its luck; so all pairs count
+    (Holm), and the bootstrap interval of the ratio must lie above 1, too. Samples of fewer than FEWEST_SHOWN
+    runs show nothing.
+    """
+    return _slower_of_all(tuple(map(tuple, samples)))
+
+
+@lru_cache(maxsize=16)  # a page asks once for its answer, and once a curve
+def _slower_of_all(samples: tuple[tuple[float, ...], ...]) -> frozenset[tuple[int, int]]:
+    places = [i for i, sample in enumerate(samples) if len(sample) >= bootstrap.FEWEST_SHOWN]
+    pairs = [(i, j) for i in places for j in places if i < j]
+    above = _p_above(samples, pairs)
+    shown = set()
+    for (i, j), p, differs in zip(pairs, above, holm([2 * min(p, 1 - p) for p in above]), strict=True):
+        slow, fast = (i, j) if p < 0.5 else (j, i)
+        # No run of the slow point below one of the fast: all resamples lie above 1 without being drawn.
+        apart = differs and min(samples[slow]) > max(samples[fast])
+        low = bootstrap.ratio(samples[slow], samples[fast]).low if differs and not apart else None
+        if apart or (low is not None and low > 1):
+            shown.add((slow, fast))
+    return frozenset(shown)
+
+
+def _p_above(samples: Sequence[Sequence[float]], pairs: Sequence[tuple[int, int]]) -> list[float]:
+    """Return `p_slower` of sample i over j, independent, for pairs (i, j); Welch's test of all at once."""
+    from scipy.special import stdtr
+
+    if not pairs:
+        return []
+    with np.errstate(all="ignore"):  # what is no number here is tested by itself
+        logs = [np.log(sample) for sample in samples]
+        means = np.array([one.mean() for one in logs])
+        errors = np.array([one.var(ddof=1) / len(one) if len(one) > 1 else math.nan for one in logs])
+        dofs = np.array([len(one) - 1 for one in logs])
+        i, j = np.array(pairs).T
+        total = errors[i] + errors[j]
+        dof = total**2 / (errors[i] ** 2 / dofs[i] + errors[j] ** 2 / dofs[j])
+        p_values = stdtr(dof, (means[j] - means[i]) / np.sqrt(total))
+    for place, (a, b) in enumerate(pairs):
+        if not total[place] > EQUAL**2:  # infinite, or without spread
+            p, q = (p_slower(samples[x], samples[y], paired=False) for x, y in ((b, a), (a, b)))
+            p_values[place] = p if p < q else 1 - q
+    return p_values.tolist()
+
+
+def _without_spread(x: Array, y: Array, *, paired: bool) -> bool:
+    """Whether there is nothing to test."""
+    return bool(max(np.ptp(part) for part in ([y - x] if paired else [x, y])) < EQUAL)
+
+
+def _test(paired: bool) -> Any:
+    from scipy.stats import ttest_ind, ttest_rel
+
+    return ttest_rel if paired else partial(ttest_ind, equal_var=False)
 
 
 def _mean_low(x: Array, y: Array, *, paired: bool) -> Any:
     """Return the lower end of the interval of mean(y) - mean(x) over the last axis, by Student's t."""
-    from scipy.stats import ttest_ind, ttest_rel
-
-    if max(np.ptp(part) for part in ([y - x] if paired else [x, y])) < EQUAL:
-        return y.mean() - x.mean()  # without spread there is nothing to test
-    test: Any = ttest_rel if paired else partial(ttest_ind, equal_var=False)
+    if _without_spread(x, y, paired=paired):
+        return y.mean() - x.mean()
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of one side without spread
-        return test(y, x, axis=-1).confidence_interval(LEVEL).low
+        return _test(paired)(y, x, axis=-1).confidence_interval(LEVEL).low
 
 
 def smallest_difference(a: Sequence[float], b: Sequence[float], *, paired: bool) -> float | None:
@@ -419,3 +522,23 @@ def _notes(a: Point, b: Point) -> tuple[str, ...]:
                 f"{side}: {len(point.missed)} of {point.n} runs missed the goal, counted as infinite"
             )
     return tuple(notes)
+
+
+def strategy_labels(points: Sequence[Point], *, but: Collection[str] = ()) -> list[str]:
+    """Return each point's sync strategy, with the fields in which points of one task and strategy differ.
+
+    but: fields that are not named.
+    """
+    values: dict[tuple[str, str, str], set[str]] = {}
+    for point in points:
+        for name, value in point.series:
+            values.setdefault((point.task, point.sync, name), set()).add(value)
+    differing = {
+        (sync, name) for (_, sync, name), several in values.items() if len(several) > 1 and name not in but
+    }
+    labels = []
+    for point in points:
+        fields = {name: parsed(value) for name, value in point.series if (point.sync, name) in differing}
+        words = [f"{name.removeprefix('sync.')}={value}" for name, value in fields.items()]
+        labels.append(" ".join([point.sync, *words]))
+    return labels

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from mlbench import clock
 from mlbench.analysis import select
 from mlbench.config.errors import UserError
-from mlbench.record import cost, events, provenance, run_folders
+from mlbench.record import cost, events, fields, provenance, run_folders
 from mlbench.record.reader import EDITED
 from mlbench.record.record import Record
 
@@ -30,8 +30,10 @@ NAME = ".index.sqlite"
 FEW = 100  # records; reading so many again costs less than writing a large index
 SETTLED_NS = 2 * 10**9  # ns; a file that was just changed may change again and keep its time (FAT: 2 s)
 SELECTED = ("run", "status", "source", "seed", "key", "eligible")  # fields in which runs of one point differ
-SHOWN = ("when", "time_to_accuracy", "best", "epochs", "throughput", "cost_usd", "cost_elsewhere")
-OWN = (*SELECTED, *SHOWN)  # a list of values is half as long as one with their names
+SHOWN = [field for field in fields.FIELDS if field.heading and not field.setting]
+SHARED = [field for field in fields.FIELDS if field.heading and field.setting]
+# A list of values is half as long as one with their names.
+OWN = tuple(dict.fromkeys([*SELECTED, *(field.name for field in SHOWN), "cost_elsewhere"]))
 SCHEMA = """
 CREATE TABLE file (sources TEXT, folder TEXT, checksum INTEGER);
 CREATE TABLE point (number INTEGER, shared TEXT);
@@ -61,41 +63,15 @@ class Entry(NamedTuple):
 
 def own_values(record: Record) -> dict[str, Any]:
     """Return what the runs of one point differ in, in JSON types and in the order of OWN; times in s."""
-    return {
-        "run": record.run_id,
-        "status": record.status,
-        "source": record.origin,
-        "seed": record.seed,
-        "key": record.key,
-        "eligible": record.eligible,
-        "when": record.started_at,
-        "time_to_accuracy": record.time_to_accuracy,
-        "best": record.best,
-        "epochs": record.epochs,
-        "throughput": record.samples_per_s,
-        "cost_usd": record.cost.wall_usd if record.cost else None,
-        "cost_elsewhere": cost.of_other_node(record),
-    }
+    values = fields.flat(record, SHOWN) | {"cost_elsewhere": cost.of_other_node(record), "key": record.key}
+    return {name: values[name] if name in values else getattr(record, name) for name in OWN}
 
 
 def shared_values(record: Record) -> dict[str, Any]:
-    """Return what a listing shows of a run's configuration; `target` are the values of its Goal."""
-    experiment, goal = record.experiment, record.goal
-    return {
-        "task": experiment.task.name,
-        "workers": record.workers,
-        "scale": experiment.scale,
-        "backend": experiment.backend.name,
-        "hardware": experiment.hardware.name,
-        "sync": experiment.sync.name,
-        "network": str(experiment.network),
-        "division": experiment.division.name,
-        "goal": str(goal) if goal else None,
-        "target": [goal.metric, goal.target, goal.direction] if goal else None,
-        "metric_unit": experiment.task.metric_unit,
-        "study": experiment.study,
-        "unit": record.sample_unit,
-    }
+    """Return what a listing shows of a run's configuration, and its units."""
+    samples, metric, goal = fields.units(record)
+    target = [goal.metric, goal.target, goal.direction] if goal else None
+    return fields.flat(record, SHARED) | {"sample_unit": samples, "metric_unit": metric, "target": target}
 
 
 def entries(output_root: Path) -> tuple[dict[str, Entry], list[str]]:
@@ -134,8 +110,8 @@ def _entry(folder: Path, state: str, with_log: str, shared: dict[str, Mapping[st
     """
     now_ns = round(clock.system() * 1e9)
     record = run_folders.load(folder)
-    fields = {name: value for name, value in select.fields(record).items() if name not in SELECTED}
-    both = {"row": shared_values(record), "fields": fields}
+    selectable = {name: value for name, value in select.fields(record).items() if name not in SELECTED}
+    both = {"row": shared_values(record), "fields": selectable}
     both = shared.setdefault(json.dumps(both), both)
     if record.eligible or any(reason.startswith(EDITED) for reason in record.official_reasons):
         state = with_log

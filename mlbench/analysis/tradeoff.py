@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, Ratio, ratio
+from mlbench.analysis.compare import slower_of_all
 from mlbench.analysis.points import Point
 from mlbench.analysis.pooling import calibration
 from mlbench.record.format import counted, factor
@@ -15,16 +16,17 @@ class Optimum:
     """The point with the least product of price and time, and in words how it stands to the others."""
 
     point: Point
-    dominated: tuple[Point, ...]  # worse, and shown to be: the interval of the quotient excludes 1
+    dominated: tuple[Point, ...]  # worse, and shown to be (`slower_of_all`)
     undecided: tuple[Point, ...]  # not shown to be worse
     words: str
 
 
-def optimum(curve: Sequence[Point]) -> Optimum | None:
+def optimum(curve: Sequence[Point], among: Sequence[Point] = ()) -> Optimum | None:
     """Return the price-performance optimum of points that differ in their workers alone.
 
     None where fewer than two of them may be compared. The price index of two points with one base differs
     by the quotient of nodes x time^2, so points are compared with each other and need no one-worker point.
+    `among`: all points of the page, for which together the comparisons hold at their level.
     """
     candidates = [
         point for point in curve if point.exclusion_reason is None and math.isfinite(_product(point))
@@ -32,8 +34,10 @@ def optimum(curve: Sequence[Point]) -> Optimum | None:
     if len(candidates) < 2:
         return None
     best = min(candidates, key=lambda point: (_product(point), point.workers))
-    others = {point.key: trade(best, point) for point in candidates if point is not best}
-    dominated = [p for p in candidates if p is not best and _shown(best, p, others[p.key])]
+    page = [*among, *(one for one in candidates if all(one is not point for point in among))]
+    worse = slower_of_all([[math.sqrt(one.nodes) * time for time in one.times] for one in page])
+    places = {id(point): i for i, point in enumerate(page)}
+    dominated = [p for p in candidates if (places[id(p)], places[id(best)]) in worse and not _apart(p, best)]
     undecided = [p for p in candidates if p is not best and p not in dominated]
     return Optimum(best, tuple(dominated), tuple(undecided), _words(best, candidates, dominated, undecided))
 
@@ -55,10 +59,8 @@ def format_ratio(quotient: Ratio) -> str:
     return f"{factor(quotient.value)}, 95 % interval {ends}"
 
 
-def _shown(best: Point, other: Point, quotient: Ratio) -> bool:
-    if min(best.n, other.n) < FEWEST_SHOWN or calibration(best.records, other.records).difference:
-        return False
-    return quotient.high is not None and quotient.high < 1
+def _apart(one: Point, other: Point) -> bool:
+    return calibration(one.records, other.records).difference is not None
 
 
 def _product(point: Point) -> float:

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import ModuleType
+from typing import Any
 
 import psutil
 
 from mlbench.clusters import processes, ray_env, reaper
 from mlbench.config import plugins
 from mlbench.config.experiment import Experiment
-from mlbench.record.record import EmulatedLinks
 
 WHAT = {"gcs_server": "server of the cluster's state (GCS)", "raylet": "node server (raylet)"}
 WORKER = "RayTrainWorker"  # Ray Train's class of workers
@@ -110,7 +110,7 @@ class Connection(WorkerResources):
     node_ids: list[str]
     label_selector: list[dict[str, str]] | None = None  # of each rank's node; None: any
     interface: str | None = None  # by which the workers reach each other; None: each finds it
-    links: EmulatedLinks | None = None  # where the hosts are emulated
+    extras: dict[str, Any] = field(default_factory=dict)  # for the record, by name, as JSON types
     servers: Servers = field(default_factory=Servers)
     restarts: bool = False  # whether the run goes on without a node
 
@@ -147,6 +147,12 @@ def load(name: str) -> ModuleType:
     return plugins.load("cluster", name)
 
 
+def offering(part: str) -> str:
+    """Return the choices of clusters whose modules have a part, e.g. cluster=kuberay for `submit`."""
+    names = [name for name in plugins.files("cluster") if hasattr(load(name), part)]
+    return f"cluster={' or '.join(names)}" if names else "no installed cluster"
+
+
 def shares_files(experiment: Experiment) -> bool:
     """Return whether the workers see this process's files."""
     return load(experiment.cluster.name).shares_files
@@ -165,10 +171,8 @@ def connect(experiment: Experiment) -> Iterator[Connection]:
 @contextmanager
 def _reserved(experiment: Experiment) -> Iterator[Connection]:
     if experiment.network.emulated:
-        from mlbench.clusters.emulation import ray_hosts
-
         _configure(experiment)
-        with ray_hosts.connect(experiment) as reserved:
+        with plugins.emulator().connect(experiment) as reserved:
             yield reserved
         return
     with join(experiment) as host:

@@ -76,7 +76,7 @@ def start() -> str:
         words += (f"--temp-dir={folder}",)
         done = subprocess.run(
             [sys.executable, "-c", START, *words],
-            env={**os.environ, "TMPDIR": str(folder)},
+            env={**os.environ, reaper.MARK: str(folder), "TMPDIR": str(folder)},
             capture_output=True,
             text=True,
         )
@@ -84,7 +84,7 @@ def start() -> str:
             os.close(lock)  # the servers stand for the folder from now on
         last = (done.stdout.strip().splitlines() or [""])[-1].split()
         if done.returncode or last[:1] != ["servers"] or len(last) != 1 + len(SERVERS):
-            _end(of_session(f"{folder}/"))
+            _end(reaper.of_folder(folder))
             raise UserError(
                 f"Ray did not start: {(done.stderr or done.stdout).strip()[-300:]}",
                 hint="`ray start --head` shows the whole story",

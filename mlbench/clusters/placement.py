@@ -108,8 +108,8 @@ def _require_machine(experiment: Experiment) -> None:
     if faults:
         raise UserError(
             f"hardware={hardware.name} {'; it '.join(faults)}",
-            hint=f"leave hardware out to measure this machine, or reach such nodes by cluster=attached or "
-            f"kuberay; hardware.cpus={cpus} hardware.gpu_model=null hardware.workers_per_node="
+            hint=f"leave hardware out to measure this machine, or reach such nodes by cluster=attached; "
+            f"hardware.cpus={cpus} hardware.gpu_model=null hardware.workers_per_node="
             f"{experiment.workers} measure and price it all the same, as deviations",
         )
 

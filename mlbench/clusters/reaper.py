@@ -1,12 +1,11 @@
 """What a command that is killed leaves behind: processes, control groups, and temporary folders.
 
 Processes and control groups have their owner's name: that of the command, by its process id, its time of
-creation and the namespace of its id. What has a living owner is never touched. The networks of emulated hosts
-vanish with the last process in them (emulation/namespace.py).
+creation and the namespace of its id; or the folder of the Ray that outlives commands. What has a living owner
+is never touched. The networks of emulated hosts vanish with the last process in them.
 """
 
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from mlbench import clock
+from mlbench.clusters import control_groups
 from mlbench.clusters.processes import SERVERS, create_time, of_session
 from mlbench.clusters.processes import end as end_processes
 from mlbench.record import temporary_folder
@@ -74,12 +74,10 @@ def processes(name: str | None = None) -> list[tuple[str, psutil.Process]]:
 
 def end(name: str, *, but: int | None = None) -> None:
     """End an owner's processes, `but` one, and remove its control groups."""
-    from mlbench.clusters.emulation import cpu_share
-
     groups = [group for group in _groups() if group.name == PREFIX + name]
     hosts = [host for group in groups for host in group.iterdir() if host.is_dir()]
     for host in hosts:
-        cpu_share.lift(host)
+        control_groups.lift(host)
     deadline = clock.monotonic() + LEAVE_S
     empty_scans = 0  # in a row; one proves nothing: a process that is just being executed has no environment
     while empty_scans < 2 and clock.monotonic() < deadline:
@@ -132,12 +130,21 @@ def reap_if_any() -> None:
         reap()
 
 
+def of_folder(folder: Path) -> set[psutil.Process]:
+    """Return the processes of the Ray whose files are in this folder.
+
+    Not all of them name it: Ray's client server does not, and tries for a minute to reach servers that were
+    killed (2.60). Those of a Ray that outlives commands have the folder as their mark.
+    """
+    return of_session(f"{folder}/").union(process for _, process in processes(str(folder)))
+
+
 def _removed(folder: Path) -> bool:
     """Remove an abandoned folder, once what is left of its Ray has ended.
 
     The Ray that `mlbench.cluster start` left running has no living owner, but a server.
     """
-    left = of_session(f"{folder}/")
+    left = of_folder(folder)
     for process in left:
         with suppress(psutil.Error):
             if process.name() == SERVERS[0]:
@@ -146,7 +153,7 @@ def _removed(folder: Path) -> bool:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     end_processes(left)
-    shutil.rmtree(folder, ignore_errors=True)
+    temporary_folder.remove(folder)
     return True
 
 
@@ -160,7 +167,5 @@ def _lives(name: str) -> bool:
 
 
 def _groups() -> Iterator[Path]:
-    from mlbench.clusters.emulation.cpu_share import controller
-
-    root = controller()
+    root = control_groups.controller()
     yield from (path for path in (root.glob(f"{PREFIX}*") if root else ()) if path.is_dir())

@@ -12,6 +12,7 @@ from mlbench.config.division import Deviation, deviations
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import (
     GPU_ONLY,
+    Backend,
     Cluster,
     Experiment,
     Hardware,
@@ -20,9 +21,12 @@ from mlbench.config.experiment import (
     TaskConfig,
     TrainingConfig,
 )
-from mlbench.config.network import faults
+from mlbench.config.network import idle
 from mlbench.config.store_uri import check_store
 
+ALGORITHMS = {  # of all-reduce, by backend; another's are in the module that its package brings
+    "nccl": ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree"),  # NCCL_ALGO
+}
 PLUGIN_GROUPS: dict[str, type[Model]] = {"task": TaskConfig, "sync": Sync, "cluster": Cluster}
 
 
@@ -60,6 +64,7 @@ def compose(words: Sequence[str] = ()) -> Experiment:
     that the chosen division does not allow.
     """
     parsed = overrides.parse(words)
+    _choose_division(parsed)
     composed, reference = overrides.values(parsed)
     experiment = _validated(composed, parsed.errors)
     if experiment is not None and not isinstance(experiment.task, TrainingConfig):
@@ -78,10 +83,24 @@ def compose(words: Sequence[str] = ()) -> Experiment:
     return experiment.model_copy(update={"deviations": differences})
 
 
+def _choose_division(parsed: overrides.Overrides) -> None:
+    """Choose the open division for a task that has no reference."""
+    path = plugins.files("task", parsed.searchpath).get(parsed.choices.get("task", ""))
+    name = plugins.values(path).get("name") if path else None
+    try:
+        always = isinstance(name, str) and getattr(plugins.load("task", name).Config, "OPEN", False)
+    except (UserError, ImportError):  # what is wrong with it is told where it is composed
+        return
+    if not always:
+        return
+    if parsed.choices.setdefault("division", "open") == "closed":
+        parsed.errors.append(f"task={name} has no reference, so division=closed cannot hold it: leave it out")
+
+
 def _foreign(parsed: overrides.Overrides) -> Iterator[Deviation]:
     """Yield the choices whose files are not mlbench's own: allowed, but no result of them is official."""
     for group, choice in parsed.choices.items():
-        if not plugins.files(group, parsed.searchpath)[choice].is_relative_to(plugins.own_conf()):
+        if plugins.shipped(group, choice) is None:
             yield Deviation(
                 field=group,
                 given=choice,
@@ -133,8 +152,9 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         problems.append(("", error))
         experiment = None
     if experiment is not None:
-        cluster, backend = experiment.cluster.name, experiment.backend
-        errors += faults(experiment.network, workers=experiment.workers, cluster=cluster, backend=backend)
+        errors += filter(None, [idle(experiment.network), _unknown_algorithm(experiment.backend)])
+        if experiment.network.emulated:
+            errors += plugins.emulator().faults(experiment)
     if experiment is not None and (sentence := _too_easy(experiment)):
         errors.append(sentence)
     if experiment is not None and isinstance(experiment.task, TrainingConfig):
@@ -169,6 +189,16 @@ def _varied(parsed: overrides.Overrides, reference: dict[str, Any]) -> Iterator[
     if varied is not None and own is not None:
         for one in deviations(varied.plain(), own.plain(), own.division):
             yield one.model_copy(update={"declared": True})
+
+
+def _unknown_algorithm(backend: Backend) -> str | None:
+    """Return that the backend's library has no such all-reduce, and which it has."""
+    if backend.algorithm is None:
+        return None
+    known = ALGORITHMS.get(backend.name) or getattr(plugins.library(backend.name), "ALGORITHMS", ())
+    if not known or backend.algorithm in known:
+        return None
+    return f"backend.algorithm={backend.algorithm}: {backend.name} has {', '.join(known)}"
 
 
 def _too_easy(experiment: Experiment) -> str | None:

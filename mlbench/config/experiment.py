@@ -45,6 +45,7 @@ class TaskConfig(Model):
     """The fields that every task has; a task's own `Config` adds its hyper-parameters."""
 
     FREE: ClassVar[tuple[str, ...]] = ()  # fields that change speed, not the algorithm
+    OPEN: ClassVar[bool] = False  # whether all runs are in the open division: there is no reference
     OWN_DATA: ClassVar[tuple[str, ...]] = ()  # fields that name files of the user's own
     CLASSES: ClassVar[int | None] = None  # that the metric, an accuracy in %, tells apart; None: unknown
     DATA_FIELDS: ClassVar[tuple[str, ...]] = ()  # further fields that say how data are split or read
@@ -130,7 +131,10 @@ class Hardware(Model):
     gpu_model: str | None  # a part of the name that the driver reports, e.g. "T4"
     workers_per_node: PositiveInt | None  # None: all workers on one node
     threads_per_worker: PositiveInt | None  # None: the node's CPUs shared out among its workers
-    network_gbit_per_s: PositiveFloat | None
+    network_gbit_per_s: PositiveFloat | None  # of a node's link to other nodes, which its workers share
+    network_us: PositiveFloat | None = None  # us, delay of a message between nodes; None: not known
+    node_link_gbit_per_s: PositiveFloat | None = None  # inside a node, of a worker in each direction
+    node_link_us: PositiveFloat | None = None  # us, delay of a message inside a node
     machine: Machine | None = None  # None: no cloud's
     price: Price | None  # None: not for rent; a cost is then not shown
     peak: Peak | None  # None: unknown; MFU is then not shown
@@ -142,17 +146,6 @@ class Hardware(Model):
         if self.price is not None and self.workers_per_node is None:
             raise ValueError("hardware with a price needs workers_per_node, by which nodes are billed")
         return self
-
-
-# All-reduce algorithms by backend: NCCL's (NCCL_ALGO) and MPICH 5's (MPIR_CVAR_IALLREDUCE_INTRA_ALGORITHM).
-ALGORITHMS = {
-    "nccl": ("ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree"),
-    "mpi": (
-        *("sched_naive", "sched_smp", "sched_recursive_doubling", "sched_reduce_scatter_allgather"),
-        *("tsp_ring", "tsp_tree", "tsp_recexch_single_buffer", "tsp_recexch_multiple_buffer"),
-        "tsp_recexch_reduce_scatter_recexch_allgatherv",
-    ),
-}
 
 
 class Backend(Model):
@@ -170,17 +163,8 @@ class Backend(Model):
     timeout_s: PositiveInt  # a collective that takes longer is stuck; Ray Train takes whole seconds
     sockets: PositiveInt | None = None  # TCP connections between two workers; nccl: of each of its threads
     threads: PositiveInt | None = None  # that serve nccl's sockets
-    provider: str | None = None  # libfabric's, by which mpi reaches other hosts
+    provider: str | None = None  # of the library's way to other hosts, e.g. libfabric's
     algorithm: str | None = None  # of all-reduce
-
-    @model_validator(mode="after")
-    def _the_library_has_the_algorithm(self) -> "Backend":
-        known = ALGORITHMS.get(self.name, ())
-        if self.algorithm is not None and known and self.algorithm not in known:
-            raise ValueError(
-                f"{self.name} has no all-reduce algorithm {self.algorithm}: it has {', '.join(known)}"
-            )
-        return self
 
 
 class Cluster(Model):
@@ -281,8 +265,11 @@ class Experiment(Model):
         task = info.data.get("task")
         if task is not None and task.goals is None:
             trains = hasattr(task, "epochs")  # also as a record has it, without the task's own Config
+            if isinstance(goal, float) and not trains and task.metric != "none":
+                return goal
             if isinstance(goal, float) and not trains:
-                raise ValueError(f"{task.name} measures without a goal; leave goal out")
+                way = ", or say task.metric=NAME" if hasattr(task, "pattern") else ""
+                raise ValueError(f"{task.name} measures without a goal; leave goal out{way}")
             if goal == "light" and trains:
                 raise ValueError(f"no goal is fixed for {task.dataset}; leave goal out, or give a number")
         if not isinstance(goal, float) or task is None:

@@ -45,7 +45,7 @@ IDENTITY = (
     "profile",
 )
 # Where data, results and the cluster are found.
-LOCATION = ("data_root", "output_root", "tracking_uri", "cluster.*")
+LOCATION = ("task.cwd", "data_root", "output_root", "tracking_uri", "cluster.*")
 # Labels, and prices and peaks by which a result is judged; computed anew whenever a result is shown.
 PRESENTATION = (
     "study",
@@ -55,6 +55,9 @@ PRESENTATION = (
     "hardware.name",
     "hardware.description",
     "hardware.network_gbit_per_s",
+    "hardware.network_us",
+    "hardware.node_link_gbit_per_s",
+    "hardware.node_link_us",
     "hardware.machine",
     "hardware.machine.*",
     "hardware.price",
@@ -67,8 +70,7 @@ PRESENTATION = (
 # How a run is carried out; a run that succeeds measures the same with any of them.
 OPERATION = ("seed", "force", "max_failures", "backend.timeout_s", "cluster.oversubscribe")
 
-# A run that is submitted to KubeRay runs there as one on an attached cluster.
-RUNS_AS = {"cluster.name": {"kuberay": "attached"}}
+RUNS_AS = "cluster.runs_as"  # the field of clusters to which whole runs are submitted
 FRAMEWORK = "torch"  # the package whose version is part of the key
 
 
@@ -97,7 +99,7 @@ def listed(field: str, patterns: tuple[str, ...]) -> bool:
 @cache  # records of many runs have the same fields
 def role(field: str) -> Role:
     """Return the role of a dotted field. A field in no list decides a measurement: it separates runs."""
-    if listed(field, IDENTITY):
+    if listed(field, IDENTITY) and field not in LOCATION:
         return "identity"
     if listed(field, OPERATION):
         return "operation"
@@ -107,12 +109,13 @@ def role(field: str) -> Role:
 
 
 def identity(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a configuration that decide a measurement, under dotted names."""
-    return {
-        name: RUNS_AS[name].get(value, value) if name in RUNS_AS else value
-        for name, value in flatten(values).items()
-        if role(name) == "identity"
-    }
+    """Return the fields of a configuration that decide a measurement, under dotted names.
+
+    A run that is submitted to a cluster has the name of the cluster that it runs as there.
+    """
+    fields = flatten(values)
+    decisive = {name: value for name, value in fields.items() if role(name) == "identity"}
+    return decisive | ({"cluster.name": fields[RUNS_AS]} if RUNS_AS in fields else {})
 
 
 def key(experiment: Values) -> str:

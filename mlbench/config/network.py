@@ -1,17 +1,13 @@
 """The network between the workers: the machines' own, or the links of emulated hosts on this machine."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 NonNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
-MTU = 1500  # bytes of a packet, Ethernet's
-TCP_HEADERS = 52  # bytes of IPv4, TCP and its time stamps in a packet
-TCP_DATA_SHARE = 1 - TCP_HEADERS / MTU  # of a full packet
-Cpus = Annotated[float, Field(ge=0.1)]  # the kernel's least quota is 1 ms, in cpu_share's period of 10 ms
+Cpus = Annotated[float, Field(ge=0.1)]  # the kernel's least quota is 1 ms, in a period of 10 ms
 
 
 class Network(BaseModel):
@@ -63,33 +59,13 @@ class Network(BaseModel):
         return ", ".join(parts)
 
 
-def faults(network: Network, *, workers: int, cluster: str, backend: Any) -> Iterator[str]:
-    """Yield a sentence for everything that the values of one experiment say about hosts that cannot be."""
-    if not network.emulated:
-        plain, values = HOST.model_dump(), network.model_dump(exclude={"name", "queue_ms"})
-        idle = [name for name, value in values.items() if value != plain[name]]
-        if idle:
-            name = f"network.{idle[0]}"
-            yield f"{name}: network={network.name} emulates nothing; choose e.g. network=1gbit_1ms with it"
-        return
-    if cluster != "local":
-        yield f"network={network.name} emulates hosts on this machine, so it goes with cluster=local alone"
-    if backend.device != "cpu":
-        yield f"network={network.name}: emulated hosts have no GPUs, choose backend=gloo"
-    if backend.interface is not None:
-        yield f"backend.interface={backend.interface}: network={network.name} has an interface of its own"
-    hosts = network.hosts or workers
-    if hosts < 2 or workers % hosts:
-        yield f"network.hosts={hosts}: workers={workers} cannot be dealt out evenly to two hosts or more"
-    if network.racks > hosts:
-        yield f"network.racks={network.racks}: there are {hosts} hosts"
-    if network.jitter_ms > network.delay_ms:
-        yield f"network.jitter_ms={network.jitter_ms:g} is above network.delay_ms={network.delay_ms:g}"
-    slower = network.slow_bandwidth_mbit_s is not None or network.slow_cpus is not None
-    if (network.slow_rank is not None) != slower:
-        yield "network.slow_rank= goes with network.slow_bandwidth_mbit_s=, network.slow_cpus=, or both"
-    if network.slow_rank is not None and network.slow_rank >= workers:
-        yield f"network.slow_rank={network.slow_rank}: there are {workers} ranks"
+def idle(network: Network) -> str | None:
+    """Return that a value says something of links while none is emulated; None where all is well."""
+    plain, values = HOST.model_dump(), network.model_dump(exclude={"name", "queue_ms"})
+    names = [name for name, value in values.items() if value != plain[name]]
+    if network.emulated or not names:
+        return None
+    return f"network.{names[0]}: network={network.name} emulates nothing; choose one that does with it"
 
 
 def _rate(mbit_s: float) -> str:

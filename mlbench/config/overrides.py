@@ -5,6 +5,7 @@ groups; a task's recipe and scale are laid over its values here, before single v
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ ELSEWHERE = {  # what is not a field of a run, and what to write for it
     **dict.fromkeys(("max_usd", "question", "extend"), "it is a word of python -m mlbench.sweep"),
     "parallel": "runs are measured one after the other, or each would slow the others down",
     "name": "study=NAME names a study; a run gets its name from its time, task and seed",
-    "nodes": "workers=N train; cluster=attached or kuberay has nodes, hardware=NAME how many on each",
+    "nodes": "workers=N train; cluster=attached has nodes, hardware=NAME how many on each",
     **dict.fromkeys(
         ("model", "task.model"), "a task has its model: task=NAME, or one of your own (docs/extending.md)"
     ),
@@ -36,6 +37,9 @@ ELSEWHERE = {  # what is not a field of a run, and what to write for it
 LONGEST = 200  # characters of a word that a sentence repeats
 LAYERS = {"task.recipe": "recipes", "scale": "scales"}  # overrides that choose a part of the task's file
 DATASETS = "datasets"  # the part, where there is one, with other data sets of mini scale: task.dataset=NAME
+
+VERBATIM = ("task.args", "task.metric", "task.path")  # text of the user's own, which Hydra's grammar refuses
+SEVERAL = re.compile(r"""("[^"]*"|'[^']*')(,("[^"]*"|'[^']*'))+""")  # of them, for a sweep
 
 
 @dataclass
@@ -93,7 +97,9 @@ def unknown(group: str, choice: str, files: Mapping[str, Path]) -> str:
         for name, path in files.items()
         if choice and choice.lower() in f"{name} {plugins.values(path).get('description')}".lower()
     ]
-    return f"{group}={choice} is unknown{suggest(choice, like if 0 < len(like) < FEW else list(files))}"
+    near = suggest(choice, like if 0 < len(like) < FEW else list(files))
+    absent = plugins.absent()
+    return f"{group}={choice} is unknown{near}{f'; {absent}' if absent else ''}"
 
 
 @lru_cache(maxsize=1024)  # the points of a study share most words
@@ -111,6 +117,10 @@ def shortened(word: str) -> str:
 def quoted(word: str) -> str:
     """Return the word as Hydra's grammar, which knows ASCII alone, takes it, e.g. with ü in a path."""
     name, _, value = word.partition("=")
+    if name in VERBATIM and value not in ("", "null") and not SEVERAL.fullmatch(value):
+        # Hydra reads a backslash as itself, but before a quote.
+        value = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + (found[2] and "\\'"), value)
+        return f"{name}='{value}'"
     plain = not value.isascii() and all(one.isalnum() or one in "_-./:+@% " for one in value)
     return f"{name}='{value}'" if plain else word
 
@@ -268,8 +278,8 @@ def _require_readable(path: Path) -> None:
 
 def _require_shipped(group: str, choice: str, composed: dict[str, Any]) -> None:
     """Raise UserError where a choice of mlbench's own was not composed from its file."""
-    path = plugins.own_conf() / group / f"{choice}.yaml"
-    if path.is_file() and any(composed.get(name) != value for name, value in _shipped(path).items()):
+    path = plugins.shipped(group, choice)
+    if path and any(composed.get(name) != value for name, value in _shipped(path).items()):
         raise UserError(
             f"{group}={choice} does not have the values of {path}: "
             "a Hydra plug-in puts another file in front of it",

@@ -1,4 +1,4 @@
-"""Tasks, sync strategies, clusters and YAML files by name: mlbench's own and those of installed packages.
+"""Tasks, sync strategies, clusters, commands and YAML files by name: mlbench's own and those of packages.
 
 A package brings its own by entry points, e.g. in its pyproject.toml:
 
@@ -8,8 +8,9 @@ A package brings its own by entry points, e.g. in its pyproject.toml:
     [project.entry-points."mlbench.conf"]
     my_package = "my_package.conf"
 
-docs/extending.md says what such a module and its YAML contain. A user's own YAML files are in
-~/.config/mlbench, or in the folder that MLBENCH_CONFIG_DIR names.
+The folders of mlbench/wings are found in the same way: pyproject.toml has their entry points, and nothing
+else names them. docs/extending.md says what such a module and its YAML contain. A user's own YAML files are
+in ~/.config/mlbench, or in the folder that MLBENCH_CONFIG_DIR names.
 """
 
 import os
@@ -29,6 +30,11 @@ from mlbench.config.errors import UserError
 
 OWN = {"task": "mlbench.tasks", "sync": "mlbench.training.sync", "cluster": "mlbench.clusters"}
 ENTRY_POINTS = {"task": "mlbench.tasks", "sync": "mlbench.syncs", "cluster": "mlbench.clusters"}
+EMULATORS = "mlbench.networks"  # to the module that emulates networks; one package at most has it
+EXTRAS = "mlbench.extras"  # to a module that says in `rows(record)` what its package added to a record
+LIBRARIES = "mlbench.backends"  # to a module that says what a backend's library takes
+# Their modules run while something is measured.
+DECISIVE = (*ENTRY_POINTS.values(), LIBRARIES, EMULATORS)
 CONTRACT = {
     "task": ("Config", "prepare"),
     "sync": ("Config",),
@@ -38,6 +44,10 @@ ONE_OF = {"task": (), "sync": (), "cluster": ("connect", "submit")}
 IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one of these, in `torch`
 EXTENDING = "see docs/extending.md"
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
+VERBS = "mlbench.verbs"  # by command, to a module whose `add(command)` adds sub-commands to mlbench's own
+COMMANDS = "mlbench.commands"  # to a module with the `COMMAND` that `python -m mlbench.NAME` runs
+OWN_CONF = f"pkg://{mlbench.__name__}."  # Hydra's addresses of the wings' YAML files
+AGAIN = "install that package again"
 GROUPS = ("task", "hardware", "backend", "cluster", "sync", "network", "division")
 FOLDERS = (*GROUPS, "study")  # of YAML files
 USER_CONF = "MLBENCH_CONFIG_DIR"  # environment variable; empty: no folder of one's own
@@ -52,6 +62,8 @@ def load(group: str, name: str) -> ModuleType:
     own = f"{OWN[group]}.{name}"
     places = [own] if name.isidentifier() and find_spec(own) else []
     places += [point.value for point in _points(ENTRY_POINTS[group]) if point.name == name]
+    if gone := [place for place in places if not _is_there(place)]:
+        raise UserError(f"{group} {name!r}: {_absence(gone)}", hint=AGAIN)
     if not places:
         raise UserError(f"there is no {group} {name!r} in mlbench or an installed package", hint=EXTENDING)
     if len(places) > 1:
@@ -79,9 +91,79 @@ def implementation(group: str, name: str) -> ModuleType:
     return module
 
 
+def library(backend: str) -> ModuleType | None:
+    """Import the module that a backend's package has for its library; None where there is none.
+
+    It may have ALGORITHMS, the names of all-reduce's, and VARIABLES: the environment variable by field of
+    `Backend`. It does not import the library, which workers alone may have.
+    """
+    values = [point.value for point in _points(LIBRARIES) if point.name == backend]
+    return import_module(values[0]) if values and _is_there(values[0]) else None
+
+
+def emulator() -> ModuleType:
+    """Import the module that emulates networks; UserError where no installed package, or two, have one.
+
+    - connect(experiment): a context manager that yields the Connection to a Ray on emulated hosts.
+    - faults(experiment): yields a sentence for each value that they cannot have.
+    """
+    values = [point.value for point in _points(EMULATORS)]
+    if len(values) != 1:
+        several = f"{' and '.join(values)} all emulate" if values else "no installed package emulates"
+        raise UserError(f"{several} networks", hint="network=host is the machines' own")
+    if not _is_there(values[0]):
+        raise UserError(_absence(values), hint=AGAIN)
+    return import_module(values[0])
+
+
+def extra(name: str) -> ModuleType | None:
+    """Import the module for a part of a record's extras; None where its package is not installed."""
+    values = [point.value for point in _points(EXTRAS) if point.name == name]
+    return import_module(values[0]) if values and _is_there(values[0]) else None
+
+
+def command(name: str) -> ModuleType:
+    """Import the module of a command that a package brings; UserError where none does, or it is gone."""
+    values = [point.value for point in _points(COMMANDS) if point.name == name]
+    if not values:
+        hint = f"install a package with an entry point {name!r} of {COMMANDS}"
+        raise UserError(f"no installed package has the command {name}", hint=hint)
+    if not _is_there(values[0]):
+        raise UserError(f"the command {name}: {_absence(values)}", hint=AGAIN)
+    return import_module(values[0])
+
+
+def extend(command: Any) -> None:
+    """Add the sub-commands that installed packages have for one of mlbench's own commands."""
+    for point in _points(VERBS):
+        if point.name == command.name and _is_there(point.value):
+            import_module(point.value).add(command)
+
+
+def absent() -> str | None:
+    """Return that YAML files of an installed package are gone, as a sentence; None where all are there."""
+    gone = [point.value for point in _points(CONF_PACKAGES) if not _is_there(point.value)]
+    return f"{_absence(gone)}: {AGAIN}" if gone else None
+
+
+def _absence(modules: Sequence[str]) -> str:
+    return f"{' and '.join(modules)}, which an installed package names, is not there"
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package above it
+        return False
+
+
 def packages() -> tuple[Path, ...]:
-    """Return the folders (of a package that is one file: the file) of the packages that bring plug-ins."""
-    names = {point.module.partition(".")[0] for group in ENTRY_POINTS.values() for point in _points(group)}
+    """Return the folders (of a package that is one file: the file) that bring plug-ins which decide numbers.
+
+    Of mlbench's own that is a wing's folder, of another package the whole.
+    """
+    modules = [point.module.split(".") for group in DECISIVE for point in _points(group)]
+    names = {".".join(parts[: 3 if parts[0] == mlbench.__name__ else 1]) for parts in modules}
     specs = [spec for name in sorted(names) if (spec := find_spec(name))]
     places = [spec.submodule_search_locations or [spec.origin] for spec in specs]
     return tuple(Path(place) for several in places for place in several if place)
@@ -94,10 +176,17 @@ def own_conf() -> Path:
     return installed if installed.is_dir() else package.parent / "conf"
 
 
+def shipped(group: str, name: str) -> Path | None:
+    """Return the YAML file of a choice that is mlbench's own; None for another package's or the user's."""
+    folders = (own_conf(), *(folder(one) for one in conf_packages() if one.startswith(OWN_CONF)))
+    paths = (place / group / f"{name}.yaml" for place in folders)
+    return next((path for path in paths if path.is_file()), None)
+
+
 @cache
 def conf_packages() -> tuple[str, ...]:
     """Return Hydra's addresses of the YAML files of installed packages, e.g. pkg://my_package.conf."""
-    return tuple(f"pkg://{point.value}" for point in _points(CONF_PACKAGES))
+    return tuple(f"pkg://{point.value}" for point in _points(CONF_PACKAGES) if _is_there(point.value))
 
 
 def user_conf() -> tuple[str, ...]:

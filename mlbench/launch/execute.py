@@ -59,7 +59,7 @@ def execute(
     if cached is not None:
         return cached
     experiment, seed = resolved(experiment)
-    with signals.interruptible(), _machine(experiment, output) as lock:
+    with signals.interruptible(), machine(experiment, output) as lock:
         return _recorded(experiment, seed=seed, begun=begun, overrides=overrides, lock=lock, output=output)
 
 
@@ -110,7 +110,7 @@ def submitted() -> float | None:
 
 
 @contextmanager
-def _machine(experiment: Experiment, output: Output) -> Iterator[MachineLock | None]:
+def machine(experiment: Experiment, output: Output) -> Iterator[MachineLock | None]:
     """Take this machine for the run where the workers are on it; wait for another run that has it."""
     if not clusters.shares_files(experiment):
         yield None  # the workers take theirs
@@ -166,15 +166,19 @@ def _recorded(
     mlflow = uploader.MlflowUploader(folder, experiment.store, draw=output.figures)
     events.append(log, "run_configuration", start.model_dump(mode="json"))
     mlflow.start()
-    end, exception = _measure(
-        experiment,
-        seed=seed,
-        display=display,
-        folder=folder,
-        lock=lock,
-        give_up=lambda why: _give_up(folder, mlflow, why, output),
-    )
-    record = _conclude(folder, end)
+    try:
+        end, exception = _measure(
+            experiment,
+            seed=seed,
+            display=display,
+            folder=folder,
+            lock=lock,
+            give_up=lambda why: _give_up(folder, mlflow, why, output),
+        )
+        record = conclude(folder, end)
+    except BaseException:  # e.g. a full disk; `results sync` may then take the run
+        mlflow.finish(wait=0)
+        raise
     aborting = exception is not None or record.status == "interrupted"
     where = mlflow.finish(wait=ABORT_STORE_WAIT_S if aborting else STORE_WAIT_S)
     if isinstance(display, EventStream):
@@ -186,7 +190,7 @@ def _recorded(
     return record
 
 
-def _conclude(folder: Path, end: RunEnd) -> Record:
+def conclude(folder: Path, end: RunEnd) -> Record:
     """Complete the log, and write the record that it gives."""
     log, value = folder / events.NAME, end.model_dump(mode="json")
     events.append(log, "run_result", value, **events.checksum(events.read(log), value))
@@ -199,7 +203,7 @@ def _conclude(folder: Path, end: RunEnd) -> Record:
 def _give_up(folder: Path, mlflow: uploader.MlflowUploader, why: str, output: Output) -> None:
     """End this process from a thread, with a record: the main thread waits in Ray and never returns."""
     end = RunEnd(status="failed", error=why, ended=clock.wall(), stamps={}, hostname=platform.node())
-    _conclude(folder, end)
+    conclude(folder, end)
     mlflow.finish(wait=ABORT_STORE_WAIT_S)
     output.sentence(f"mlbench: failed: {why}; its record is in {folder}")
     os._exit(1)
@@ -359,7 +363,7 @@ def _measure(
         interference=interference,
         machine_shared=lock is not None and lock.shared,
         ray=RayIds(job_id=joined.job_id, node_ids=joined.node_ids) if joined else RayIds(),
-        links=joined.links if joined else None,
+        extras=joined.extras if joined else {},
         result=result,
     )
     return end, exception

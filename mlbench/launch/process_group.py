@@ -12,17 +12,17 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
+from mlbench.config import plugins
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Backend
 
-# The variables in which a backend's library reads its fields (docs/measurements/communication.md).
+# The variables in which NCCL reads a backend's fields (docs/measurements/communication.md).
 VARIABLES = {
     "nccl": {
         "sockets": "NCCL_NSOCKS_PERTHREAD",
         "threads": "NCCL_SOCKET_NTHREADS",
         "algorithm": "NCCL_ALGO",
     },
-    "mpi": {"provider": "FI_PROVIDER", "algorithm": "MPIR_CVAR_IALLREDUCE_INTRA_ALGORITHM"},
 }
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # what gloo and NCCL read
 _listening: list[socket.socket] = []  # rank 0's, from `listen` to `join`
@@ -40,7 +40,8 @@ class Rendezvous:
 
 def environment(backend: Backend) -> dict[str, str]:
     """Return the variables that hand a backend's fields to its library; fields that are null set none."""
-    fields = {name: getattr(backend, field) for field, name in VARIABLES.get(backend.name, {}).items()}
+    variables = VARIABLES.get(backend.name) or getattr(plugins.library(backend.name), "VARIABLES", {})
+    fields = {name: getattr(backend, field) for field, name in variables.items()}
     return {name: str(value) for name, value in fields.items() if value is not None}
 
 

@@ -156,7 +156,7 @@ def save_traces(ranks: Sequence[dict[str, Any]], folder: Path) -> None:
     with suppress(OSError):
         for message in ranks:
             for name, packed in message.get(TRACES, {}).items():
-                target = folder / TRACES / name
+                target = folder / name if name.endswith(".log") else folder / TRACES / name
                 target.parent.mkdir(exist_ok=True)
                 target.write_bytes(gzip.decompress(packed))
 

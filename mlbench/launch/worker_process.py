@@ -107,7 +107,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         gradient_bytes=result.gradient_bytes,
         table=result.table,
         profile=_profile(result.profile, worker),
-        nodes=_gathered([one.model_copy(update={"energy_j": result.energy_j}) for one in nodes], worker),
+        nodes=_gathered([_completed(one, result) for one in nodes], worker),
         started_at=worker.timer.started_at,
         entered=entered,
         calibrated=calibrated,
@@ -115,7 +115,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         **({} if data is None else data._asdict()),
     )
     # The log gets what it does not hold yet; once this is there, the run has finished.
-    traces = {} if result.profile is None else result.profile.files
+    traces = result.files | ({} if result.profile is None else result.profile.files)
     ray.train.report(end_message(worker.rank, outcome, traces))
 
 
@@ -263,6 +263,12 @@ def observed(description: Node | None, spec: WorkerSpec, worker: Any) -> Iterato
     nodes.append(description.model_copy(update={"interference": interference, "machine_shared": shared}))
     if lock is not None:
         lock.release()
+
+
+def _completed(description: Node, result: Any) -> Node:
+    """Return a node's description with what its ranks' result says of it."""
+    more = {"energy_j": result.energy_j, "warnings": [*description.warnings, *result.warnings]}
+    return description.model_copy(update=more)
 
 
 def _profile(found: Any, worker: Any) -> Profile | None:

@@ -161,7 +161,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         profile=result.profile,
         ray=end.ray,
         submission=submission,
-        links=end.links,
+        extras=end.extras,
         **totals,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlbench.config.goal import Goal
+from mlbench.record.record import RankStats
 
 MINUTE, HOUR, DAY = 60, 3600, 86400  # s
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")  # powers of 1000, SI
@@ -72,19 +73,44 @@ def usd(value: float) -> str:
     return f"{value:.{digits}f} USD"
 
 
-def energy(joules: float) -> str:
-    """Return an energy in J, kJ, MJ or GJ, e.g. 12.3 kJ."""
-    return with_prefix(joules, "J")
-
-
 def percent(share: float) -> str:
     """Return a share of one in percent."""
     return f"{100 * share:.1f} %"
 
 
+def quantity(value: float | str, unit: str) -> str:
+    """Return a value of a base unit: s, USD, share (of 1), ratio, date (ISO 8601), B, J, FLOP (SI prefixes).
+
+    Of any other unit it is the number with it, e.g. 1 epoch, 71.9 images/s.
+    """
+    if isinstance(value, str):
+        return value[5:16].replace("T", " ") if unit == "date" else value
+    if unit in WORDED:
+        return WORDED[unit](value)
+    if unit in WITH_PREFIX:
+        return with_prefix(value, unit)
+    one = value == 1 and unit.endswith("s") and "/" not in unit
+    return f"{number(value)} {unit[:-1] if one else unit}".rstrip()
+
+
+def spread(stats: RankStats, unit: str) -> str:
+    """Return the mean over the ranks, with the lowest and highest where digits differ, e.g. 3 MB (2 to 4)."""
+    text, low, high = (quantity(value, unit) for value in (stats.mean, stats.min, stats.max))
+    if low == high:
+        return text
+    _, blank, shared = text.rpartition(" ")
+    if all(end.endswith(blank + shared) for end in (low, high)):
+        low, high = (end.removesuffix(blank + shared) for end in (low, high))
+    return f"{text} ({low} to {high})"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, e.g. 1 epoch, 2 epochs."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+WORDED = {"s": duration, "USD": usd, "share": percent, "ratio": factor}
+WITH_PREFIX = ("B", "B/s", "J", "FLOP", "FLOP/s")
 
 
 def measured(value: float, unit: str, goal: Goal | None) -> str:

@@ -164,12 +164,14 @@ def _of_progress(
             if begin not in seen or (place and begin != stretch[place - 1][0].step):
                 yield f"{at} follows {steps} steps, which do not lead there"
             epochs = now.epoch - seen.get(begin, 0.0)
+            seen[now.step] = now.epoch
+            if not any(each.epoch for each, _ in stretch) and not hasattr(experiment.task, "epochs"):
+                continue  # a script of somebody else's, which does not tell its epochs
             if (epochs > 0) != (steps > 0) or now.epoch > most:
                 yield f"{at} stands at epoch {now.epoch:g}, which its steps do not lead to"
             elif steps:
                 shares.append((now.step - begin) / epochs)
                 batches.append(sum(times.samples for times in ranks) / steps)
-            seen[now.step] = now.epoch
     if not shares:
         return
     if result.sample_unit not in ROWS:

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any
 
@@ -13,6 +13,7 @@ PHASES = ("data_wait", "forward", "loss", "backward", "wait", "transfer", "optim
 EXPOSED = ("wait", "transfer")  # communication that nothing hides
 BIN = 1.01  # a bin of the durations of batches ends 1 % above its begin, so a percentile is right to 0.5 %
 SHORTEST_S = 1e-9  # s; what a clock shows as nothing counts as this
+BLOCKS = 10  # stretches of steps between two validations, at most, of which each has a median lateness
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -76,6 +77,17 @@ class PhaseTimes:
 def exposed(phases: Mapping[str, float]) -> float:
     """Return the communication that nothing hides; mlbench 0.1 did not split it."""
     return phases.get("communication", 0.0) + sum(phases.get(name, 0.0) for name in EXPOSED)
+
+
+def lateness_blocks(lateness: Any, last: Any) -> list[LatenessBlock]:
+    """Return the blocks of a rank's steps, of arrays: how late it was, s, and whether it was last."""
+    count = min(BLOCKS, len(lateness))
+    size, longer = divmod(len(lateness), count or 1)
+    edges = [size * number + min(number, longer) for number in range(count + 1)]
+    return [
+        LatenessBlock(end - begin, int(sum(last[begin:end])), float(median(lateness[begin:end])))
+        for begin, end in pairwise(edges)
+    ]
 
 
 def merged(blocks: Sequence[LatenessBlock], *, most: int = 50) -> list[LatenessBlock]:

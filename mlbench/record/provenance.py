@@ -55,10 +55,10 @@ PACKAGES = (
 PRESENTATION = (
     "analysis",
     "contract",
-    "prediction",
     "report",
     "terminal",
     "tracking",
+    "wings",  # those that decide numbers are among `plugins.packages`, as other packages are
     "__main__.py",
     "cluster.py",
     "data.py",
@@ -118,7 +118,8 @@ def software() -> Software:
 @cache
 def sources() -> str:
     """Return the SHA-256 of mlbench's Python files and configuration as they lie on disk."""
-    roots = (Path(mlbench.__file__).parent, "*.py"), (plugins.own_conf(), "*.yaml")
+    package = Path(mlbench.__file__).parent
+    roots = (package, "*.py"), (plugins.own_conf(), "*.yaml"), (package / "wings", "*.yaml")
     return _hashed(file for root, pattern in roots for file in _files(root, pattern))
 
 
@@ -130,8 +131,8 @@ def code() -> str:
     """
     roots = Path(mlbench.__file__).parent, *plugins.packages()
     files = [(name, path) for root in roots for name, path in _files(root, "*.py")]
-    beside = {f"{mlbench.__name__}/{name}" for name in PRESENTATION}
-    return _hashed((name, path) for name, path in files if "/".join(name.split("/")[:2]) not in beside)
+    beside = tuple(f"{mlbench.__name__}/{name}/" for name in PRESENTATION)
+    return _hashed((name, path) for name, path in files if not f"{name}/".startswith(beside))
 
 
 def _files(root: Path, pattern: str) -> list[tuple[str, Path]]:

@@ -9,7 +9,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_serializer
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_serializer,
+    model_validator,
+)
 
 from mlbench.config.division import Deviation
 from mlbench.config.errors import UserError
@@ -176,27 +184,20 @@ class Node(Values):
     energy_j: dict[str, float] = {}  # J by part, first access to data to last validation; none: unreadable
 
 
-class LinkMeasurement(Values):
-    """What was measured between two emulated hosts before the run, and what their profile says."""
+class Extended(Values):
+    """What has further parts, by name, whose fields the packages that measured them know."""
 
-    source: int  # numbers of the hosts
-    target: int
-    round_trip_ms: float  # median
-    round_trip_min_ms: float
-    bandwidth_mbit_s: float  # from source to target, packets with headers
-    bandwidth_back_mbit_s: float  # from target to source
-    lost_percent: float | None  # of the packets, where the profile has losses
-    expected_round_trip_ms: float
-    expected_bandwidth_mbit_s: float
-    expected_bandwidth_back_mbit_s: float
+    extras: dict[str, Any] = {}  # as JSON types
 
-
-class EmulatedLinks(Values):
-    """How the hosts of a run were emulated."""
-
-    kind: str  # "netem" (by the kernel) or "user space"
-    hosts: int
-    measured: list[LinkMeasurement]
+    @model_validator(mode="before")
+    @classmethod
+    def _links_were_a_field(cls, values: Any) -> Any:
+        """Read what was written before parts had a place of their own."""
+        if not isinstance(values, dict) or "links" not in values:
+            return values
+        links = values["links"]
+        rest = {name: value for name, value in values.items() if name != "links"}
+        return rest | ({"extras": {"links": links}} if links is not None else {})
 
 
 class Git(Values):
@@ -308,7 +309,7 @@ class WorkerResult(Values):
     calibrated: float | None = None  # s since 1970, when every node had been measured
 
 
-class RunEnd(Values):
+class RunEnd(Extended):
     """How the driver saw the run end: the value of the log's `run_result`."""
 
     status: Status | None  # None: what the workers say
@@ -320,11 +321,10 @@ class RunEnd(Values):
     interference: Interference | None = None  # what else used this machine's CPUs while Ray started
     machine_shared: bool = False  # another run of mlbench measured here at the same time
     ray: RayIds = RayIds()
-    links: EmulatedLinks | None = None  # None: the network is the machines' own
     result: WorkerResult | None = None  # None: the workers returned nothing
 
 
-class Record(Values):
+class Record(Extended):
     """One run. Durations are in s; times over ranks are the slowest rank's unless RankStats."""
 
     source: str = "mlbench"  # "mlbench-published": read from a results archive of the original MLBench
@@ -387,7 +387,6 @@ class Record(Values):
     data_rows: dict[str, int] = {}  # by split
     ray: RayIds
     submission: Submission | None = None  # None: the command ran on the cluster itself
-    links: EmulatedLinks | None = None  # None: the network was the machines' own
     table: list[Row]  # of tasks that measure without training
     profile: Profile | None = None  # None: no profile=N, or too few steps for its warm-up
     recorded_in: str | None = Field(default=None, exclude=True)  # the output_root, where `load` finds another

@@ -10,13 +10,15 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "mlb-"  # short, as Ray's sockets lie below (ray_env.require_short_paths)
 MARKER = ".mlbench"  # an empty file in each of them: another program's folder may have a name like theirs
-ATTEMPTS = 10  # another command may take a folder for an abandoned one before it is locked
+ATTEMPTS = 10  # to make one: another command may take it for abandoned before it is locked; and to remove one
+PAUSE_S = 0.1  # s between two attempts to remove one
 _open: set[Path] = set()  # this process's
 _lock_of_open = threading.Lock()
 _ended = threading.Event()
@@ -53,10 +55,21 @@ def folder() -> Iterator[Path]:
     try:
         yield path
     finally:
-        _open.discard(path)
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
+        _open.discard(path)  # not before: where the process ends meanwhile, _remove_all removes the rest
         if descriptor is not None:
             os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder, into which an ended process may just have written; or leave it to a later command."""
+    for _ in range(ATTEMPTS):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(PAUSE_S)
+    with suppress(OSError):
+        (path / MARKER).touch()
 
 
 def _remove_all() -> None:
@@ -65,7 +78,7 @@ def _remove_all() -> None:
         _ended.set()
     for path in tuple(_open):
         with suppress(OSError):  # under another name nobody writes into it while it is removed
-            shutil.rmtree(path.rename(f"{path}-"))
+            remove(path.rename(f"{path}-"))
 
 
 def abandoned() -> Iterator[Path]:

@@ -13,6 +13,7 @@ from mlbench.report.grouping import Group, ScalingCurve
 from mlbench.report.quantities import QUANTITIES
 
 Row = dict[str, Any]
+SETTINGS = "recipe", "workers", "backend", "sync", "hardware", "network", "emulated", "nodes", "source"
 METRICS = [one.name for one in QUANTITIES if one.name and one.metric]
 
 
@@ -89,15 +90,7 @@ def _row(group: Group, curve: ScalingCurve, one: Speedup) -> Row:
         "goal": str(point.goal) if point.goal else None,
         "dataset": group.dataset,
         "other_data": group.other_data,
-        "recipe": point.recipe,
-        "workers": point.workers,
-        "backend": point.backend,
-        "sync": point.sync,
-        "hardware": point.hardware,
-        "network": point.network,
-        "emulated": point.emulated,
-        "nodes": point.nodes,
-        "source": point.source,
+        **{name: getattr(point, name) for name in SETTINGS},
         "curve": curve.label,
         "key": point.key,
         "runs": point.n,

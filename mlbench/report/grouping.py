@@ -71,6 +71,17 @@ class Group:
         return [point for curve in self.curves for point in curve.points]
 
     @property
+    def own(self) -> list[ScalingCurve]:
+        """Our own curves; the published ones where there are no others."""
+        return [curve for curve in self.curves if not curve.published] or list(self.curves)
+
+    @property
+    def compared(self) -> list[Point]:
+        """The points among which the page names the fastest and the cheapest."""
+        some = [point for curve in self.own for point in curve.points]
+        return [point for point in some if point.median_s < math.inf and point.exclusion_reason is None]
+
+    @property
     def records(self) -> list[Record]:
         return [record for point in self.points for record in point.records]
 

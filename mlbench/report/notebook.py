@@ -13,7 +13,7 @@ from mlbench.analysis.chart import Chart
 from mlbench.analysis.points import Point
 from mlbench.config.errors import UserError
 from mlbench.config.identity import flatten
-from mlbench.record import reader, run_folders, study
+from mlbench.record import fields, reader, run_folders, study
 from mlbench.record.record import Record
 from mlbench.report import aggregates, grouping, render, summary
 from mlbench.report import charts as drawings
@@ -21,16 +21,13 @@ from mlbench.report import charts as drawings
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("workers", "seed", "status", "goal", "time_to_accuracy", "best", "epochs", "samples_per_s", "wall")
-GROUPS = ("task", "backend", "sync", "hardware", "cluster")  # of the configuration, by their names
-
 
 def load_runs(output_root: str | Path = "runs") -> "pd.DataFrame":
     """Return one row a finished run, oldest first, indexed by the run's name.
 
-    Columns: task, scale, backend, sync, hardware, cluster, network, the fields of the record (seconds),
-    `phase_...` (seconds, mean over ranks), the task's settings as `task....`, caveats, and `folder`, where
-    the run is.
+    Columns: the numbers and names of `mlbench.record.fields` in base units, e.g. task, workers,
+    time_to_accuracy (s), phase_forward (s, mean over ranks), the task's settings as `task....`, and `folder`,
+    where the run is.
     Prints a sentence for each record that cannot be read. Raises UserError where there is no such folder.
     """
     import pandas as pd
@@ -116,12 +113,7 @@ def _records(runs: "pd.DataFrame") -> Sequence[Record]:
 
 
 def _row(one: Record, folder: Path) -> dict[str, Any]:
-    experiment = one.experiment.plain()
-    row = {group: experiment[group]["name"] for group in GROUPS}
-    row |= {"network": str(one.experiment.network), "scale": experiment["scale"]}
-    row |= {name: getattr(one, name) for name in COLUMNS}
-    row |= {f"phase_{name}": spread.mean for name, spread in one.phases.items()}
-    row |= {
-        name: value for name, value in flatten({"task": experiment["task"]}).items() if name != "task.name"
-    }
-    return row | {"caveats": "; ".join(one.caveats), "folder": str(folder)}
+    values = {name.replace("/", "_"): value for name, value in fields.flat(one, fields.FIELDS).items()}
+    settings = flatten({"task": one.experiment.plain()["task"]})
+    del values["run"], settings["task.name"]
+    return values | settings | {"folder": str(folder)}

@@ -1,9 +1,11 @@
 """Where the numbers of a study come from, as lines for people."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
-from mlbench.record import attempts
-from mlbench.record.format import counted, duration, usd, with_prefix
+from mlbench.analysis import pooling
+from mlbench.record import attempts, fields
+from mlbench.record.format import counted
 from mlbench.record.record import Node, Record
 
 GIB = 2**30  # bytes
@@ -29,25 +31,26 @@ def provenance(records: Sequence[Record]) -> list[tuple[str, list[str]]]:
     facts_by_name = {
         "hardware profile": _each(records, _profile),
         "price": _each(records, _price),
-        "whole bill": _each(records, _whole_bill),
+        "whole cluster": _each(records, _whole_bill),
         "nodes": _each(records, lambda record: map(_node, record.nodes)),
-        "threads per worker": _each(records, _threads),
         "calibration": _each(records, lambda record: map(_calibration, record.nodes)),
-        "mlbench": _each(records, lambda record: [record.mlbench]),
-        "git": _each(records, _git),
         "packages": _each(records, _packages),
-        "division": _each(records, lambda record: [record.experiment.division.name]),
-        "prepared data (SHA-256 of the manifest)": _each(records, lambda record: [record.data_hash]),
-        "not official because": _each(records, lambda record: record.official_reasons),
-        "noise warnings": _each(records, lambda record: record.warnings),
-        "caveats": _each(records, lambda record: record.caveats),
     }
+    for field in fields.FIELDS:
+        if field.page:
+            name = field.name.replace("_", " ") if field.row == fields.SETTINGS else field.row
+            facts_by_name[name] = _each(records, partial(_texts, field))
     return [(name, values) for name, values in facts_by_name.items() if values]
 
 
 def _each(records: Iterable[Record], lines: Callable[[Record], Iterable[str | None]]) -> list[str]:
     """Return every line once, in the order of the runs."""
     return list(dict.fromkeys(line for record in records for line in lines(record) if line))
+
+
+def _texts(field: fields.Field, record: Record) -> Sequence[str | None]:
+    value = field.value(record)
+    return value if isinstance(value, list) else [value]
 
 
 def _profile(record: Record) -> list[str]:
@@ -65,17 +68,8 @@ def _price(record: Record) -> list[str]:
 
 
 def _whole_bill(record: Record) -> list[str]:
-    """Return what a run's cluster is billed for, by part, where it was a cloud's."""
-    bill = record.cost and record.cost.whole
-    if not bill:
-        return []
-    parts = ", ".join(f"{part} {usd(value)}" for part, value in bill.parts.items())
-    waited = "provisioning not measured"
-    if bill.provisioning_s is not None:
-        waited = f"provisioning {duration(bill.provisioning_s)}"
-    return [
-        f"{record.run_id}: {usd(bill.usd)} for {duration(bill.billed_s)} ({waited}): {parts}; {bill.source}"
-    ]
+    text = fields.rows(record).get("whole cluster")
+    return [f"{record.run_id}: {text}"] if text else []
 
 
 def _node(node: Node) -> str:
@@ -96,27 +90,13 @@ def _node(node: Node) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _threads(record: Record) -> list[str]:
-    threads = sorted({node.threads_per_worker for node in record.nodes if node.threads_per_worker})
-    return [f"{counted(record.workers, 'worker')}: {', '.join(map(str, threads))}"] if threads else []
-
-
 def _calibration(node: Node) -> str:
     """Return the node's measured rates to two digits, so that only a different node makes another line."""
-    units = {"flops_per_s": "FLOP/s", "bytes_per_s": "B/s"}
-    rates = []
-    for name, value in node.calibration.items():
-        unit = next((text for end, text in units.items() if name.endswith(end)), None)
-        if unit and isinstance(value, int | float):
-            rates.append(
-                f"{name.split('_')[0]} {name.split('_')[1]} {with_prefix(float(f'{value:.2g}'), unit)}"
-            )
-    return ", ".join(rates)
-
-
-def _git(record: Record) -> list[str]:
-    git = record.software.git
-    return [f"{git.sha}{', with uncommitted changes' if git.dirty else ''}"] if git else []
+    return ", ".join(
+        f"{' '.join(name.split('_')[:2])} {pooling.rate(name, float(f'{value:.2g}'))}"
+        for name, value in node.calibration.items()
+        if name.endswith(("flops_per_s", "bytes_per_s"))
+    )
 
 
 def _packages(record: Record) -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import Estimate
 from mlbench.analysis.speedup import Speedup
-from mlbench.record.format import duration, energy, factor, number, percent, usd
 
 Value = Estimate | Ratio | float | None
 
@@ -17,14 +16,14 @@ class Quantity:
     """One quantity.
 
     - name: its column in files, with the unit; "" where it is only shown.
-    - text: how a person reads a value.
+    - unit: as `format.quantity` takes it.
     - metric: whether MLflow draws it over the number of workers.
     """
 
     name: str
     heading: str
     value: Callable[[Speedup], Value]
-    text: Callable[[float], str]
+    unit: str
     metric: bool = True
 
 
@@ -39,29 +38,29 @@ def _share(phase: str) -> Callable[[Speedup], float | None]:
 
 
 QUANTITIES = (
-    Quantity("time_to_accuracy_s", "time to accuracy", lambda one: one.point.time_to_accuracy, duration),
-    Quantity("", "olympic mean", lambda one: one.point.olympic, duration),
-    Quantity("epochs", "epochs to the goal", lambda one: one.point.epochs, number),
-    Quantity("seconds_per_epoch", "time per epoch", lambda one: one.point.seconds_per_epoch, duration),
+    Quantity("time_to_accuracy_s", "time to accuracy", lambda one: one.point.time_to_accuracy, "s"),
+    Quantity("", "olympic mean", lambda one: one.point.olympic, "s"),
+    Quantity("epochs", "epochs to the goal", lambda one: one.point.epochs, ""),
+    Quantity("seconds_per_epoch", "time per epoch", lambda one: one.point.seconds_per_epoch, "s"),
     Quantity("outside_batches_per_epoch_s", "outside batches (per epoch)",
-             lambda one: one.point.outside_per_epoch, duration, metric=False),
-    Quantity("compute_s", "", lambda one: one.point.compute, duration),
-    Quantity("speedup", "speed-up", lambda one: one.total, factor),
-    Quantity("compute_speedup", "compute-only speed-up", lambda one: one.compute, factor),
-    Quantity("efficiency", "parallel efficiency", lambda one: one.efficiency, percent),
-    Quantity("price_index", "price index", lambda one: one.price_index, factor),
-    Quantity("exposed_communication", "exposed communication", lambda one: one.point.exposed, percent),
-    Quantity("", "of it wait for the slowest", _share("wait"), percent),
-    Quantity("", "of it transfer", _share("transfer"), percent),
+             lambda one: one.point.outside_per_epoch, "s", metric=False),
+    Quantity("compute_s", "", lambda one: one.point.compute, "s"),
+    Quantity("speedup", "speed-up", lambda one: one.total, "ratio"),
+    Quantity("compute_speedup", "compute-only speed-up", lambda one: one.compute, "ratio"),
+    Quantity("efficiency", "parallel efficiency", lambda one: one.efficiency, "share"),
+    Quantity("price_index", "price index", lambda one: one.price_index, "ratio"),
+    Quantity("exposed_communication", "exposed communication", lambda one: one.point.exposed, "share"),
+    Quantity("", "of it wait for the slowest", _share("wait"), "share"),
+    Quantity("", "of it transfer", _share("transfer"), "share"),
     Quantity("overlapped_communication", "overlapped communication",
-             lambda one: one.point.overlapped, percent),
-    Quantity("samples_per_s", "samples / s", lambda one: one.point.samples_per_s, number),
-    Quantity("usd", "cost, on demand, training", lambda one: one.point.usd, usd),
-    Quantity("usd_spot", "cost, spot, training", lambda one: one.point.usd_spot, usd),
+             lambda one: one.point.overlapped, "share"),
+    Quantity("samples_per_s", "samples / s", lambda one: one.point.samples_per_s, ""),
+    Quantity("usd", "cost, on demand, training", lambda one: one.point.usd, "USD"),
+    Quantity("usd_spot", "cost, spot, training", lambda one: one.point.usd_spot, "USD"),
     Quantity("usd_with_startup", "cost, on demand, with start-up",
-             lambda one: one.point.usd_with_startup, usd, metric=False),
+             lambda one: one.point.usd_with_startup, "USD", metric=False),
     Quantity("usd_cluster", "cost, on demand, whole cluster",
-             lambda one: one.point.usd_cluster, usd, metric=False),
-    Quantity("joules", "energy to the goal", lambda one: one.point.joules, energy),
-    Quantity("joules_per_sample", "energy per sample", lambda one: one.point.joules_per_sample, energy),
+             lambda one: one.point.usd_cluster, "USD", metric=False),
+    Quantity("joules", "energy to the goal", lambda one: one.point.joules, "J"),
+    Quantity("joules_per_sample", "energy per sample", lambda one: one.point.joules_per_sample, "J"),
 )  # fmt: skip

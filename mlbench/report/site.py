@@ -1,18 +1,16 @@
 """A static site over several studies: one leaderboard and one page a study, to host anywhere."""
 
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from mlbench.analysis.points import Point
-from mlbench.record.format import duration, number, usd
 from mlbench.record.official import IMPORTED
 from mlbench.record.record import Record
 from mlbench.report import page
 from mlbench.report.grouping import Group, groups
 from mlbench.report.page_input import StudyText
-from mlbench.report.tables import Cell, Row, Table
+from mlbench.report.tables import Cell, Row, Table, cell
 
 SINGLE = "single runs"
 HEADINGS = [
@@ -58,18 +56,14 @@ def _table(group: Group) -> Table:
 
 
 def _row(label: str, point: Point) -> Row:
-    time, rate, bill = point.time_to_accuracy, point.samples_per_s, point.usd
-    ends = ""
-    if time and time.low is not None and time.high is not None and math.isfinite(time.high):
-        ends = f"{duration(time.low)} to {duration(time.high)}"
     eligible = sum(set(one.official_reasons) <= {IMPORTED} for one in point.records)
     studies = sorted({one.experiment.study or SINGLE for one in point.records})
     cells = [
         Cell(f"{point.workers} x {point.backend}, {point.sync}", label),
         Cell(point.hardware),
-        Cell(duration(time.value) if time and math.isfinite(time.value) else "-", ends, number=True),
-        Cell(number(rate.value) if rate else "-", number=True),
-        Cell(usd(bill.value) if bill and math.isfinite(bill.value) else "-", number=True),
+        cell(point.time_to_accuracy, "s"),
+        cell(point.samples_per_s, ""),
+        cell(point.usd, "USD"),
         Cell(f"{point.reached} of {point.n}", number=True),
         Cell(f"{eligible} of {point.n}", number=True),
         Cell(", ".join(studies)),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from mlbench.analysis.bootstrap import FEWEST_SHOWN, LEVEL, Ratio, max_coverage, ratio
+from mlbench.analysis.compare import slower_of_all
 from mlbench.analysis.points import Point
 from mlbench.analysis.pooling import calibration
 from mlbench.analysis.speedup import Speedup
@@ -19,17 +20,17 @@ NEAR = 0.93  # a coverage below this is stated: five runs reach 94 %, four 88 %
 
 def answer(group: Group) -> list[str]:
     """Return three sentences about our own points of one task, scale, goal and data set."""
-    ours = [curve for curve in group.curves if not curve.published] or list(group.curves)
+    ours = group.own
     certainty = _certainty([point for curve in ours for point in curve.points])
     report = registry.report(group.task)
     if report and tables(group):
         return [*report.summary(tables(group)), certainty]
-    return [_time(group, ours), _price(ours), certainty]
+    return [_time(group, ours), _price(group), certainty]
 
 
 def headline(group: Group) -> list[str]:
     """Return the answer of a task in a row: best point, time, speed-up, cost, runs, trust."""
-    ours = [curve for curve in group.curves if not curve.published] or list(group.curves)
+    ours = group.own
     some = [point for curve in ours for point in curve.points]
     runs = sum(point.n for point in some)
     trust = "too few runs" if min(point.n for point in some) < FEWEST_SHOWN else "intervals"
@@ -86,7 +87,16 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     which = f"{curve.prefix}{counted(best.point.workers, 'worker')}"
     repeats = f"median of {counted(time.n, 'run')}" if time.n > 1 else "a single run"
     sentence = f"Fastest to {group.goal} is {which} in {duration(time.value)} ({repeats}{within})"
-    return f"{sentence}{_against_one(best, curve.speedups)}{_against_others(curve, best, allowed)}."
+    slower = _slower_points(group.compared)
+    one = _against_one(best, curve.speedups, slower)
+    return f"{sentence}{one}{_against_others(curve, best, allowed, slower)}."
+
+
+def _slower_points(points: Sequence[Point]) -> set[tuple[int, int]]:
+    """Return the pairs of points (ids) of which the first is shown to be slower, among all pairs together."""
+    shown = slower_of_all([point.times for point in points])
+    pairs = [(points[i], points[j]) for i, j in shown]
+    return {(id(a), id(b)) for a, b in pairs if not calibration(a.records, b.records).difference}
 
 
 def _times(quotient: Ratio, what: str) -> str:
@@ -102,30 +112,33 @@ def _within(low: float, high: float) -> str:
     return f"{100 * LEVEL:.0f} % interval {duration(low)} to {end}"
 
 
-def _against_one(best: Speedup, compared: Sequence[Speedup]) -> str:
+def _against_one(best: Speedup, compared: Sequence[Speedup], slower: set[tuple[int, int]]) -> str:
     if best.why or best.total is None or best.total.value is None or best.efficiency is None:
         return f"; there is no speed-up: {best.why}"
     if best.point is best.base:
         others = [one.point for one in compared if one.why is None and one.point is not best.point]
         if not others:
             return "; nothing else was measured to compare it with"
-        return f": {_slower(min(others, key=lambda point: point.median_s), best.point)}"
-    doubt = _doubt(best.total, best.point, best.base or best.point, "it is faster at all")
+        return f": {_slower(min(others, key=lambda point: point.median_s), best.point, slower)}"
+    doubt = _doubt(best.base or best.point, best.point, "it is faster at all", slower)
     share = percent(best.efficiency.value or 0)
     return f", {_times(best.total, 'as fast as one worker')}{doubt}, a parallel efficiency of {share}"
 
 
-def _slower(other: Point, best: Point) -> str:
+def _slower(other: Point, best: Point, slower: set[tuple[int, int]]) -> str:
     """Return by how much the next fastest point is slower, and whether that is shown."""
     longer = ratio(other.times, best.times)
     if longer.value is None or not math.isfinite(longer.value):
         return f"with {counted(other.workers, 'worker')} half of the runs or more missed the goal"
-    doubt = _doubt(longer, other, best, "more workers are slower")
+    doubt = _doubt(other, best, "more workers are slower", slower)
     return f"{counted(other.workers, 'worker')} need {_times(longer, 'as long')}{doubt}"
 
 
 def _against_others(
-    curve: ScalingCurve, best: Speedup, allowed: Sequence[tuple[ScalingCurve, Speedup]]
+    curve: ScalingCurve,
+    best: Speedup,
+    allowed: Sequence[tuple[ScalingCurve, Speedup]],
+    slower: set[tuple[int, int]],
 ) -> str:
     """Return how the fastest points of the other curves compare with the fastest of all."""
     rivals: dict[str, Point] = {}
@@ -134,10 +147,10 @@ def _against_others(
             rivals.setdefault(other.label, one.point)
     named, shown, doubtful = "", 0, 0
     for place, (label, rival) in enumerate(rivals.items()):
-        slower = ratio(rival.times, best.point.times)
-        certain = _shown(slower, rival, best.point)
+        certain = (id(rival), id(best.point)) in slower
         if place < MOST_NAMED:
-            what = f"takes {_times(slower, 'as long')}" if certain else "is not shown to be slower"
+            longer = ratio(rival.times, best.point.times)
+            what = f"takes {_times(longer, 'as long')}" if certain else "is not shown to be slower"
             named += f"; {label} at its fastest {what}"
         else:
             shown, doubtful = shown + certain, doubtful + (not certain)
@@ -147,26 +160,21 @@ def _against_others(
     return named
 
 
-def _doubt(quotient: Ratio, one: Point, other: Point, claim: str) -> str:
+def _doubt(slow: Point, fast: Point, claim: str, slower: set[tuple[int, int]]) -> str:
     """Return why a ratio does not show what it seems to; empty where it does."""
-    if _shown(quotient, one, other):
+    if (id(slow), id(fast)) in slower:
         return ""
-    fewest = min(one.n, other.n)
+    fewest = min(slow.n, fast.n)
     if fewest < FEWEST_SHOWN:
         few = "a single run is" if fewest == 1 else f"{fewest} runs are"
         return f", but {few} too few to show that {claim}"
     return f", which does not show that {claim}"
 
 
-def _shown(quotient: Ratio, one: Point, other: Point) -> bool:
-    if min(one.n, other.n) < FEWEST_SHOWN or calibration(one.records, other.records).difference:
-        return False
-    return quotient.low is not None and quotient.low > 1
-
-
-def _price(ours: Sequence[ScalingCurve]) -> str:
+def _price(group: Group) -> str:
+    ours = group.own
     parts = []
-    optima = [(curve, best) for curve in ours if (best := optimum(curve.points))]
+    optima = [(curve, best) for curve in ours if (best := optimum(curve.points, group.compared))]
     if len(optima) > MOST_NAMED:
         optima.sort(key=lambda pair: pair[0].fastest)
     for curve, best in optima[:MOST_NAMED]:

@@ -2,15 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mlbench.analysis import stragglers
 from mlbench.analysis.bootstrap import Ratio
 from mlbench.analysis.points import Estimate
-from mlbench.record import attempts
-from mlbench.record.format import counted, duration, last_line, measured, number
+from mlbench.record import attempts, fields, format
+from mlbench.record.format import counted, last_line, quantity
 from mlbench.record.record import Record
 from mlbench.report.grouping import Group
 from mlbench.report.page_input import Planned
@@ -80,7 +80,7 @@ def points(group: Group) -> Table:
                 Cell(str(point.workers), number=True),
                 Cell(reached, number=True),
             ]
-            cells += [_cell(each.value(one), each.text) for each in shown]
+            cells += [cell(each.value(one), each.unit) for each in shown]
             filters = {"workers": str(point.workers), "hardware": point.hardware}
             rows.append(Row(cells, apart=one.why is not None, filters=filters))
     present = [place for place in range(len(headings)) if any(row.cells[place].text != "-" for row in rows)]
@@ -100,26 +100,21 @@ def runs(records: Iterable[Record], disturbed: Mapping[str, str]) -> Table:
     notes = [sentence for sentence, count in counts.items() if count > 1 and len(sentence) > SHORT]
     rows = []
     for record in sorted(unique.values(), key=_place):
-        time = record.time_to_accuracy if record.status == "goal_reached" else None
+        texts = fields.texts(record)
+        time = texts.get("time_to_accuracy", "infinite") if record.status == "goal_reached" else "infinite"
+        doubt = (f"[{notes.index(one) + 1}]" if one in notes else one for one in doubts[record.run_id])
         cells = [
             Cell(record.run_id),
-            Cell(f"{record.experiment.task.name}, {record.experiment.scale}"),
-            Cell(str(record.workers), number=True),
-            Cell(record.experiment.backend.name),
+            Cell(f"{texts['task']}, {texts['scale']}"),
+            Cell(texts["workers"], number=True),
+            Cell(texts["backend"]),
             Cell(str(record.seed), number=True),
             Cell(record.status.replace("_", " ")),
-            Cell(
-                "-" if record.goal is None else duration(time) if time is not None else "infinite",
-                number=True,
-            ),
-            Cell("-" if record.best is None else measured(record.best, "", record.goal), number=True),
-            Cell(f"{record.epochs:g}", number=True),
+            Cell(time if record.goal else "-", number=True),
+            Cell(texts.get("best", "-"), number=True),
+            Cell(format.number(record.epochs), number=True),
             Cell(stragglers.latest(record.lateness) or "-"),
-            Cell(
-                "; ".join(
-                    f"[{notes.index(one) + 1}]" if one in notes else one for one in doubts[record.run_id]
-                )
-            ),
+            Cell("; ".join(doubt)),
         ]
         experiment = record.experiment
         filters = {"task": experiment.task.name, "workers": str(record.workers)}
@@ -186,25 +181,21 @@ def _published(some: Sequence[Any]) -> Published:
 def _published_cell(one: Any) -> Cell:
     if one is None:
         return Cell("-")
-    value = (
-        duration(one.value)
-        if one.unit == "s"
-        else f"{number(one.value)} {one.unit if one.unit != '1' else ''}"
-    )
-    return Cell(("~" if one.chart else "") + value.strip(), number=True)
+    value = quantity(one.value, "" if one.unit == "1" else one.unit)
+    return Cell(("~" if one.chart else "") + value, number=True)
 
 
-def _cell(value: Estimate | Ratio | float | None, write: Callable[[float], str]) -> Cell:
+def cell(value: Estimate | Ratio | float | None, unit: str) -> Cell:
     """Return a value with its interval below; a median that is infinite says so."""
     if isinstance(value, float | int):
-        return Cell(_finite(value, write), number=True)
+        return Cell(_finite(value, unit), number=True)
     if value is None or value.value is None:
         return Cell("-", number=True)
     below = ""
     if value.low is not None and value.high is not None and (value.low, value.high) != (1.0, 1.0):
-        below = f"{_finite(value.low, write)} to {_finite(value.high, write)}"
-    return Cell(_finite(value.value, write), below, number=True)
+        below = f"{_finite(value.low, unit)} to {_finite(value.high, unit)}"
+    return Cell(_finite(value.value, unit), below, number=True)
 
 
-def _finite(value: float, write: Callable[[float], str]) -> str:
-    return write(value) if math.isfinite(value) else "infinite"
+def _finite(value: float, unit: str) -> str:
+    return quantity(value, unit) if math.isfinite(value) else "infinite"

@@ -6,7 +6,7 @@ from itertools import product
 
 from mlbench.config.errors import UserError
 from mlbench.config.identity import role
-from mlbench.config.overrides import SEARCH_PATH, quoted, shortened
+from mlbench.config.overrides import SEARCH_PATH, VERBATIM, quoted, shortened
 from mlbench.record.study import SEEDS
 
 OUTPUT = ("study", "verbose", SEARCH_PATH)  # with locations and operation, the same for all runs of a sweep
@@ -40,6 +40,7 @@ class Grid:
 def parse(words: Sequence[str]) -> Grid:
     """Read words such as workers=1,2,4 or workers=range(1,5); UserError lists every fault."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import ChoiceSweep
     from hydra.errors import HydraException
 
     parser = OverridesParser.create()
@@ -53,6 +54,8 @@ def parse(words: Sequence[str]) -> Grid:
             name = override.key_or_group
             swept = override.is_sweep_override()
             values = list(override.sweep_string_iterator()) if swept else [word.split("=", 1)[1]]
+            if isinstance(choice := override.value(), ChoiceSweep) and name in VERBATIM:
+                values = [str(getattr(value, "text", value)) for value in choice.list]  # without quotes
         except (HydraException, IndexError, RecursionError):
             faults.append(f"{shortened(word)!r} is not of the form name=value or name=value,value")
             continue

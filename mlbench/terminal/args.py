@@ -159,6 +159,21 @@ class Command:
         return add
 
 
+def installed(name: str) -> Command:
+    """Return the command that an installed package brings; without one, a command that says so."""
+    try:
+        return plugins.command(name).COMMAND
+    except UserError as error:
+        command, absence = Command(name, empty=True), error
+
+    @command.verb("", "[WORD ...]")
+    def _absent(args: Args) -> int:
+        """Say that no installed package has this command."""
+        raise absence
+
+    return command
+
+
 def run_command(command: Command, argv: Sequence[str]) -> int:
     """Run a command line; return its exit code.
 
@@ -291,7 +306,8 @@ def check_overrides(words: Sequence[str]) -> None:
             raise UserError(f"{word}: keys cannot be added or removed", hint=f"write {meant}")
         if not equals or not name:
             raise UserError(f"{word!r} is not of the form name=value", hint=_meant(words, place))
-        if re.search(r"\s[\w.]+=", value) and value[0] not in "\"'[{":
+        text = name in overrides.VERBATIM or value[:1] in "\"'[{"
+        if not text and re.search(r"\s[\w.]+=", value):
             parts = " ".join(shlex.quote(part) for part in word.split())
             raise UserError(f"{word!r} holds several overrides", hint=f"write {parts} without quotes around")
         if name in ("workers", "seed") and (ends := re.fullmatch(r"(\d+) ?(?:-|\.\.|:|to) ?(\d+)", value)):

@@ -6,24 +6,25 @@ from typing import Any
 
 from rich.text import Text
 
-from mlbench.record import format
-from mlbench.record.cost import Bill
+from mlbench.analysis import stragglers
+from mlbench.config import plugins
+from mlbench.record import fields, format
 from mlbench.record.record import Record
 from mlbench.tasks import rcp, registry
-from mlbench.terminal import time_breakdown
 from mlbench.terminal.result_card import (
     LABEL,
     NO_RESULT,
-    UNFINISHED,
     WIDTH,
     advice,
     heading,
+    unpriced,
     verdict,
     wrapped,
 )
 
 SERIES = 10  # rows of a kind; of more the last is shown
 MARKED = ("next", "worker failures", "deviation", "caveat", "implausible", "warning")  # labels in yellow
+LOST = "the rest in the time breakdown has the time that this lost"
 
 Rows = list[tuple[str, str]]
 
@@ -40,29 +41,30 @@ def full(record: Record, width: int = WIDTH) -> list[Text]:
 
 def rows(record: Record) -> Rows:
     """Return label and text of every line of the full card that has something to say."""
+    late = stragglers.straggler(record.lateness, clock_error_s=record.clock_error_s)
     lines: list[tuple[str, str | None]] = [
         ("next", advice(record)),
-        ("what", _what(record)),
-        *time_breakdown.lines(record),
-        ("best in budget", _best_in_budget(record)),
+        *fields.rows(record).items(),
+        ("cost", f"not priced: {why}" if (why := unpriced(record)) else None),
+        ("straggler", stragglers.sentence(late) if late else None),
         *_facts(record),
         *profile(record),
-        *network(record),
-        ("data", _data(record)),
-        ("cost", _cost(record)),
-        ("transport", _transport(record)),
-        ("energy", _energy(record)),
+        *extras(record),
         ("worker failures", _failures(record)),
-        *(("deviation", str(deviation)) for deviation in record.deviations),
-        *(("caveat", caveat) for caveat in record.caveats),
         ("implausible", rcp.warning([record])),
-        *(("warning", warning) for warning in record.warnings),
+        *_sentences(record),
     ]
     if record.eligible:
         lines.append(("eligible", "yes: one of the runs that an official point needs"))
-    elif record.status not in NO_RESULT:
-        lines += [("not official", reason) for reason in record.official_reasons]
     return [(label, format.printable(text)) for label, text in lines if text]
+
+
+def _sentences(record: Record) -> Rows:
+    """Return the rows of the fields that are lists of sentences; a run without a result is not unofficial."""
+    lists = {field.row: field.value(record) for field in fields.FIELDS if field.row}
+    if record.status in NO_RESULT:
+        lists["not official"] = []
+    return [(row, text) for row, texts in lists.items() if isinstance(texts, list) for text in texts]
 
 
 def profile(record: Record) -> Rows:
@@ -82,94 +84,21 @@ def profile(record: Record) -> Rows:
     return rows
 
 
-def network(record: Record) -> Rows:
-    """Return how hosts were emulated, and what was measured of each link before the run."""
-    links = record.links
-    if links is None:
-        return []
-    rows = [("network", f"{format.counted(links.hosts, 'emulated host')}, links by {links.kind}")]
-    for one in links.measured:
-        text = (
-            f"round trip {one.round_trip_ms:.3g} ms (profile {one.expected_round_trip_ms:g}), "
-            f"{one.bandwidth_mbit_s:.4g} Mbit/s there ({one.expected_bandwidth_mbit_s:g}), "
-            f"{one.bandwidth_back_mbit_s:.4g} Mbit/s back ({one.expected_bandwidth_back_mbit_s:g})"
-        )
-        lost = "" if one.lost_percent is None else f", {one.lost_percent:.2g} % of packets lost"
-        rows.append((f"hosts {one.source} and {one.target}", text + lost))
-    return rows
+def extras(record: Record) -> Rows:
+    """Return what packages have added to the record, as they say it."""
+    return [row for name in record.extras for row in _extra(record, name)]
 
 
-def _what(record: Record) -> str:
-    experiment = record.experiment
-    threads = {node.threads_per_worker for node in record.nodes if node.threads_per_worker is not None}
-    each = f" x {format.counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
-    return (
-        f"{experiment.task.name}, scale={experiment.scale}, dataset={experiment.task.dataset}, "
-        f"recipe={experiment.task.recipe}, "
-        f"division={experiment.division.name}, {format.counted(record.workers, 'worker')}{each}, "
-        f"{experiment.backend.name}, hardware={experiment.hardware.name}, network={experiment.network}, "
-        f"cluster={experiment.cluster.name}, seed={record.seed}"
-    )
-
-
-def _transport(record: Record) -> str:
-    """Return what the backend's module says of itself, once for all nodes that say the same."""
-    said = (", ".join(f"{name} {text}" for name, text in node.transport.items()) for node in record.nodes)
-    return "; ".join(dict.fromkeys(filter(None, said)))
-
-
-def _best_in_budget(record: Record) -> str | None:
-    if record.accuracy_after_time is None:
-        return None
-    task = record.experiment.task
-    value = format.measured(record.accuracy_after_time, task.metric_unit, record.goal)
-    return f"{task.metric} {value} within {format.duration(task.time_budget_s)}"
-
-
-def _cost(record: Record) -> str | None:
-    name, cost = record.experiment.hardware.name, record.cost
-    if cost is None:
-        if record.status in UNFINISHED:
-            return None
-        if record.experiment.hardware.price is not None:
-            return f"not priced: the machine is not what hardware={name} states, see the caveats"
-        why = "this machine has no list price" if name == "local" else "its profile states none"
-        return (
-            f"not priced: hardware={name} has no price, {why}; choose a hardware profile that has one "
-            "(--help lists them) or write conf/hardware/NAME.yaml"
-        )
-    text = f"{format.usd(cost.wall_usd)} on demand for the whole command on "
-    text += format.counted(cost.nodes, "node")
-    if cost.goal_usd is not None:
-        text += f", {format.usd(cost.goal_usd)} from the first data to the goal"
-    if cost.wall_usd_spot is None:
-        text += "; no spot price stated"
-    else:
-        text += f"; spot {format.usd(cost.wall_usd_spot)}"
-        if cost.goal_usd_spot is not None:
-            text += f", {format.usd(cost.goal_usd_spot)} to the goal"
-    text += f"; prices of {cost.date}: {cost.source}"
-    return f"{text}. {_whole_bill(cost.whole)}" if cost.whole else text
-
-
-def _whole_bill(bill: Bill) -> str:
-    """Return what the cluster is billed for, by part, and what is not in it."""
-    parts = ", ".join(f"{part} {format.usd(usd)}" for part, usd in bill.parts.items())
-    waited = "without provisioning, which was not measured"
-    if bill.provisioning_s is not None:
-        waited = f"{format.duration(bill.provisioning_s)} of provisioning among them"
-    spot = "" if bill.usd_spot is None else f"; with spot workers {format.usd(bill.usd_spot)}"
-    return (
-        f"The whole cluster: {format.usd(bill.usd)} on demand for {format.duration(bill.billed_s)}, {waited} "
-        f"({parts}){spot}; prices from {bill.date} on; not in it: {bill.lacking}"
-    )
+def _extra(record: Record, name: str) -> Rows:
+    module = plugins.extra(name)
+    return module.rows(record) if module else [(name, "recorded by a package that is not installed here")]
 
 
 def _failures(record: Record) -> str | None:
     if record.status == "failed" and len(record.restarts) == 1:
         return None  # it is in the verdict
     reasons = [reason for restart in record.restarts for reason in format.failures(restart.failures)]
-    return f"{len(record.restarts)}; {'; '.join(reasons)}" if reasons else None
+    return "; ".join([str(len(record.restarts)), *reasons, LOST]) if reasons else None
 
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:
@@ -189,31 +118,3 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
             for name, value in values.items()
         )
         yield row["kind"].replace("_", " "), ", ".join(texts)
-
-
-def _data(record: Record) -> str | None:
-    """Return how warm the start was, and what part of the training rows an epoch takes."""
-    cached = [node.data_cached for node in record.nodes if node.data_cached is not None]
-    parts = [f"{format.percent(min(cached))} were in memory when the clock started"] if cached else []
-    rows = record.data_rows.get("train")
-    if rows and record.epochs and record.sample_unit in ("images", "rows"):
-        parts.append(
-            f"an epoch takes {format.percent(record.samples / record.epochs / rows)} of {rows:,} rows"
-        )
-    return "; ".join(parts) or None
-
-
-def _energy(record: Record) -> str | None:
-    """Return what was read; nothing where nothing could be."""
-    found = record.energy
-    if found is None:
-        return None
-    parts = " + ".join(f"{name.replace('_', ' ')} {format.energy(j)}" for name, j in found.parts.items())
-    text = (
-        f"{format.energy(found.joules)} {'to the goal' if found.goal_joules else 'while training'} ({parts})"
-    )
-    if found.joules_per_sample is not None:
-        text += f", {format.energy(found.joules_per_sample)} a sample"
-    if found.carbon_g is not None:
-        text += f"; {format.number(found.carbon_g)} g CO2e ({found.carbon_source})"
-    return text

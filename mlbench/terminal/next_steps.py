@@ -45,6 +45,8 @@ def again(record: Record) -> str:
         words = [w for w in shlex.split(record.command) if not w.startswith(("seed=", "force="))]
     except ValueError:
         return ""  # no command line
+    if "--" in words:  # a launcher's command line, whose seed is its own
+        return without_credentials(shlex.join(words))
     words.append(f"seed={record.seed}")
     if record.status in FINISHED:
         words.append("force=true")  # else the stored result would be shown

@@ -1,15 +1,16 @@
 """The result card of a run: at most 12 lines with verdict, doubts, time, cost and phases."""
 
-import math
 import re
 import textwrap
+from collections import defaultdict
 from itertools import zip_longest
 from pathlib import Path
 
 from rich.text import Text
 
+from mlbench.analysis import stragglers
 from mlbench.config.division import task_title
-from mlbench.record import cost, format
+from mlbench.record import cost, fields, format
 from mlbench.record.record import Record
 from mlbench.tasks import registry
 from mlbench.terminal import next_steps
@@ -31,6 +32,11 @@ BAR = 14  # columns of a phase's bar
 MOST_LINES = 12  # of the short card: half a terminal
 SENTENCE_LINES = 2  # of the verdict, the doubts and the advice in the short card
 MORE = " ... (--full)"
+COSTS = {
+    "cost/goal_usd": "to the goal",
+    "cost/wall_usd": "for the whole command",
+    "cost/cluster_usd": "for the whole cluster",
+}
 COLUMNS = (("data_wait", "forward", "backward"), ("wait", "transfer", "optimizer"))
 JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
 
@@ -65,6 +71,8 @@ def verdict(record: Record) -> str:
 
 def advice(record: Record) -> str | None:
     """Return what to do after a run that did not end well."""
+    if record.experiment.task.name == "script" and record.status == "failed":
+        return "The run's folder has what the script printed: output.log, or rank_N.log."
     epochs = format.counted(getattr(record.experiment.task, "epochs", 0), "epoch")
     return {
         "goal_not_reached": f"The recipe ends at {epochs}. Another seed may reach the goal; goal=light or a "
@@ -85,10 +93,13 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
     ranked += [(1, line) for line in doubts(record, width)]
     run = wrapped(f"{_measured(record)}, {_where(record)}", width - LABEL)
     ranked += [(3 if number else 2, _row("" if number else "run", line)) for number, line in enumerate(run)]
+    late = stragglers.straggler(record.lateness, clock_error_s=record.clock_error_s)
+    told = wrapped(stragglers.sentence(late), width - LABEL) if late else []
+    ranked += [(2, _row("" if number else "late rank", line)) for number, line in enumerate(told)]
     hint = wrapped(advice(record) or "", width - LABEL)[:SENTENCE_LINES]
     ranked += [(3, _row("" if number else "next", line)) for number, line in enumerate(hint)]
     ranked.append((2, _row("time", _time(record, width - LABEL))))
-    if price := _short_cost(record):
+    if price := _cost(record):
         ranked.append((2 if record.cost else 6, _row("cost", price)))
     ranked += [(5, line) for line in _bars(record, width, "#" if ascii_only else "━")]
     ranked.append((0, _row("all numbers", next_steps.full(record, folder))))
@@ -151,6 +162,8 @@ def _progress(record: Record) -> str:
     of = getattr(record.experiment.task, "epochs", None)
     if record.epochs:
         return f"epoch {record.epochs:g}" + (f" of {of}" if of else "")
+    if record.steps:  # of a script, which does not tell its epochs
+        return format.counted(record.steps, "step")
     return "no epoch" if of else f"{len(record.table)} rows measured"
 
 
@@ -170,49 +183,49 @@ def _where(record: Record) -> str:
 
 def _time(record: Record, width: int) -> str:
     """Return time, epochs, throughput and the whole command's time, as many of them as fit."""
-    parts = []
+    texts, parts = fields.texts(record), []
     if record.time_to_accuracy is not None:
-        parts.append(f"{format.duration(record.time_to_accuracy)} to the goal")
+        parts.append(f"{texts['time_to_accuracy']} to the goal")
     elif record.validations:
-        missed = ", goal not reached" if record.goal else ""
-        parts.append(f"{format.duration(record.validations[-1].elapsed)} trained{missed}")
-    if record.epochs and record.validations:
-        each = record.validations[-1].elapsed / record.epochs
-        parts.append(f"{record.epochs:g} epochs of {format.duration(each)}")
-    if record.samples_per_s is not None:
-        parts.append(f"{format.number(record.samples_per_s)} {record.sample_unit}/s")
-    parts.append(f"command {format.duration(record.wall)}")
+        parts.append(f"{texts['elapsed']} trained{', goal not reached' if record.goal else ''}")
+    if "seconds_per_epoch" in texts:
+        parts.append(f"{texts['epochs']} of {texts['seconds_per_epoch']}")
+    parts += [texts["samples_per_s"]] if "samples_per_s" in texts else []
+    parts.append(f"command {texts['wall']}")
     while len(", ".join(parts)) > width and len(parts) > 1:
         parts.pop()
     return ", ".join(parts)
 
 
-def _short_cost(record: Record) -> str | None:
+def unpriced(record: Record) -> str | None:
+    """Return why a run that ended by itself has no price; after the semicolon is the way to one."""
+    hardware = record.experiment.hardware
+    if record.cost is not None or record.status in UNFINISHED:
+        return None
+    if hardware.price is not None:
+        return f"the machine is not hardware={hardware.name}; the caveats say in what it differs"
+    return (
+        f"hardware={hardware.name} has no price; choose a hardware profile that has one "
+        "(--help lists them) or write conf/hardware/NAME.yaml"
+    )
+
+
+def _cost(record: Record) -> str | None:
     if record.cost is None:
-        name = record.experiment.hardware.name
-        if record.status in UNFINISHED:
-            return None
-        priced = record.experiment.hardware.price is not None
-        why = f"the machine is not hardware={name}" if priced else f"hardware={name} has no price"
-        return f"not priced ({why})"
-    text = f"{format.usd(record.cost.wall_usd)} for the whole command"
-    if record.cost.goal_usd is not None:
-        text = f"{format.usd(record.cost.goal_usd)} to the goal, {text}"
-    if record.cost.whole is not None:
-        text += f", {format.usd(record.cost.whole.usd)} for the whole cluster"
+        why = unpriced(record)
+        return why and f"not priced ({why.partition(';')[0]})"
+    texts = fields.texts(record)
+    parts = [f"{texts[name]} {what}" for name, what in COSTS.items() if name in texts]
     other = " of another node than this" if cost.of_other_node(record) else ""
-    return f"{text}, prices of {record.cost.date}{other}"
+    return ", ".join([*parts, f"prices of {record.cost.date}{other}"])
 
 
 def _bars(record: Record, width: int, mark: str) -> list[Text]:
     """Return the phases of a step as shares of it, the mean over the ranks, in two columns."""
-    whole = math.fsum(stats.mean for stats in record.phases.values())
-    seconds: dict[str, float] = {}
-    for name, stats in record.phases.items():
-        place = JOINED.get(name, name)
-        seconds[place] = seconds.get(place, 0.0) + stats.mean
-    cells = [[_bar(name, seconds[name] / whole, mark) for name in names if seconds.get(name)]
-             for names in COLUMNS]  # fmt: skip
+    shares: defaultdict[str, float] = defaultdict(float)
+    for name, share in fields.shares(record, record.phases).items():
+        shares[JOINED.get(name, name)] += share.mean
+    cells = [[_bar(name, shares[name], mark) for name in names if shares[name]] for names in COLUMNS]
     return [Text("   ".join(row)[:width]) for row in zip_longest(*cells, fillvalue="")]
 
 

@@ -3,13 +3,13 @@
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from mlbench.config.errors import UserError, suggest
 from mlbench.config.goal import Goal
-from mlbench.record import format
+from mlbench.record import fields
 from mlbench.terminal import tables
 
 STATUS = {  # as short as a narrow table needs it
@@ -18,71 +18,14 @@ STATUS = {  # as short as a narrow table needs it
     "interrupted": "stopped",
     "preempted": "preempted",
 }
-
-
 Row = Mapping[str, Any]  # values of one run by name (analysis.run_index.Entry.row)
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column.
-
-    - name: of the value, also in JSON and in sort=. heading: of a narrow table, where it is shorter.
-    - text: of a value that is there, for people; without it the value's.
-    """
-
-    name: str
-    text: Callable[[Row, Any], str] | None = None
-    right: bool = False
-    heading: str = ""
-
-    def cell(self, row: Row) -> str:
-        value = row[self.name]
-        return self.text(row, value) if self.text and value is not None else tables.cell(value)
-
-    def cells(self, rows: Sequence[Row]) -> list[str]:
-        if self.text is not None:
-            return [self.cell(row) for row in rows]
-        texts = {value: tables.cell(value) for value in {row[self.name] for row in rows}}  # mostly few
-        return [texts[row[self.name]] for row in rows]
-
-
-def _best(row: Row, value: float) -> str:
-    return format.measured(value, row["metric_unit"], Goal(*row["target"]) if row["target"] else None)
-
-
-def _cost(row: Row, usd: float) -> str:
-    return format.usd(usd) + (" elsewhere" if row["cost_elsewhere"] else "")
-
-
 # The order is that of importance: a narrow terminal gets the first ones. "run" is shown shortened, as "id".
-COLUMNS = (
-    Column("run", heading="id"),
-    Column("when", lambda row, at: at[5:16].replace("T", " ")),
-    Column("task"),
-    Column("workers", right=True, heading="w"),
-    Column("status"),
-    Column("time_to_accuracy", lambda row, seconds: format.duration(seconds), right=True, heading="time"),
-    Column("best", _best, right=True),
-    Column("scale"),
-    Column("backend"),
-    Column("epochs", right=True),
-    Column("throughput", lambda row, rate: f"{format.number(rate)} {row['unit']}/s", right=True),
-    Column("cost_usd", _cost, right=True, heading="cost"),
-    Column("hardware"),
-    Column("sync"),
-    Column("network"),
-    Column("division"),
-    Column("goal"),
-    Column("seed", right=True),
-    Column("study"),
-    Column("source"),
-)
+COLUMNS = [field for field in fields.FIELDS if field.heading]
 
 
 def summary(row: Row) -> dict[str, Any]:
     """Return every column's value by its name, for JSON."""
-    return {column.name: row[column.name] for column in COLUMNS} | {"unit": row["unit"]}
+    return {field.column: row[field.name] for field in COLUMNS} | {"sample_unit": row["sample_unit"]}
 
 
 def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> list[Row]:
@@ -93,7 +36,7 @@ def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> 
     newest = list(rows)[-last:] if last else list(rows)
     if not sort:
         return newest
-    names = {name: column.name for column in COLUMNS for name in (column.heading, column.name) if name}
+    names = {name: field.name for field in COLUMNS for name in (field.heading, field.column)}
     column = sort.removeprefix("-")
     if column not in names:
         raise UserError(f"sort={sort} is not a column{suggest(column, list(names))}")
@@ -106,23 +49,44 @@ def ordered(rows: Sequence[Row], *, sort: str = "", last: int | None = None) -> 
 def text(rows: Sequence[Row], *, wide: bool = False) -> str:
     """Return the table; all columns and whole names where `wide` or where stdout is no terminal."""
     wide = wide or not sys.stdout.isatty()
-    cells = {column: column.cells(rows) for column in COLUMNS}
+    cells = {field: _cells(field, rows) for field in COLUMNS}
+    values = [next((row[f.name] for row in rows if row[f.name] is not None), None) for f in COLUMNS]
+    right = [isinstance(value, int | float) for value in values]
     if wide:
-        headings = [column.name.replace("_", " ") for column in COLUMNS]
-        right = [column.right for column in COLUMNS]
+        headings = [field.column.replace("_", " ") for field in COLUMNS]
         return tables.table(headings, list(zip(*cells.values(), strict=True)), right=right, fold=False)
     cells[COLUMNS[0]] = short_ids(cells[COLUMNS[0]])
-    cells |= {c: [STATUS.get(text, text) for text in cells[c]] for c in COLUMNS if c.name == "status"}
-    room, shown = shutil.get_terminal_size().columns + tables.GAP, []
-    for column, texts in cells.items():
-        room -= tables.GAP + max(map(len, (column.heading or column.name, *texts)))
-        if room < 0:
-            break
-        shown.append(column)
-    narrow = list(zip(*(cells[column] for column in shown), strict=True))
-    return tables.table(
-        [c.heading or c.name for c in shown], narrow, right=[c.right for c in shown], fold=False
-    )
+    cells |= {f: [STATUS.get(text, text) for text in cells[f]] for f in COLUMNS if f.name == "status"}
+    headings, columns = [field.heading for field in COLUMNS], [*cells.values()]
+    shown = tables.fitting(headings, columns, shutil.get_terminal_size().columns)
+    lines = list(zip(*columns[:shown], strict=True))
+    return tables.table(headings[:shown], lines, right=right[:shown], fold=False)
+
+
+def _cells(field: fields.Field, rows: Sequence[Row]) -> list[str]:
+    """Return a column's cells; those of a measured value have its unit, unless the heading says it."""
+    name = field.name
+    if field.unit in ("", field.heading):
+        texts = {value: tables.cell(value) for value in {row[name] for row in rows}}  # mostly few
+        return [texts[row[name]] for row in rows]
+    cells = [
+        tables.cell(None) if row[name] is None else field.quantity(row[name], _units(row)) for row in rows
+    ]
+    if field.unit == "USD":
+        return [
+            f"{cell} elsewhere" if row["cost_elsewhere"] else cell
+            for cell, row in zip(cells, rows, strict=True)
+        ]
+    return cells
+
+
+def _units(row: Row) -> fields.Units:
+    return _shared_units(row["sample_unit"], row["metric_unit"], *row["target"] or ())
+
+
+@cache
+def _shared_units(samples: str, metric: str, *target: Any) -> fields.Units:
+    return fields.Units(samples, metric, Goal(*target) if target else None)
 
 
 def short_ids(names: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from rich.cells import cell_len
@@ -35,6 +36,13 @@ def table(
     with console.capture() as captured:
         console.print(grid, markup=False, highlight=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def fitting(headings: Sequence[str], columns: Sequence[Sequence[str]], width: int) -> int:
+    """Return how many of the first columns `width` has room for, with their headings."""
+    widths = [max(map(len, (heading, *cells))) for heading, cells in zip(headings, columns, strict=True)]
+    ends = accumulate(widest + GAP for widest in widths)
+    return sum(end - GAP <= width for end in ends)
 
 
 def _aligned(column: Sequence[str], *, right: bool) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from mlbench.config.credentials import without_credentials
 from mlbench.config.identity import flatten
+from mlbench.record import fields, format
 from mlbench.record.build_record import intervals
 from mlbench.record.phases import PhaseTimes
 from mlbench.record.record import Record, RunStart
@@ -28,24 +29,6 @@ MLFLOW_STATUS = {  # else FINISHED
     "interrupted": "KILLED",
     "preempted": "KILLED",
 }
-
-HEADLINES = (
-    "time_to_accuracy",
-    "accuracy_after_time",
-    "best",
-    "train_time",
-    "startup_time",
-    "wall",
-    "epochs",
-    "steps",
-    "samples",
-    "samples_per_s",
-    "samples_per_s_per_worker",
-    "exposed_communication_share",
-    "flops_per_sample",
-    "model_flops_per_s",
-    "mfu",
-)
 
 
 class Metric(NamedTuple):
@@ -81,16 +64,12 @@ def params(start: RunStart) -> dict[str, str]:
 def start_tags(start: RunStart) -> dict[str, str]:
     """Return the tags that are known when the run begins."""
     experiment = start.experiment
-    groups = ("task", "hardware", "backend", "cluster", "sync", "division")
-    tags = {
+    settings = {field.name: field.value(start) for field in fields.FIELDS if field.setting}
+    tags = {name: str(value) for name, value in settings.items() if value is not None} | {
         RUN_ID: start.run_id,
         "status": "running",
         "source": start.source,
-        "recipe": experiment.task.recipe,
-        **{group: getattr(experiment, group).name for group in groups},
-        "scale": experiment.scale,
         "goal": str(experiment.goal),
-        "workers": str(experiment.workers),
         "seed": str(start.seed),
         "key": start.key,
         "command": without_credentials(start.command),
@@ -99,27 +78,20 @@ def start_tags(start: RunStart) -> dict[str, str]:
     }
     if start.imported:
         tags[IMPORTED] = "true"
-    if experiment.study:
-        tags["study"] = experiment.study
     return tags
 
 
 def end_tags(record: Record) -> dict[str, str]:
     """Return the tags that are known when the run has ended."""
+    values = fields.flat(record, (field for field in fields.FIELDS if field.tag))
     tags = {
-        "status": record.status,
-        "eligible": json.dumps(record.eligible),
-        "oversubscribed": json.dumps(record.oversubscribed),
-        "restarts": str(len(record.restarts)),
-        "mlbench": record.mlbench,
-        "mlflow.note.content": _note(record),
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in values.items()
+        if value not in (None, "")
     }
+    tags["mlflow.note.content"] = _note(record)
     if record.goal:
         tags["target"] = str(record.goal)
-    if record.error:
-        tags["error"] = record.error
-    if record.caveats:
-        tags["caveats"] = "; ".join(record.caveats)
     git = record.software.git
     if git:
         tags["mlflow.source.git.commit"] = git.sha  # MLflow's Version column
@@ -130,7 +102,7 @@ def _note(record: Record) -> str:
     """Return the Markdown text at the top of the run's page."""
     lines = [f"**{record.status.replace('_', ' ')}**" + (f": {record.goal}" if record.goal else "")]
     if record.time_to_accuracy is not None:
-        lines.append(f"time to accuracy {record.time_to_accuracy:.2f} s")
+        lines.append(f"time to accuracy {format.duration(record.time_to_accuracy)}")
     lines += [f"caveat: {caveat}" for caveat in record.caveats]
     lines += [f"error: {record.error}"] if record.error else []
     return "\n\n".join([*lines, f"```\n{record.command}\n```"])
@@ -184,28 +156,7 @@ def end_metrics(record: Record, *, ended: float) -> list[Metric]:
 
     They have step 0, for which MLflow draws labelled bars: of a single number at a later step it draws a dot.
     """
-    values = {name: getattr(record, name) for name in HEADLINES}
-    values |= {f"startup/{part}": seconds for part, seconds in record.startup.parts().items()}
-    values |= {f"phase/{phase}": spread.mean for phase, spread in record.phases.items()}
-    total = math.fsum(spread.mean for spread in record.phases.values())
-    if total > 0:
-        values |= {f"share/{phase}": spread.mean / total for phase, spread in record.phases.items()}
-    if record.overlapped_communication is not None:
-        values["phase/overlapped_communication"] = record.overlapped_communication.mean
-    if record.bytes_sent_per_step is not None:
-        values["bytes_sent_per_step"] = record.bytes_sent_per_step.mean
-    values |= {f"outside/{name}": spread.mean for name, spread in record.outside.items()}
-    values |= {f"batch/{name}": seconds for name, seconds in record.step_s.items()}
-    values |= {
-        f"cost/{n}": v
-        for n, v in (vars(record.cost) if record.cost else {}).items()
-        if isinstance(v, (int, float))
-    }
-    if record.energy is not None:
-        own = {name: v for name, v in vars(record.energy).items() if isinstance(v, (int, float))}
-        values |= {f"energy/{name}": v for name, v in own.items()}
-        values |= {f"energy/{part}_joules": joules for part, joules in record.energy.parts.items()}
-    return _at(values, wall=ended, step=0)
+    return _at(fields.flat(record, fields.METRICS), wall=ended, step=0)
 
 
 def _at(values: dict[str, Any], *, wall: float, step: int) -> list[Metric]:

@@ -6,10 +6,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mlbench.record.phases import LatenessBlock, PhaseTimes
+from mlbench.record.phases import PhaseTimes, lateness_blocks
 from mlbench.training.stamps import Arrivals
-
-BLOCKS = 10  # of steps between two validations, at most; a median of each
 
 
 def split(
@@ -45,12 +43,4 @@ def split(
         wait = float(np.minimum(waited[part], np.frombuffer(each.exposed)) @ np.frombuffer(each.weights))
         times.phases["wait"] += wait
         times.phases["transfer"] -= wait
-        times.lateness = _blocks(lateness[part], last[part])
-
-
-def _blocks(lateness: np.ndarray, last: np.ndarray) -> list[LatenessBlock]:
-    count = min(BLOCKS, len(lateness))
-    parts = np.array_split(np.arange(len(lateness)), count) if count else []
-    return [
-        LatenessBlock(len(part), int(last[part].sum()), float(np.median(lateness[part]))) for part in parts
-    ]
+        times.lateness = lateness_blocks(lateness[part], last[part])

@@ -105,3 +105,5 @@ class TaskResult:
     energy_j: dict[str, float] = field(
         default_factory=dict
     )  # of this rank's node by part, to the last validation
+    warnings: list[str] = field(default_factory=list)  # what could not be measured, one sentence each
+    files: dict[str, bytes] = field(default_factory=dict)  # for the run's folder: gzip by name

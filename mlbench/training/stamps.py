@@ -69,7 +69,7 @@ class StepTotals:
         if computed and self._launch is not None and self._launch >= self._previous:
             stratum.phases[computed] += self._launch - self._previous
             stratum.phases["transfer"] += at - self._launch
-            stratum.overlapped += _busy(sorted(self._buckets), until=self._launch)
+            stratum.overlapped += busy(sorted(self._buckets), until=self._launch)
             stratum.launched.append(self._launch)
             stratum.exposed.append(at - self._launch)
         else:
@@ -154,7 +154,7 @@ class DeviceClock:
         self._base, self._base_s = event, at
 
 
-def _busy(intervals: list[tuple[float, float]], *, until: float) -> float:
+def busy(intervals: list[tuple[float, float]], *, until: float) -> float:
     """Return the length of the union of intervals (sorted by begin), cut off at `until`."""
     total, reached = 0.0, float("-inf")
     for begin, end in intervals:

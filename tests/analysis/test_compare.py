@@ -176,6 +176,55 @@ def test_each_verdict_is_tested_at_two_and_a_half_percent() -> None:
     assert comparison._significantly_above(a, more, 1.0, paired=False)
 
 
+@pytest.mark.parametrize(("curves", "count"), [(8, 3), (4, 5), (2, 10)])
+def test_a_page_of_equal_curves_calls_none_slower_in_95_of_100(curves: int, count: int) -> None:
+    pages, alone, wrong = 200, 0, 0
+    for seed in range(pages):
+        samples = np.exp(np.random.default_rng(seed).normal(0, 0.2, size=(curves, count)))
+        best = int(np.argmin(np.median(samples, axis=1)))
+        lows = [comparison.bootstrap.ratio(one, samples[best], resamples=1000).low for one in samples]
+        alone += any(low is not None and low > 1 for i, low in enumerate(lows) if i != best)
+        wrong += bool(comparison.slower_of_all(samples.tolist()))
+    assert wrong <= binom.ppf(0.999, pages, 0.05)
+    assert curves < 8 or alone > 0.3 * pages  # what the intervals alone would call slower
+
+
+def test_what_is_much_slower_is_shown_among_many() -> None:
+    samples = [[10.0, 10.1, 9.9], [10.05, 9.95, 10.0], [20.0, 20.3, 19.8], [40.0, 40.4, 39.9], [5.0, 90.0]]
+    shown = comparison.slower_of_all(samples)
+    assert shown == {(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)}  # two runs show nothing
+
+
+def test_holm_and_welch_are_the_libraries() -> None:
+    assert comparison.holm([0.04, 0.01, 0.03]) == [False, True, False]
+    assert comparison.holm([0.02, 0.01, 0.04]) == [True, True, True]
+    a, b = np.random.default_rng(1).lognormal(size=(2, 5))
+    by_library = stats.ttest_ind(np.log(b), np.log(a), equal_var=False, alternative="greater")[1]
+    assert comparison._p_above([b.tolist(), a.tolist()], [(0, 1)]) == pytest.approx([by_library])
+    missed = [1.0, 2.0, math.inf]
+    assert comparison._p_above([missed, [0.1, 0.2, 0.3]], [(0, 1), (1, 0)]) == pytest.approx([0.05, 0.95])
+
+
+def test_each_of_many_pairs_needs_more_than_alone() -> None:
+    """Two seeds apart by little are shown alone, and not as one of six pairs."""
+    random = np.random.default_rng(3)
+    fast, slow = [[10.0, 10.4, 9.7], [11.2, 11.5, 10.9]]
+    alone = compare(runs(fast, "workers=1"), runs(slow, "workers=2"))
+    assert [pair.verdict for pair in alone.pairs] == ["slower"]
+    many_a, many_b = [], []
+    for i in range(6):
+        word = f"task.lr={0.1 + i}"
+        equal = [10 * math.exp(0.2 * x) for x in random.standard_normal(6)]
+        many_a += runs(fast if i == 0 else equal[:3], "workers=1", "division=open", word)
+        many_b += runs(slow if i == 0 else equal[3:], "workers=2", "division=open", word)
+    found = {pair.why: pair.verdict for pair in compare(many_a, many_b, limit=0.0).pairs}
+    assert "slower" not in found.values() and "faster" not in found.values()
+    why = next(why for why in found if why.startswith("alone the test would show"))
+    assert found[why] == "inconclusive" and "as one of 6 comparisons it does not" in why
+    gate = compare(many_a, many_b, limit=0.0).pairs
+    assert not any(pair.regression for pair in gate)
+
+
 def test_without_a_goal_the_rate_decides() -> None:
     a = runs(FAST, "workers=2", "goal=none", status="completed", time_to_accuracy=None)
     b = runs(SLOW, "workers=1", "goal=none", status="completed", time_to_accuracy=None)
@@ -196,7 +245,7 @@ def test_what_was_not_measured_has_no_verdict() -> None:
 )
 def test_apples_and_oranges_are_refused(word: str, field: str) -> None:
     with pytest.raises(UserError, match=f"cannot be compared: {field} is"):
-        compare(runs(FAST, "workers=2"), runs(SLOW, "workers=2", word))
+        compare(runs(FAST, "workers=2"), runs(SLOW, "workers=2", "division=open", word))
 
 
 def test_every_point_is_compared_with_the_one_that_differs_in_what_the_sides_differ_in() -> None:

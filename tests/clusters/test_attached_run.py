@@ -1,7 +1,7 @@
 """Runs on a Ray that was there before: three raylets on hosts of their own, with file systems of their own.
 
-Its two workers' nodes differ. Ray's autoscaler adds them when a run asks for them, or the operator of a
-RayJob starts them.
+Its two workers' nodes differ. Ray's autoscaler adds them when the first run asks for them, the next one takes
+them as the entry point of a RayJob, and they go again.
 """
 
 import json
@@ -22,23 +22,27 @@ import psutil
 import pytest
 from commands import PATIENCE_S, until
 from conftest import ROOT
-from fake_cluster import FakeCluster
-from test_submission import IMAGE, NODES, nothing_is_left, starts
 
 from mlbench.clusters import reaper
-from mlbench.clusters.emulation import links, namespace
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.record import events
 from mlbench.record.reader import load
 
+links = pytest.importorskip("mlbench.wings.emulation.links")
+namespace = pytest.importorskip("mlbench.wings.emulation.namespace")
+pytest.importorskip("mlbench.wings.kuberay")
+from fake_cluster import FakeCluster  # noqa: E402
+from test_submission import IMAGE, NODES, nothing_is_left, starts  # noqa: E402
+
 pytestmark = pytest.mark.slow
-ADDRESS = f"{links.HEAD}:6379"
+PORT = 6380  # another than that of emulated hosts: Ray refuses an address that a process already names
+ADDRESS = f"{links.HEAD}:{PORT}"
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
 RAY += ["--object-store-memory=100000000"]  # bytes; a run keeps no objects
 # What a host sees of these folders is its own.
 HIDDEN = 'for folder in {}; do mkdir -p $folder && mount -t tmpfs none $folder || exit; done; exec "$@"'
-IDLE_MINUTES = 1.0  # until an idle node goes: longer than workers need to take one on a busy machine
+IDLE_MINUTES = 60.0  # until an idle node goes: longer than these tests take
 
 
 @dataclass
@@ -47,13 +51,13 @@ class Cluster:
 
     - head, laptop: words before a command that run it beside the head, where a driver belongs, or on a host
       of the same network without a raylet.
-    - nodes: commands that start the workers' nodes.
+    - autoscaling: the autoscaler's configuration, which it reads again every second.
     - output: the folder of the driver's files.
     """
 
     head: list[str]
     laptop: list[str]
-    nodes: list[list[str]]
+    autoscaling: Path
     environment: dict[str, str]
     output: Path
     data_root: Path
@@ -116,14 +120,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> Iterat
             commands[own] = host.command([*cpus, *own_files, *words])
         config = folder / "autoscaling.json"
         config.write_text(json.dumps(autoscaling(commands)))
-        words = [*RAY, "--head", "--port=6379", f"--node-ip-address={links.HEAD}", "--num-cpus=0"]
+        words = [*RAY, "--head", f"--port={PORT}", f"--node-ip-address={links.HEAD}", "--num-cpus=0"]
         words += [f"--temp-dir={folder}", "--include-dashboard=false", f"--autoscaling-config={config}"]
         with open(folder / "head.log", "w") as log:
             started = subprocess.Popen(head.command(words), env=environment, stdout=log, stderr=log)
         stack.callback(started.wait)
         stack.callback(reaper.end, reaper.owner())  # what the raylets started, too
         laptop = hosts[2].command(own_files)
-        one = Cluster(head.command([]), laptop, [*commands.values()], environment, output, data_root)
+        one = Cluster(head.command([]), laptop, config, environment, output, data_root)
         until(lambda: one.raylets() == 1)
         yield one
 
@@ -155,6 +159,7 @@ def finished(process: "subprocess.Popen[str]") -> tuple[int, str]:
 
 
 def test_who_cannot_join_is_told(cluster: Cluster) -> None:
+    """Only a Ray of another machine, with a token, refuses them; Ray itself would try for minutes."""
     laptop = cluster.start("laptop", place=cluster.laptop)
     stranger = cluster.start("stranger", place=cluster.head, RAY_AUTH_TOKEN="0" * 64)
     code, text = finished(laptop)
@@ -163,54 +168,55 @@ def test_who_cannot_join_is_told(cluster: Cluster) -> None:
     assert code == 2 and f"the server at {ADDRESS} takes no driver" in text and "the same token" in text, text
 
 
-def test_nodes_are_added_and_refused_with_all_that_does_not_fit(cluster: Cluster) -> None:
+@pytest.fixture(scope="module")
+def refused(cluster: Cluster) -> tuple[int, str]:
+    """Return how a run ended for which Ray's autoscaler has added two nodes that differ."""
     assert cluster.raylets() == 1  # the head, which has no CPUs
-    code, text = cluster.run("closed", "max_failures=1")
+    return cluster.run("closed", "max_failures=1")
+
+
+def test_nodes_are_added_and_refused_with_all_that_does_not_fit(
+    cluster: Cluster, refused: tuple[int, str]
+) -> None:
+    """Only nodes of several machines differ, and share no files."""
+    code, text = refused
     assert code == 2, text
     assert "the nodes are of 2 types" in text and "1 CPU (" in text and "say division=open" in text
     assert "max_failures= needs an output_root that all nodes share: rank 0, 1 does not see" in text
     (log,) = cluster.output.glob(f"closed/*/{events.NAME}")
     assert not any(event["key"] == "validation" for event in events.read(log))
 
-    until(lambda: cluster.raylets() == 1)  # the request was taken back, so idle nodes go
 
-
-def test_the_entry_point_of_a_rayjob_trains_on_nodes_that_its_operator_starts(
+@pytest.mark.usefixtures("refused")  # which has brought the nodes
+def test_the_entry_point_of_a_rayjob_trains_on_nodes_without_a_common_file_system(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """From the submission to the record on this side; the nodes have no common file system."""
+    """Only this goes from the submission through a real Ray to the record on this side."""
     pods = cluster.output / "pods"
 
     def operate(api: FakeCluster, job: Any) -> None:
-        """Start the nodes, and do what the submitter does on the head; only the paths are others here."""
-        with ExitStack() as stack:
-            for command in cluster.nodes:
-                node = stack.enter_context(subprocess.Popen(command, env=cluster.environment))
-                stack.callback(node.terminate)
-            until(lambda: cluster.raylets() == 3)
-            submitter = starts(api, job)
-            paths = {"data_root": cluster.data_root, "output_root": pods}
-            words = [
-                next((f"{n}={p}" for n, p in paths.items() if word.startswith(f"{n}=")), word)
-                for word in shlex.split(job["spec"]["entrypoint"])
-            ]
-            head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-            variables = {one["name"]: one["value"] for one in head["env"] if one["name"] != "HOME"}
-            entry = stack.enter_context(
-                subprocess.Popen(
-                    [*cluster.head, *(sys.executable if word == "python" else word for word in words)],
-                    cwd=ROOT,
-                    env=cluster.environment | variables | {"RAY_ADDRESS": ADDRESS},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                )
-            )
+        """Do what the submitter does on the head; only the paths are others here."""
+        submitter = starts(api, job)
+        paths = {"data_root": cluster.data_root, "output_root": pods}
+        words = [
+            next((f"{n}={p}" for n, p in paths.items() if word.startswith(f"{n}=")), word)
+            for word in shlex.split(job["spec"]["entrypoint"])
+        ]
+        head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+        variables = {one["name"]: one["value"] for one in head["env"] if one["name"] != "HOME"}
+        with subprocess.Popen(
+            [*cluster.head, *(sys.executable if word == "python" else word for word in words)],
+            cwd=ROOT,
+            env=cluster.environment | variables | {"RAY_ADDRESS": ADDRESS},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as entry:
             assert entry.stdout is not None
             for line in entry.stdout:
                 api.print(submitter, line.rstrip("\n"))
             api.close_log(submitter)
-            ended = ("Complete", "SUCCEEDED") if entry.wait() == 0 else ("Failed", "FAILED")
+        ended = ("Complete", "SUCCEEDED") if entry.returncode == 0 else ("Failed", "FAILED")
         api.status(job, ended[0], jobStatus=ended[1])
 
     with FakeCluster(operate) as api:
@@ -235,3 +241,13 @@ def test_the_entry_point_of_a_rayjob_trains_on_nodes_that_its_operator_starts(
     assert len(record.ray.node_ids) == 3
     assert sorted(node.hostname for node in record.nodes) == ["host0", "host1"]
     assert any("the nodes are of 2 types" in caveat for caveat in record.caveats)
+
+
+@pytest.mark.usefixtures("refused")
+def test_idle_nodes_go_as_no_request_for_them_stands(cluster: Cluster) -> None:
+    """Only a real autoscaler shows that what a run asked of it was taken back."""
+    config = json.loads(cluster.autoscaling.read_text()) | {"idle_timeout_minutes": 0.01}
+    other = cluster.autoscaling.with_suffix(".new")
+    other.write_text(json.dumps(config))
+    other.replace(cluster.autoscaling)
+    until(lambda: cluster.raylets() == 1)

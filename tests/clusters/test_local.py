@@ -144,24 +144,3 @@ def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "5")
     ray_env.disable_background_work()
     assert os.environ[name] == "5"
-
-
-CONNECTED = """
-import psutil
-from mlbench.clusters import connection, processes
-from mlbench.config.compose import compose
-with connection.join(compose(["task=logreg"])):
-    print(*(word for one in processes.children(psutil.Process()) for word in one.cmdline()[:3]))
-"""
-
-
-@pytest.mark.slow
-def test_a_ray_of_the_run_s_own_looks_for_no_output(tmp_path: Path) -> None:
-    """Its log monitor takes CPU time from the workers, for output that nobody reads."""
-    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}  # so that it joins no other Ray
-    done = subprocess.run(
-        [sys.executable, "-c", CONNECTED], env={**os.environ, **home}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    names = {Path(word).name for word in done.stdout.split()}
-    assert {"gcs_server", "raylet"} <= names and "log_monitor.py" not in names

@@ -1,16 +1,18 @@
 """What a killed command leaves is found by its lock or its owner's name, and nobody else's is touched."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from commands import until
 
-from mlbench.clusters import reaper
+from mlbench.clusters import processes, reaper
 from mlbench.record import temporary_folder
 
 MAKE = """
@@ -49,6 +51,29 @@ def test_a_folder_and_processes_go_once_their_maker_was_killed_and_no_others(
         assert not Path(name).exists() and not reaper.processes(owner)
         assert own.exists() and users.exists()
     assert not own.exists()
+
+
+KEEP = """
+import os, subprocess
+from mlbench.clusters import reaper
+from mlbench.record import temporary_folder
+folder, lock = temporary_folder.create()
+subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, env={**os.environ, reaper.MARK: str(folder)})
+print(folder)
+"""
+
+
+def test_what_is_left_of_a_ray_that_outlived_its_command_goes_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's client server does not name the folder."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    folder = subprocess.run(
+        [sys.executable, "-c", KEEP], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    ((_, process),) = reaper.processes(folder.strip())
+    reaper.reap_if_any()
+    assert not processes.lives(process) and list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_one_scan_misses_is_ended_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,4 +126,48 @@ def test_a_thread_that_still_writes_when_the_process_ends_leaves_no_folder(
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     subprocess.run([sys.executable, "-c", ENDS], check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+REMOVES = """
+import shutil, threading, time
+from mlbench.record import temporary_folder
+removed, rmtree = threading.Event(), shutil.rmtree
+def slow(path, **options):  # it has removed what is in the folder, not yet the folder
+    if threading.current_thread() is threading.main_thread():
+        return rmtree(path, **options)
+    (path / temporary_folder.MARKER).unlink()
+    removed.set()
+    time.sleep(600)
+shutil.rmtree = slow
+def write():
+    with temporary_folder.folder():
+        pass
+threading.Thread(target=write, daemon=True).start()
+removed.wait()
+"""
+
+
+def test_a_thread_that_removes_its_folder_when_the_process_ends_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    subprocess.run([sys.executable, "-c", REMOVES], check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_ended_process_writes_while_its_folder_is_removed_goes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    rmtree, attempts = shutil.rmtree, iter((True, False))
+
+    def beside_a_writer(path: Path, **options: Any) -> None:
+        rmtree(path, **options)
+        if next(attempts):
+            path.mkdir()
+            (path / "log").touch()
+
+    with temporary_folder.folder():
+        monkeypatch.setattr(shutil, "rmtree", beside_a_writer)
     assert list(tmp_path.iterdir()) == []

@@ -37,8 +37,8 @@ def test_every_field_is_in_one_list() -> None:
         ["profile=3"],
         ["backend.interface=eth1"],
         ["backend.sockets=4"],
-        ["network=1gbit_1ms"],
-        ["network=1gbit_1ms", "network.loss_percent=1"],
+        pytest.param(["network=1gbit_1ms"], marks=pytest.mark.wing("emulation")),
+        pytest.param(["network=1gbit_1ms", "network.loss_percent=1"], marks=pytest.mark.wing("emulation")),
         ["hardware.threads_per_worker=3"],
         ["hardware.cpus=3"],
         ["hardware.gpus=1"],
@@ -53,8 +53,6 @@ def test_what_decides_a_measurement_is_in_the_key(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("backend", "word"),
     [
-        ("mpi", "backend.algorithm=tsp_ring"),
-        ("mpi", "backend.provider=verbs"),
         ("nccl", "backend.algorithm=ring"),
         ("nccl", "backend.threads=4"),
     ],

@@ -1,5 +1,6 @@
 """What `execute.execute` reuses, and what a run that could not train leaves behind; no worker is started."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 import zips
-from commands import PATIENCE_S
+from commands import PATIENCE_S, until
 from driven import Run, phase_times
 
 from mlbench import clock, results
@@ -20,7 +21,7 @@ from mlbench.config.experiment import Experiment
 from mlbench.launch import execute
 from mlbench.record import events, provenance, reader
 from mlbench.record.record import Record
-from mlbench.tracking import sync
+from mlbench.tracking import sync, uploader
 
 EPOCH = {
     "epoch": 1.0, "step": 20, "elapsed": 4.0, "train_loss": 1.0, "metrics": {"accuracy": 50.0, "loss": 2.0},
@@ -99,6 +100,22 @@ def test_a_mistake_that_shows_after_hours_keeps_what_was_measured(
     assert [v.metrics["accuracy"] for v in found.validations] == [50.0] and found.best == 50.0
     assert found.time_to_accuracy is None
     assert keys == ["run_configuration", "validation", "run_result", "run_stop"]
+
+
+def test_a_record_that_cannot_be_written_leaves_the_run_to_sync(
+    root: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes to MLflow would else have the run for as long as this process lives."""
+    fails(UserError("no room"), monkeypatch)
+    with monkeypatch.context() as full:
+        full.setattr(Record, "save", lambda *_: os.statvfs("/proc/full disk"))
+        with pytest.raises(FileNotFoundError):
+            execute.execute(logreg(root, data_root))
+    (log,) = root.glob("*/events.jsonl")
+    until(lambda: not any(thread.name == "mlflow" for thread in threading.enumerate()))
+    os.close(uploader.lock(log.parent))
+    assert [one.outcome for one in sync.sync_runs(root, None)] == ["uploaded"]
+    assert left(root)[0].status == "failed"
 
 
 def test_a_fault_that_nobody_foresaw_is_recorded_as_failed_and_raised(

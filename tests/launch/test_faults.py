@@ -111,6 +111,7 @@ def test_a_killed_server_of_ray_ends_the_run_and_is_told(
     until(lambda: not training_processes(environment))
 
 
+@pytest.mark.wing("mpi")
 def test_a_killed_command_repeats_cleanly_goes_on_after_the_death_of_a_worker_and_ends_at_ctrl_c(
     start, kept_ray: dict[str, str]
 ) -> None:

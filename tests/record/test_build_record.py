@@ -207,6 +207,7 @@ def test_a_restart_s_stamps_are_not_the_run_s() -> None:
     assert list(record.startup.parts()) == ["command", "cluster", "scheduling", "imports", "process_group"]
 
 
+@pytest.mark.wing("emulation")
 def test_energy_is_all_nodes_unless_the_meters_began_anew_or_count_one_machine_several_times() -> None:
     nodes = [
         NODE | {"energy_j": {"cpu_packages": 30.0, "gpus": 50.0}},
@@ -225,6 +226,7 @@ def test_energy_is_all_nodes_unless_the_meters_began_anew_or_count_one_machine_s
     assert built("backend=nccl", "hardware=gcp_n1_t4", result=result).energy is None
 
 
+@pytest.mark.wing("emulation")
 def test_an_emulated_network_is_a_reason() -> None:
     record = built("scale=official", "network=1gbit_1ms")
     assert record.official_reasons == ["the network is emulated: 1 Gbit/s and 1 ms"]

@@ -186,16 +186,15 @@ def test_it_stands_beside_time_and_cost_in_record_card_mlflow_and_report(tmp_pat
     found = run.end("goal_reached", nodes=nodes)
     assert found.energy is not None and found.energy.goal_joules == 3000.0
     line = dict(full_card.rows(found))["energy"]
-    assert line.startswith("3 kJ to the goal (cpu packages 3 kJ)") and "a sample" in line
+    assert line.startswith("3 kJ to the last validation: CPU packages 3 kJ, 3 kJ to the goal, ")
+    assert "a sample" in line
     metrics = {metric.name: metric.value for metric in mapping.end_metrics(found, ended=0.0)}
     assert metrics["energy/goal_joules"] == 3000.0 == metrics["energy/cpu_packages_joules"]
     assert metrics["energy/joules_per_sample"] == pytest.approx(3000 / found.samples)
     (point,) = points([found])
     assert point.joules is not None and point.joules.value == 3000.0
     (shown,) = (one for one in QUANTITIES if one.heading == "energy to the goal")
-    assert (
-        shown.value(cast(Any, SimpleNamespace(point=point))) is point.joules and shown.text(3000.0) == "3 kJ"
-    )
+    assert shown.value(cast(Any, SimpleNamespace(point=point))) is point.joules and shown.unit == "J"
     without = record()
     assert without.energy is None and "energy" not in dict(full_card.rows(without))
     names = {metric.name for metric in mapping.end_metrics(without, ended=0.0)}

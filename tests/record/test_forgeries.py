@@ -382,7 +382,10 @@ def test_an_edit_that_git_was_told_to_overlook_changes_the_sources(tmp_path: Pat
     assert told()[0] not in (before[0], after[0])
 
 
-def test_a_package_cannot_stand_in_front_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_cannot_stand_in_front_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_package").mkdir()
+    (tmp_path / "their_package" / "logreg.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("logreg", "their_package.logreg", "mlbench.tasks")
     monkeypatch.setattr(plugins, "_points", lambda group: (point,) if group == "mlbench.tasks" else ())
     with pytest.raises(UserError, match="'logreg' is in mlbench.tasks.logreg and in their_package.logreg"):

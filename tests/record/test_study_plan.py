@@ -310,6 +310,7 @@ def test_nodes_of_a_shared_ray_cluster_cost_between_its_runs_too() -> None:
     assert Budget({"a": one}, [first, second, alone]).spent == pytest.approx(3.0 + 2 * 0.75)
 
 
+@pytest.mark.wing("kuberay")
 def test_a_cluster_costs_what_is_billed_beside_its_workers_too() -> None:
     words = (*PRICED, "workers=2", "cluster=kuberay", f"cluster.image=a@sha256:{'0' * 64}")
     # USD an hour, by hand from the list prices: 2 workers and a head, control plane, 3 disks, NAT gateway.

@@ -29,7 +29,7 @@ from mlbench.report import aggregates, grouping, page, provenance_section, rende
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.charts.phases import APART, OUTSIDE
 from mlbench.report.summary import answer, headline
-from mlbench.terminal import run_table, sweep_view, time_breakdown
+from mlbench.terminal import full_card, run_table, sweep_view
 
 pytestmark = pytest.mark.slow
 
@@ -104,6 +104,7 @@ def test_metrics_for_a_tracking_store_are_finite_and_step_by_workers(records: li
     assert len({(name, workers) for name, _, workers in found}) == len(found)
 
 
+@pytest.mark.wing("emulation")
 def test_emulated_networks_are_named_wherever_a_result_stands() -> None:
     """A result on an emulated network looks like no other: in titles, answers, tables on disk, metrics."""
     emulated = [
@@ -376,7 +377,7 @@ def test_of_many_curves_the_fastest_are_drawn_and_a_sentence_counts_the_others()
         assert chart.notes[0].startswith("12 of 40 curves are drawn, those that reach the goal first")
     time, price, _ = answer(group)
     assert "Fastest to top1_accuracy >= 95 is lr 40.0: 4 workers" in time
-    assert "lr 39.0 at its fastest is" in time and "lr 35.0 at its fastest takes 1.08 times as long" in time
+    assert "lr 35.0 at its fastest is not shown to be slower" in time  # of 7,140 pairs
     assert "lr 34.0" not in time and re.search(r"; \d+ more (is|are) slower", time)
     others = [int(many) for many in re.findall(r"; (\d+) more (?:is|are)", time)]
     assert sum(others) == 40 - 1 - 5
@@ -472,10 +473,9 @@ def test_totals_above_bars_stand_where_there_is_room() -> None:
 def test_a_best_value_that_misses_its_goal_does_not_read_as_if_it_met_it() -> None:
     run = studies.run(1, 0, time=9, status="goal_not_reached", best=94.996)
     (row,) = tables.runs([run], {}).rows
-    assert "94.996" in [one.text for one in row.cells]
+    assert "94.996 %" in [one.text for one in row.cells]
     assert "best 94.996 %" in sweep_view.outcome(run, None)
-    (column,) = [one for one in run_table.COLUMNS if one.name == "best"]
-    assert column.cell(run_index.shared_values(run) | run_index.own_values(run)) == "94.996 %"
+    assert " 94.996 % " in run_table.text([run_index.shared_values(run) | run_index.own_values(run)])
 
 
 def test_a_ratio_that_is_not_1_does_not_read_as_1() -> None:
@@ -535,7 +535,7 @@ def test_planned_runs_without_a_record_are_told(records: list[Record]) -> None:
 
 def test_provenance_tells_once_what_the_runs_share(records: list[Record]) -> None:
     found = dict(provenance_section.provenance(records))
-    assert found["prepared data (SHA-256 of the manifest)"] == ["d" * 64]
+    assert found["prepared data (SHA-256)"] == ["d" * 64]
     assert len(found["hardware profile"]) == 1 and "T4" in found["hardware profile"][0]
     assert "USD per hour" in found["price"][0]
 
@@ -647,7 +647,7 @@ def test_the_report_tells_communication_and_its_stragglers_as_the_card_does() ->
     (group,) = grouping.groups(some)
     (sentence,) = grouping.waiting(group)
     assert sentence.startswith("2 workers: in 1 of 2 runs a rank kept the others waiting; rank 1 keeps")
-    assert str(dict(time_breakdown.lines(some[-1]))["straggler"]) in sentence
+    assert str(dict(full_card.rows(some[-1]))["straggler"]) in sentence
     table = tables.points(group)
     cells = dict(zip(table.headings, table.rows[1].cells, strict=True))
     assert cells["exposed communication"].text == cells["of it transfer"].text == "20.0 %"
@@ -669,7 +669,7 @@ def test_the_report_tells_communication_and_its_stragglers_as_the_card_does() ->
 
 
 def test_the_report_lists_why_runs_are_not_official(records: list[Record]) -> None:
-    assert dict(provenance_section.provenance(records))["not official because"] == ["scale=mini"]
+    assert dict(provenance_section.provenance(records))["not official"] == ["scale=mini"]
 
 
 def test_no_text_in_a_table_is_a_formula(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_points_of_two_curves_are_told_apart_in_the_leaderboard() -> None:
     assert len({one.below for one in cells}) == 2
 
 
+@pytest.mark.wing("emulation")
 def test_the_leaderboard_names_emulated_networks_and_repeats_claims_as_claims(tmp_path: Path) -> None:
     """Every run of a site is imported, so what was official where it was measured is a claim here."""
     claims = {"official_reasons": [official.IMPORTED], "imported": True}

@@ -61,7 +61,6 @@ def test_fish_completes_names_and_values(tmp_path: Path) -> None:
         ("mlbench data pre", ["prepare "]),
         ("mlbench results list status=goal_r", ["status=goal_reached"]),
         ("mlbench results compare --with", ["--with-disturbed "]),
-        ("mlbench predict on=gcp_n1_t", ["on=gcp_n1_t4 "]),
         ("mlbench cluster st", ["start ", "stop ", "status "]),
         ("mlbench nothing ", []),
     ],
@@ -79,7 +78,8 @@ def test_runs_and_studies_are_completed_from_the_folder_that_the_line_names(tmp_
     assert completion.replies("bash", line, COMMANDS) == ["2026-a-1 "]
     line = f"mlbench results plot output_root={tmp_path} study:"
     assert completion.replies("bash", line, COMMANDS) == ["scaling "]  # after the colon, as bash asks
-    assert completion.replies("zsh", f"mlbench predict output_root={tmp_path} sc", COMMANDS) == ["scaling "]
+    line = f"mlbench results rcp output_root={tmp_path} sc"
+    assert completion.replies("zsh", line, COMMANDS) == ["scaling "]
 
 
 def test_a_shell_that_is_not_known_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,12 @@
-"""What --help teaches, for all six commands."""
+"""What --help teaches, for all commands."""
 
 import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from commands import PATIENCE_S
@@ -15,7 +18,10 @@ from mlbench.config.experiment import Experiment
 from mlbench.studies.spec import OPTIONS
 from mlbench.terminal import args, help
 
-COMMANDS = (run, sweep, data, results, predict, cluster)
+measure: Any = import_module("mlbench.measure")  # mlbench.measure is its function
+ALL = (run, sweep, measure, data, results, predict, cluster)
+# Without the package that brings it a command is one sentence (tests/test_wings.py).
+COMMANDS = [module for module in ALL if module is not predict or find_spec("mlbench.wings.prediction")]
 VERBS = [(module, verb) for module in COMMANDS for verb in module.COMMAND.verbs]
 
 
@@ -51,7 +57,7 @@ def test_every_command_has_a_version(module, capsys):
     assert re.fullmatch(r"mlbench \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("module", (sweep, data, results, predict, cluster), ids=lambda m: m.COMMAND.name)
+@pytest.mark.parametrize("module", COMMANDS[1:], ids=lambda m: m.COMMAND.name)
 def test_nothing_written_prints_the_help_and_is_a_mistake(module, capsys):
     assert module.main([]) == 2
     assert capsys.readouterr().out == shown(capsys, module)
@@ -67,6 +73,7 @@ def examples(module):
 def test_every_example_is_a_command_line_that_is_understood(module):
     for verb, words in examples(module):
         assert words[:3] == ["python", "-m", f"mlbench.{module.COMMAND.name}"]
+        words = words[: words.index("--")] if module is measure else words  # then the user's own command
         read = args.parse(module.COMMAND, words[3:])
         assert read.verb == verb
         if module in (run, data):
@@ -112,9 +119,9 @@ def test_the_settings_of_sweep_are_those_that_a_study_reads():
 def test_run_names_every_other_command(capsys):
     see_also = " ".join(shown(capsys, run).partition("\nsee also:\n")[2].split())
     named = re.findall(r"python -m mlbench\.(\w+) --help", see_also)
-    assert set(named) == {module.COMMAND.name for module in COMMANDS} - {"run"}
+    assert set(named) == {module.COMMAND.name for module in ALL} - {"run"}
     assert {path.stem for path in (ROOT / "mlbench").glob("*.py")} - {"__init__", "__main__", "clock"} == {
-        module.COMMAND.name for module in COMMANDS
+        module.COMMAND.name for module in ALL
     }
 
 

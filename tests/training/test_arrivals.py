@@ -13,9 +13,8 @@ from ranks import run_ranks
 from torch import nn
 
 from mlbench.config.compose import compose
-from mlbench.record.phases import PhaseTimes
+from mlbench.record.phases import BLOCKS, PhaseTimes
 from mlbench.training import clock_offset
-from mlbench.training.arrivals import BLOCKS
 from mlbench.training.loop import train
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.timer import PhaseTimer

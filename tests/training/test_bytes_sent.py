@@ -74,7 +74,7 @@ def test_the_record_has_the_mean_a_step_and_says_nothing_for_logs_without_bytes(
 def test_card_and_mlflow_tell_the_bytes() -> None:
     run = record("sync=ddp", bytes_sent_per_step=RankStats.of([1e6, 3e6]), gradient_bytes=1_000_000)
     (line,) = (text for label, text in full_card.rows(run) if label == "bytes sent")
-    assert line == "2 MB per step and worker (1 MB to 3 MB), 2 x its gradients, by sync=ddp"
+    assert line == "2 MB (1 to 3) per step and worker, 2 x its gradients"
     metrics = {metric.name: metric.value for metric in mapping.end_metrics(run, ended=0.0)}
     assert metrics["bytes_sent_per_step"] == 2e6
     assert all(label != "bytes sent" for label, _ in full_card.rows(record()))

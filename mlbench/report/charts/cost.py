@@ -25,7 +25,7 @@ def cost(group: Group) -> Chart:
         spot = [(point, point.usd_spot) for point in allowed]
         other = style + len(group.curves)
         traces.append(_bills(curve.named("spot, training alone"), spot, other, secondary=True))
-        best = optimum(curve.points)
+        best = optimum(curve.points, group.compared)
         notes += [f"{curve.prefix}{best.words}"] if best else []
         if best and best.point.usd and best.point.time_to_accuracy:
             traces.append(

@@ -1,0 +1,129 @@
+"""How wrong predictions are: every published study and every pair of processors, predicted and measured.
+
+    python benchmarks/prediction.py --picture docs/images/prediction.png
+
+Prints the table of docs/prediction.md. Studies are fitted at 1, 2 and 4 workers; a pair of processors is
+predicted with the error that all other pairs show.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlbench.analysis.chart import Axis, Chart, Trace
+from mlbench.config.errors import UserError
+from mlbench.record import format
+from mlbench.report import render
+from mlbench.wings.prediction import model
+from mlbench.wings.prediction.command import PUBLISHED_TASKS, published_runs
+from mlbench.wings.prediction.forecast import Target, forecast, pairs, profile, transfer
+
+FITTED = [1, 2, 4]
+# min; MLPerf Training v0.7 to 24 BLEU and NVIDIA's example for 6 epochs (mlbench/analysis/tables)
+ELSEWHERE = (
+    ("gnmt", "aws_p4d_24xlarge", 8, (7.81, 22.7)),
+    ("gnmt", "aws_p4d_24xlarge", 16, (4.94,)),
+    ("gnmt", "aws_p3_2xlarge", 1, (224.0,)),
+    ("gnmt", "aws_p3dn_24xlarge", 8, (18.5, 38.6)),
+    ("transformer", "aws_p4d_24xlarge", 8, (7.84,)),
+)
+TICKS_S = (10, 60, 600, 3600, 36_000)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prediction beside what was measured; ratios to the source for pairs, seconds else."""
+
+    group: str
+    case: str
+    unit: str  # "s" or "" of a ratio
+    predicted: float
+    low: float
+    high: float
+    measured: tuple[float, ...]
+
+    @property
+    def inside(self) -> bool:
+        return self.low <= min(self.measured) and max(self.measured) <= self.high
+
+    def cells(self) -> list[str]:
+        text = format.duration if self.unit else "{:.2f}".format
+        measured = " and ".join(map(text, self.measured))
+        interval = f"{text(self.low)} to {text(self.high)}"
+        return [self.case, text(self.predicted), interval, measured, "yes" if self.inside else "no"]
+
+
+def studies() -> Iterator[Row]:
+    """Predict each published study at the counts that were not fitted."""
+    for task in PUBLISHED_TASKS:
+        for backend in ("nccl", "gloo", "mpi"):
+            try:
+                runs = published_runs(task, backend=backend)
+            except UserError:
+                continue
+            fit = model.fit(model.check(runs.only(FITTED)))
+            for one in forecast(fit, [k for k in runs.counts if k > max(FITTED)]):
+                low, high = one.time_s.low or 0.0, one.time_s.high or float("inf")
+                case = f"{task}, {backend}, {one.workers} workers"
+                yield Row("study", case, "s", one.time_s.value, low, high, tuple(runs.times(one.workers)))
+
+
+def processors() -> Iterator[Row]:
+    """Predict the speed-up of each pair of processors with the error of all other pairs."""
+    for i, one in enumerate(pairs()):
+        factor = transfer([*pairs()[:i], *pairs()[i + 1 :]]).factor(one.peaks)
+        case = f"{one.task}, {one.label}, {format.counted(one.workers, 'worker')}: A100 over V100"
+        yield Row("pair", case, "", one.peaks, one.peaks / factor, one.peaks * factor, (one.speedup,))
+
+
+def elsewhere() -> Iterator[Row | str]:
+    """Predict MLBench's runs on hardware for which others published a time, with other software."""
+    for task, hardware, workers, minutes in ELSEWHERE:
+        case = f"{task}, {workers} x {hardware}"
+        try:
+            (one,) = forecast(model.fit(published_runs(task)), [workers], Target(profile(hardware)))
+        except UserError as refusal:
+            yield f"{case} | refused: {str(refusal).partition(' (')[0]}"
+            continue
+        low, high = one.time_s.low or 0.0, one.time_s.high or float("inf")
+        yield Row("elsewhere", case, "s", one.time_s.value, low, high, tuple(60 * m for m in minutes))
+
+
+def chart(rows: list[Row]) -> Chart:
+    """Return predicted over measured times with the diagonal on which they agree."""
+    drawn = [(row, value) for row in rows if row.unit for value in row.measured]
+    ends = [value for row, m in drawn for value in (row.low, row.high, m)]
+    ticks = tuple((float(s), format.duration(s)) for s in TICKS_S)
+    limits = min(ends), max(ends)
+    traces = [Trace("predicted = measured", list(limits), list(limits), style=5)]
+    for name, group in (("MLBench's studies", "study"), ("other hardware and software", "elsewhere")):
+        points = [(m, row) for row, m in drawn if row.group == group]
+        xs, ys = [m for m, _ in points], [row.predicted for _, row in points]
+        lows, highs = [row.low for _, row in points], [row.high for _, row in points]
+        traces.append(Trace(name, xs, ys, "marks", 1, secondary=group != "study", low=lows, high=highs))
+    about = "fitted at 1, 2 and 4 workers; on other hardware at 1 to 16; bars are 95 % intervals"
+    x, y = (Axis(f"{name} time", "log", ticks, limits) for name in ("published", "predicted"))
+    return Chart.of("prediction", "Predicted and published times", about=about, x=x, y=y, traces=traces)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--picture", type=Path)
+    args = parser.parse_args()
+    groups = {"studies": list(studies()), "pairs": list(processors()), "elsewhere": list(elsewhere())}
+    print("| case | predicted | 95 % interval | measured | inside |\n|---|--:|--:|--:|---|")
+    for row in (row for rows in groups.values() for row in rows):
+        print(f"| {row} | | | |" if isinstance(row, str) else f"| {' | '.join(row.cells())} |")
+    print()
+    for name, rows in groups.items():
+        values = [row.inside for row in rows if isinstance(row, Row)]
+        print(f"- {name}: {sum(values)} of {len(values)} inside, nominal 95 %")
+    if args.picture:
+        render.save(
+            [chart([row for rows in groups.values() for row in rows if isinstance(row, Row)])], args.picture
+        )
+
+
+if __name__ == "__main__":
+    main()

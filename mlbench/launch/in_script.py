@@ -1,0 +1,128 @@
+"""`mlbench.measure(...)` in a training script: its own goal, and a record without a command of mlbench."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mlbench import clock
+from mlbench.config import compose
+from mlbench.config.errors import UserError
+from mlbench.config.goal import Direction, Goal
+from mlbench.launch.output import Output
+from mlbench.launch.recorder import Recorder
+from mlbench.script import probe
+from mlbench.script.collector import Collector
+
+DRAIN_S = 30.0  # s that the other ranks have to tell their last steps
+LOOPBACK = "127.0.0.1"
+
+
+class Measurement:
+    """A context manager around a training loop; rank 0 writes the run, unless a command of mlbench does.
+
+    - metric, goal, direction: what `validation` watches; goal None: none.
+    - words: overrides as of `mlbench.run`, e.g. "hardware=gcp_n1_t4".
+
+    Raises UserError where several ranks have no process group yet.
+    """
+
+    def __init__(
+        self,
+        metric: str = "none",
+        goal: float | None = None,
+        *,
+        direction: Direction = "max",
+        words: Iterable[str] = (),
+        output: Output | None = None,
+    ) -> None:
+        self._goal = Goal(metric, goal, direction) if goal is not None else None
+        self._told = {"metric": metric, "target": goal, "direction": direction}
+        self._words, self._output = list(words), output or Output()
+        self._own: _Own | None = None
+
+    def __enter__(self) -> "Measurement":
+        import torch
+
+        outside = probe.ADDRESS in os.environ  # a command of mlbench measures this process
+        self._dist = torch.distributed
+        together = self._dist.is_available() and self._dist.is_initialized()
+        self._rank = self._dist.get_rank() if together else int(os.environ.get("RANK", "0"))
+        if not outside:
+            if not together and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+                raise UserError(
+                    "mlbench.measure() needs the ranks' process group: call init_process_group first"
+                )
+            self._own = _Own(self._words, self._output) if self._rank == 0 else None
+            self._share(torch, together)
+        self._probe = probe.start(torch)
+        self._probe.goal = self._told
+        return self
+
+    def _share(self, torch: Any, together: bool) -> None:
+        """Tell all ranks where rank 0 listens, over the script's own process group."""
+        text = f"{self._own.address} {self._own.token}" if self._own else ""
+        if together and self._dist.get_world_size() > 1:
+            device = "cuda" if self._dist.get_backend() == "nccl" else "cpu"
+            padded = torch.tensor(list(text.ljust(128).encode()), dtype=torch.uint8, device=device)
+            self._dist.broadcast(padded, 0)
+            text = bytes(padded.tolist()).decode()
+        os.environ[probe.ADDRESS], os.environ[probe.TOKEN] = text.split()
+
+    def steps(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of a loader, which need not be torch's; waiting for them is `data_wait`."""
+        batches = iter(loader)
+        while True:
+            self._probe.mark("data")
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self._probe.mark("data_end")
+            yield batch
+
+    def validation(self, **metrics: float) -> bool:
+        """Note a validation that ends now, alike on all ranks; return whether the goal is reached."""
+        value = metrics.get(self._told["metric"])
+        if value is None:
+            named = ", ".join(metrics) or "nothing"
+            raise UserError(f"validation() was given {named} and not {self._told['metric']}")
+        self._probe.values.append((clock.monotonic(), float(value)))
+        return self._goal is not None and self._goal.reached(float(value))
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._probe.finish()
+        if self._own is not None:
+            self._own.finish(None if error is None else f"{type(error).__name__}: {error}")
+
+
+class _Own:
+    """Rank 0's record of a script that no command of mlbench measures."""
+
+    def __init__(self, words: list[str], output: Output) -> None:
+        script = Path(sys.argv[0])
+        experiment = compose.compose(["task=script", "cluster=launcher", "workers=1", *words])
+        values = experiment.task.model_dump() | {"command": ("python", str(script), *sys.argv[1:])}
+        task = type(experiment.task).model_validate(values)
+        experiment = experiment.model_copy(update={"task": task})
+        self._collector = Collector(os.environ.get("MASTER_ADDR", LOOPBACK), metric="none", goal=None)
+        self.address, self.token = self._collector.address, self._collector.token
+        self._recorder = Recorder(
+            sys.orig_argv,
+            words,
+            experiment,
+            self._collector,
+            begun=clock.process_start(),
+            lock=None,
+            output=output,
+        )
+
+    def finish(self, error: str | None) -> None:
+        """Write the record and show it; nothing where nothing was trained."""
+        try:
+            self._recorder.drain(DRAIN_S)
+            self._recorder.finish("failed" if error else None, error)
+        finally:
+            self._recorder.stop()

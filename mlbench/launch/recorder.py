@@ -1,0 +1,165 @@
+"""The folder, log and record of a run whose ranks tell a collector what they train, without Ray."""
+
+import os
+import platform
+import secrets
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mlbench import clock
+from mlbench.clusters import node
+from mlbench.clusters.energy_counters import EnergyMeter
+from mlbench.clusters.machine_lock import MachineLock
+from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
+from mlbench.config import compose
+from mlbench.config.credentials import without_credentials
+from mlbench.config.experiment import Experiment
+from mlbench.launch import execute
+from mlbench.launch.output import Output
+from mlbench.record import events
+from mlbench.record.record import Node, Record, RunEnd, WorkerResult
+from mlbench.script import summary
+from mlbench.script.collector import Collector
+from mlbench.tracking import uploader
+
+
+class Recorder:
+    """Watches this host from now on, and writes one run, whose folder begins when all ranks have made a step.
+
+    - command: as the record names it. words: overrides. begun: when the command started, s since 1970.
+    - lock: this machine's. folder: of the run; None until it begins.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        words: Sequence[str],
+        experiment: Experiment,
+        collector: Collector,
+        *,
+        begun: float,
+        lock: MachineLock | None,
+        output: Output,
+    ) -> None:
+        self.experiment, self.collector = experiment, collector
+        self.folder: Path | None = None
+        self._command, self._words, self._begun = command, words, begun
+        self._lock, self._output, self._started = lock, output, clock.wall()
+        self._meter, self._use = EnergyMeter(), CpuUse(own=own_processes)
+        self._monitor = NodeMonitor(meter=self._meter).__enter__()
+
+    def take(self, *, final: bool) -> None:
+        """Write the intervals that have ended into the log, which begins with the first step of all ranks."""
+        new = self.collector.take(final=final)
+        if self.folder is None and (new or self.collector.started):
+            self.folder = self._begin()
+        for validation, times in new:
+            assert self.folder is not None
+            events.append(
+                self.folder / events.NAME,
+                "validation",
+                validation,
+                started_at=self.collector.started_at,
+                unit=summary.UNIT,
+                phase_times=[each.plain() for each in times],
+                system=self._monitor.drain(),
+            )
+
+    def stop(self) -> None:
+        """Stop to listen and to watch this host."""
+        self.collector.close()
+        self._monitor.__exit__()
+
+    def drain(self, timeout_s: float) -> None:
+        """Write what the ranks, which have `timeout_s` for it, tell at their end."""
+        self.collector.drain(timeout_s)
+        self.take(final=True)
+        self._energy = self._meter.read()
+
+    def finish(self, status: str | None, error: str | None, *, log: bytes | None = None) -> Record | None:
+        """Write the record and show it; None where nothing was trained.
+
+        - status: of a run that did not end well, else None; error: why. log: what the command has printed.
+        """
+        if self.folder is None:
+            return None
+        if log is not None:
+            with suppress(OSError):
+                (self.folder / "output.log").write_bytes(log)
+        end = RunEnd(
+            status=status,
+            error=error,
+            ended=clock.wall(),
+            stamps={"connect_begin": self._started},
+            hostname=platform.node(),
+            oversubscribed=self._oversubscribed(),
+            machine_shared=self._lock is not None and self._lock.shared,
+            result=None if status else self._result(),
+        )
+        record = execute.conclude(self.folder, end)
+        aborted = record.status == "interrupted"
+        where = self._mlflow.finish(wait=execute.ABORT_STORE_WAIT_S if aborted else execute.STORE_WAIT_S)
+        self._output.card(record, folder=self.folder, where=where, tracking_uri=self.experiment.store)
+        return record
+
+    def _begin(self) -> Path:
+        """Make the run's folder, with the begin of its log."""
+        about = self.collector.ranks[0].about
+        update: dict[str, Any] = {"workers": self.collector.world}
+        if about["goal"] and self.experiment.task.metric == "none":  # the script tells its own
+            told = {"metric": about["goal"]["metric"], "direction": about["goal"]["direction"]}
+            update["task"] = self.experiment.task.model_copy(update=told)
+            if self.experiment.goal == "official" and about["goal"]["target"] is not None:
+                update["goal"] = float(about["goal"]["target"])
+        backend = about["backend"] or ("nccl" if about["device"] == "cuda" else "gloo")
+        if backend in compose.choices("backend"):
+            chosen = compose.compose(["task=script", "cluster=launcher", f"backend={backend}", *self._words])
+            update["backend"] = chosen.backend
+        experiment = self.experiment.model_copy(update=update)
+        seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
+        experiment, seed = execute.resolved(experiment)
+        folder = execute.new_folder(experiment, seed, self._begun)
+        start = execute.run_start(experiment, folder, seed=seed, begun=self._begun, overrides=self._words)
+        start = start.model_copy(update={"command": without_credentials(shlex.join(self._command))})
+        self._mlflow = uploader.MlflowUploader(folder, experiment.store, draw=self._output.figures)
+        events.append(folder / events.NAME, "run_configuration", start.model_dump(mode="json"))
+        started = self.collector.started_at
+        events.append(folder / events.NAME, "run_start", started, kind="INTERVAL_START")
+        self._mlflow.start()
+        self.experiment = experiment
+        return folder
+
+    def _result(self) -> WorkerResult:
+        """Return what a run's workers say at their end."""
+        experiment, ranks = self.experiment, self.collector.ranks
+        status = "goal_reached" if self.collector.reached else "goal_not_reached"
+        try:
+            here = node.describe()
+        except Exception as error:  # whatever fails is a warning and takes nothing from the run
+            warning = f"{platform.node()} could not be described: {error}"
+            here = Node(hostname=platform.node(), usable_cpus=os.cpu_count() or 1, warnings=[warning])
+        others = sorted({rank.about["host"] for rank in ranks.values()} - {here.hostname})
+        warnings = [*here.warnings, *summary.seen(self.collector)["warnings"]]
+        if others:
+            warnings.append(f"{', '.join(others)}: its hardware and its energy were not looked at")
+        update = {
+            "warnings": warnings,
+            "energy_j": {} if others else self._energy,
+            "interference": self._use.interference(),
+            "threads_per_worker": ranks[0].about["threads"],
+        }
+        return WorkerResult(
+            status=status if experiment.target else "completed",
+            sample_unit=summary.UNIT,
+            nodes=[here.model_copy(update=update)],
+            started_at=self.collector.started_at,
+        )
+
+    def _oversubscribed(self) -> bool:
+        """Return whether the ranks on this host compute with more threads than there are CPUs."""
+        here = [rank.about["threads"] for rank in self.collector.ranks.values()
+                if rank.about["host"] == platform.node()]  # fmt: skip
+        return sum(here) > node.usable_cpus()

@@ -1,0 +1,299 @@
+"""The numbers and names of a run, in one list: for the cards, `results list`, MLflow, notebooks and the page.
+
+A new number is a field of the Record and a line here. It is then in MLflow, in notebooks and, where it has a
+`row`, on the full card; with a `heading` it is a column of `results list`, too.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mlbench.config.goal import Goal
+from mlbench.record import format
+from mlbench.record.record import RankStats, Record
+
+SETTINGS = "what"  # the row of names, as on the command line
+SHORTEST_REST_S = 1e-3  # s; less is rounding
+
+
+class Units(NamedTuple):
+    """What a run's samples are, e.g. images, the unit of its task's metric, and its goal."""
+
+    samples: str
+    metric: str
+    goal: Goal | None
+
+
+@dataclass(frozen=True)
+class Field:
+    """One number, name or list of sentences of a run, in base units.
+
+    - name: in MLflow and JSON; a part of a group follows a "/".
+    - source: the attribute of the record that has the value, or a function of the record; (default) the one
+      with the field's name. A value may be a group, a dict; None is no value.
+    - unit: as `format.quantity` takes it; "samples" are counted in the run's sample_unit, "metric" is that of
+      the task's metric. A number without a unit is an identifier, not a measurement.
+    - row, text: the row of the full card and, with {} for the value, what it says; "" is on no card.
+      Fields of one row are joined. On the page it is the heading.
+    - heading: of the column in `results list`; "" is no column.
+    - setting: whether it is configured: RunStart has it, too, runs of a point share it, and it is a tag in
+      MLflow. tag: whether it is a tag there from the run's end on.
+    - parallel: whether it says something only of several workers.
+    - page: whether the page lists it among the origins of its numbers.
+    """
+
+    name: str
+    source: str | Callable[[Any], Any] = ""
+    unit: str = ""
+    row: str = ""
+    text: str = "{}"
+    heading: str = ""
+    setting: bool = False
+    tag: bool = False
+    parallel: bool = False
+    page: bool = False
+
+    @property
+    def column(self) -> str:
+        """The name in flat tables: JSON of a listing, notebooks."""
+        return self.name.replace("/", "_")
+
+    def value(self, record: Any) -> Any:
+        """Return the value of a Record or, for a setting, of a RunStart."""
+        if callable(self.source):
+            return self.source(record)
+        for attribute in (self.source or self.name.replace("/", ".")).split("."):
+            record = getattr(record, attribute, None)
+        return record
+
+    def quantity(self, value: Any, units: Units) -> str:
+        """Return a value for people; `units` are those of its run."""
+        if isinstance(value, dict):
+            parts = (f"{name.replace('_', ' ')} {self.quantity(part, units)}" for name, part in value.items())
+            return ", ".join(parts)
+        if isinstance(value, RankStats):
+            return format.spread(value, self._unit(units))
+        if self.unit == "metric":
+            return format.measured(value, units.metric, units.goal)
+        return format.quantity(value, self._unit(units))
+
+    def _unit(self, units: Units) -> str:
+        return self.unit.replace("samples", units.samples)
+
+
+def units(record: Record) -> Units:
+    """Return the units of a run's numbers."""
+    return Units(record.sample_unit, record.experiment.task.metric_unit, record.goal)
+
+
+def flat(record: Record, fields: Iterable[Field]) -> dict[str, Any]:
+    """Return plain values by name, each of a group by its own; of statistics over ranks the mean."""
+    values: dict[str, Any] = {}
+    for field in fields:
+        value = field.value(record)
+        if isinstance(value, dict):
+            values |= {f"{field.name}/{name}": _plain(part) for name, part in value.items()}
+        else:
+            values[field.name] = _plain(value)
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return "; ".join(value)
+    return value.mean if isinstance(value, RankStats) else value
+
+
+def _lacking(record: Record) -> str | None:
+    bill = record.cost and record.cost.whole
+    if not bill:
+        return None
+    return bill.lacking if bill.provisioning_s is not None else f"provisioning (not measured), {bill.lacking}"
+
+
+def batches(record: Record) -> float | None:
+    """Return the seconds in batches, the mean over the ranks; None without phase clocks."""
+    return math.fsum(stats.mean for stats in record.phases.values()) or None
+
+
+def shares(record: Record, phases: Mapping[str, RankStats]) -> dict[str, RankStats]:
+    """Return phases as shares of the mean rank's time in batches."""
+    total = batches(record)
+    if total is None:
+        return {}
+    return {name: RankStats(**{end: value / total for end, value in s}) for name, s in phases.items()}
+
+
+def _elapsed(record: Record) -> float | None:
+    return record.validations[-1].elapsed if record.validations else None
+
+
+def _seconds_per_epoch(record: Record) -> float | None:
+    elapsed = _elapsed(record)
+    return elapsed / record.epochs if elapsed is not None and record.epochs else None
+
+
+def _rest(record: Record) -> float | None:
+    elapsed = _elapsed(record)
+    if elapsed is None:
+        return None
+    rest = elapsed - (batches(record) or 0.0) - math.fsum(stats.mean for stats in record.outside.values())
+    return rest if rest > 0 else None
+
+
+def _startup(record: Record) -> dict[str, float]:
+    parts = record.startup.parts()
+    rest = (record.startup_time or 0.0) - math.fsum(parts.values())
+    return parts | ({"rest": rest} if rest > SHORTEST_REST_S else {})
+
+
+def _if_any(**spreads: RankStats | None) -> dict[str, RankStats]:
+    return {name: spread for name, spread in spreads.items() if spread is not None}
+
+
+def _sent_over_gradients(record: Record) -> float | None:
+    sent = record.bytes_sent_per_step
+    return sent.mean / record.gradient_bytes if sent is not None and record.gradient_bytes else None
+
+
+def _cached(record: Record) -> float | None:
+    return min((node.data_cached for node in record.nodes if node.data_cached is not None), default=None)
+
+
+def _epoch_rows(record: Record) -> float | None:
+    rows = record.data_rows.get("train")
+    counted = rows and record.epochs and record.sample_unit in ("images", "rows")
+    return record.samples / record.epochs / rows if rows and counted else None
+
+
+def _threads(record: Record) -> str | None:
+    return ", ".join(map(str, sorted({n.threads_per_worker for n in record.nodes if n.threads_per_worker})))
+
+
+def _transport(record: Record) -> str:
+    """Return what the backend's module says of itself, once for all nodes that say the same."""
+    texts = (", ".join(f"{name} {text}" for name, text in node.transport.items()) for node in record.nodes)
+    return "; ".join(dict.fromkeys(filter(None, texts)))
+
+
+def _git(record: Record) -> str | None:
+    git = record.software.git
+    return git and f"{git.sha}{', with uncommitted changes' if git.dirty else ''}"
+
+
+# In the order of importance: a narrow terminal gets the first columns, the full card the rows in this order.
+FIELDS = (
+    Field("run", "run_id", heading="id"),
+    Field("started_at", unit="date", heading="when"),
+    Field("task", "experiment.task.name", row=SETTINGS, heading="task", setting=True),
+    Field("workers", "experiment.workers", row=SETTINGS, heading="w", setting=True),
+    Field("status", heading="status", tag=True),
+    Field("time_to_accuracy", unit="s", row="time to accuracy", heading="time",
+          text="{} from clock start (first access to training data) to the goal"),
+    Field("best", unit="metric", row="best", heading="best"),
+    Field("scale", "experiment.scale", row=SETTINGS, heading="scale", setting=True),
+    Field("backend", "experiment.backend.name", row=SETTINGS, heading="backend", setting=True),
+    Field("epochs", unit="epochs", row="trained", heading="epochs"),
+    Field("samples_per_s", unit="samples/s", row="throughput", heading="throughput"),
+    Field("cost/wall_usd", unit="USD", row="cost", text="{} on demand for the whole command", heading="cost"),
+    Field("hardware", "experiment.hardware.name", row=SETTINGS, heading="hardware", setting=True),
+    Field("sync", "experiment.sync.name", row=SETTINGS, heading="sync", setting=True),
+    Field("network", lambda r: str(r.experiment.network), row=SETTINGS, heading="network", setting=True),
+    Field("division", "experiment.division.name", row=SETTINGS, heading="division", setting=True, page=True),
+    Field("goal", lambda r: str(r.goal) if r.goal else None, heading="goal"),
+    Field("seed", row=SETTINGS, heading="seed"),
+    Field("study", lambda r: r.experiment.study or None, row=SETTINGS, heading="study", setting=True),
+    Field("source", "origin", heading="source"),
+    Field("recipe", "experiment.task.recipe", row=SETTINGS, setting=True),
+    Field("dataset", "experiment.task.dataset", row=SETTINGS, setting=True),
+    Field("cluster", "experiment.cluster.name", row=SETTINGS, setting=True),
+    Field("threads_per_worker", _threads, row=SETTINGS, page=True),
+    Field("eligible", tag=True),
+    Field("oversubscribed", tag=True),
+    Field("elapsed", _elapsed, "s", "time breakdown", "{} from clock start to the last validation:"),
+    Field("batches", batches, "s", "time breakdown", "batches {}"),
+    Field("outside", unit="s", row="time breakdown"),
+    Field("rest", _rest, "s", "time breakdown", "rest {}"),
+    Field("train_time", unit="s", row="train time", text="{} as MLBench counts it"),
+    Field("startup_time", unit="s", row="start-up", text="{} from the command to clock start:"),
+    Field("startup", _startup, "s", "start-up"),
+    Field("wall", unit="s", row="whole command"),
+    Field("seconds_per_epoch", _seconds_per_epoch, "s", "trained", "{} per epoch"),
+    Field("steps", unit="steps", row="trained"),
+    Field("samples", unit="samples", row="trained"),
+    Field("samples_per_s_per_worker", unit="samples/s", row="throughput", parallel=True,
+          text="{} per worker"),
+    Field("batch", "step_s", "s", "batch"),
+    Field("phase", lambda r: r.phases | _if_any(overlapped_communication=r.overlapped_communication), "s"),
+    Field("share", lambda r: shares(r, r.phases), "share", "phases",
+          "of the batch, mean (lowest to highest rank): {}"),
+    Field("exposed_communication_share", unit="share", row="communication", parallel=True,
+          text="exposed {} of the batch (wait and transfer)"),
+    Field("overlapped_communication_share",
+          lambda r: shares(r, _if_any(all=r.overlapped_communication)).get("all"), "share", "communication",
+          "overlapped with backward {}", parallel=True),
+    Field("bytes_sent_per_step", unit="B", row="bytes sent", text="{} per step and worker"),
+    Field("bytes_sent_per_gradient_byte", _sent_over_gradients, "ratio", "bytes sent", "{} x its gradients"),
+    Field("model_flops_per_s", unit="FLOP/s", row="arithmetic", text="model FLOP/s (all workers) {}"),
+    Field("mfu", unit="share", row="arithmetic", text="MFU {}"),
+    Field("flops_per_sample", unit="FLOP", row="arithmetic", text="{} a sample"),
+    Field("accuracy_after_time", unit="metric", row="best in budget", text="{} within the time budget"),
+    Field("data_cached", _cached, "share", "data", "{} were in memory when the clock started"),
+    Field("epoch_rows_share", _epoch_rows, "share", "data", "an epoch takes {} of the training rows"),
+    Field("data_rows", unit="rows", row="data"),
+    Field("cost/goal_usd", unit="USD", row="cost", text="{} from the first data to the goal"),
+    Field("cost/wall_usd_spot", unit="USD", row="cost", text="{} on spot nodes for the whole command"),
+    Field("cost/goal_usd_spot", unit="USD", row="cost", text="{} on spot nodes to the goal"),
+    Field("cost/nodes", unit="nodes", row="cost", text="for {}"),
+    Field("cost/date", row="cost", text="prices of {}:"),
+    Field("cost/source", row="cost"),
+    Field("cost/cluster_usd", "cost.whole.usd", "USD", "whole cluster", "{} on demand"),
+    Field("cost/cluster_usd_spot", "cost.whole.usd_spot", "USD", "whole cluster", "{} with spot workers"),
+    Field("cost/cluster_billed_s", "cost.whole.billed_s", "s", "whole cluster", "billed for {}"),
+    Field("cost/cluster_provisioning_s", "cost.whole.provisioning_s", "s", "whole cluster",
+          "{} of provisioning among them"),
+    Field("cost/cluster_part_usd", "cost.whole.parts", "USD", "whole cluster", "by part: {}"),
+    Field("cost/cluster_date", "cost.whole.date", row="whole cluster", text="prices from {} on:"),
+    Field("cost/cluster_source", "cost.whole.source", row="whole cluster"),
+    Field("cost/cluster_lacking", _lacking, row="whole cluster", text="not in it: {}"),
+    Field("transport", _transport, row="transport"),
+    Field("energy/joules", unit="J", row="energy", text="{} to the last validation:"),
+    Field("energy/gpus_joules", lambda r: r.energy and r.energy.parts.get("gpus"), "J", "energy", "GPUs {}"),
+    Field("energy/cpu_packages_joules", lambda r: r.energy and r.energy.parts.get("cpu_packages"), "J",
+          "energy", "CPU packages {}"),
+    Field("energy/goal_joules", unit="J", row="energy", text="{} to the goal"),
+    Field("energy/joules_per_sample", unit="J", row="energy", text="{} a sample"),
+    Field("energy/carbon_g", unit="g CO2e", row="energy"),
+    Field("energy/carbon_source", row="energy"),
+    Field("mlbench", row="mlbench", tag=True, page=True),
+    Field("git", _git, row="git", page=True),
+    Field("data_hash", row="prepared data (SHA-256)", page=True),
+    Field("error", tag=True),
+    Field("restarts", lambda r: len(r.restarts), tag=True),
+    Field("deviations", lambda r: list(map(str, r.deviations)), row="deviation"),
+    Field("caveats", row="caveat", tag=True, page=True),
+    Field("warnings", row="warning", page=True),
+    Field("official_reasons", row="not official", page=True),
+)  # fmt: skip
+METRICS = [field for field in FIELDS if field.unit not in ("", "date")]
+
+
+def texts(record: Record) -> dict[str, str]:
+    """Return every value that the record has, for people, by its name; no lists of sentences."""
+    values = {field: field.value(record) for field in FIELDS}
+    return {
+        field.name: field.quantity(value, units(record))
+        for field, value in values.items()
+        if value is not None and value not in ("", {}) and not isinstance(value, list)
+    }
+
+
+def rows(record: Record) -> dict[str, str]:
+    """Return the text of each row of the full card that has a value."""
+    values, parts = texts(record), dict[str, list[str]]()
+    for field in FIELDS:
+        if field.row and field.name in values and not (field.parallel and record.workers == 1):
+            text = field.text.format(values[field.name])
+            parts.setdefault(field.row, []).append(f"{field.name}={text}" if field.row == SETTINGS else text)
+    return {row: ", ".join(some).replace(":, ", ": ").rstrip(":") for row, some in parts.items()}

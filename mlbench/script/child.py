@@ -1,0 +1,156 @@
+"""Starts a command under the probe, reads what it prints, and ends it with all that it has started."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from mlbench import clock
+from mlbench.config.errors import UserError
+from mlbench.script import probe
+
+LOG_BYTES = 2**20  # bytes of the begin, and as many of the end, of what a command prints
+LINE_BYTES = 2**14  # bytes of a line in which a metric is looked for
+CHUNK = 2**16  # bytes read at once
+END_S = 10.0  # s that a command has to end after SIGTERM
+RAISED = re.compile(
+    r"^(\[rank\d+\]: *)?[\w.]*(Error|Exception|Interrupt|Exit)\b(:|$)"
+)  # a traceback's last line
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+class Output:
+    """What a command prints: the begin, the end, and values of its metric."""
+
+    def __init__(self, pattern: str | None, on_value: Callable[[float], None]) -> None:
+        self._pattern = re.compile(pattern.encode()) if pattern else None
+        self._on_value = on_value
+        self._begin = bytearray()
+        self._end: deque[bytes] = deque()
+        self._end_bytes = self._left_out = 0
+        self._line = b""
+        self.changed_at = clock.monotonic()  # when something was printed last
+
+    def take(self, chunk: bytes) -> None:
+        """Take in what was printed now."""
+        self.changed_at = clock.monotonic()
+        if self._pattern is not None:
+            *lines, self._line = (self._line + chunk).splitlines(keepends=False) or [b""]
+            if chunk.endswith((b"\n", b"\r")):
+                lines, self._line = [*lines, self._line], b""
+            self._line = self._line[-LINE_BYTES:]
+            for line in lines:
+                self._look(line)
+        room = LOG_BYTES - len(self._begin)
+        self._begin += chunk[:room]
+        if rest := chunk[room:]:
+            self._end.append(rest)
+            self._end_bytes += len(rest)
+            while self._end_bytes - len(self._end[0]) >= LOG_BYTES:
+                gone = len(self._end.popleft())
+                self._end_bytes -= gone
+                self._left_out += gone
+
+    def _look(self, line: bytes) -> None:
+        match = self._pattern.search(line[-LINE_BYTES:]) if self._pattern else None
+        if match:
+            with suppress(ValueError, IndexError, TypeError):
+                self._on_value(float(match.group(match.lastindex or 0)))
+
+    def log(self) -> bytes:
+        """Return the begin and the end of what was printed, and how much lies between."""
+        gap = f"\n[{self._left_out:,} bytes left out]\n".encode() if self._left_out else b""
+        return bytes(self._begin) + gap + b"".join(self._end)
+
+    def last_line(self) -> str:
+        """Return the last exception that was printed, without one the last line with a word."""
+        lines = self.log()[-4 * CHUNK :].decode(errors="replace").split("\n")
+        said = [line.strip() for line in lines if re.search(r"\w", line)]
+        raised = [line for line in said if RAISED.search(line) and "ChildFailedError" not in line]
+        return (raised or said or [""])[-1]
+
+
+class Child:
+    """A running command, the leader of its own process group.
+
+    - words: the command. cwd: its working directory. variables: added to its environment.
+    - output: gets what it prints, standard output and errors together. show(chunk): likewise, at once.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        cwd: str,
+        variables: Mapping[str, str],
+        output: Output,
+        show: Callable[[bytes], object] = lambda _: None,
+    ) -> None:
+        self.output, self._show, self._ending = output, show, False
+        libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # before the fork
+        try:
+            self.process = subprocess.Popen(
+                words,
+                cwd=cwd,
+                env={**os.environ, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=libc and (lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)),
+            )
+        except OSError as error:
+            raise UserError(f"{words[0]} cannot be started: {error.strerror}") from error
+        self._reader = threading.Thread(target=self._read, name="output", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        stream = self.process.stdout
+        assert stream is not None
+        with suppress(OSError, ValueError):
+            while chunk := os.read(stream.fileno(), CHUNK):
+                self.output.take(chunk)
+                if not self._ending:  # what a launcher says of its end is not the script's
+                    self._show(chunk)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the exit code, as a shell has it, once the command has ended; None after `timeout_s`."""
+        with suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(timeout_s)
+            return 128 - code if code < 0 else code
+        return None
+
+    def end(self) -> int:
+        """End the command and all processes of its group; return its exit code."""
+        self._ending = True
+        for number, patience in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
+            self._signal(number)
+            if self.wait(patience) is not None:
+                break
+        self.finish()
+        return self.wait(0) or 0
+
+    def finish(self) -> None:
+        """Kill what the command left behind, and read the rest of what it printed."""
+        self._signal(signal.SIGKILL)
+        self._reader.join(END_S)
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+def variables(address: str, token: str) -> dict[str, str]:
+    """Return what makes the Python processes of a command send their steps to a collector."""
+    startup = str(Path(__file__).parent / "startup")
+    path = os.pathsep.join(filter(None, (startup, os.environ.get("PYTHONPATH"))))
+    # Python writes to a pipe in blocks, and a metric must be read when it is printed.
+    return {probe.ADDRESS: address, probe.TOKEN: token, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,236 @@
+"""Takes the steps of all ranks in over TCP, on one clock, and cuts them where the script printed its metric.
+
+It listens on one address and closes any connection that does not know the run's token. Messages are JSON, one
+a line; nothing is unpickled.
+"""
+
+import json
+import math
+import secrets
+import socket
+import threading
+from bisect import bisect_right
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlbench import clock
+from mlbench.config.goal import Goal
+from mlbench.record.messages import ValidationMessage
+from mlbench.record.phases import PhaseTimes
+from mlbench.script import intervals
+from mlbench.script.steps import Step
+
+MAX_BYTES = 2**26  # bytes of a message; one of 10,000 steps has 3 MB
+MOST_STEPS = 5_000  # without a metric, after which an interval ends
+SETTLED_S = 1.0  # s after a printed metric, in which the step that it was printed in may end
+Interval = tuple[ValidationMessage, list[PhaseTimes]]
+
+
+@dataclass
+class Rank:
+    """One rank's steps that are in no interval yet, on the collector's clock.
+
+    - seen: up to when it has told all its steps. about: what it told of itself.
+    """
+
+    about: dict[str, Any]
+    steps: list[Step] = field(default_factory=list)
+    seen: float = -math.inf
+    error_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    ended: bool = False
+    since: float = 0.0  # where its present interval began
+
+    def passed(self, at: float) -> bool:
+        """Return whether all is here that it did up to a moment, with a short step around that."""
+        after = SETTLED_S if not self.steps or self.steps[-1].end < at else 0.0
+        return self.ended or self.seen >= at + after
+
+
+class Collector:
+    """The listening end, in the process that ends the run.
+
+    - address: host:port. token: what a rank must send first.
+    - metric: the name of the printed metric. goal: the value that ends the run.
+    """
+
+    def __init__(self, host: str, *, metric: str, goal: Goal | None) -> None:
+        self.token = secrets.token_hex(16)
+        self._server = socket.create_server((host, 0), backlog=1024)
+        self.address = f"{host}:{self._server.getsockname()[1]}"
+        self.ranks: dict[int, Rank] = {}
+        self.world = 0
+        self.reached = False
+        self.intervals: list[Interval] = []
+        self.metric, self.goal = metric, goal
+        self._values: list[tuple[float, float]] = []  # moments and printed values
+        self._start: float | None = None
+        self._step = 0
+        self._stepped_at = clock.monotonic()
+        self._changed = threading.Condition()
+        self._wall = clock.wall() - clock.monotonic()
+        threading.Thread(target=self._accept, name="collector", daemon=True).start()
+
+    @property
+    def started_at(self) -> float:
+        """Return when the first rank first touched data, s since 1970."""
+        assert self._start is not None
+        return self._start + self._wall
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has come."""
+        return 0 < self.world <= len(self.ranks)
+
+    @property
+    def started(self) -> bool:
+        """Whether every rank has told a step, so that the run has begun."""
+        return self._start is not None
+
+    def active(self, limit_s: float) -> bool:
+        """Return whether a rank has told a step in the last `limit_s` seconds."""
+        return clock.monotonic() - self._stepped_at < limit_s
+
+    def printed(self, value: float) -> None:
+        """Take a value of the metric that the script has printed now."""
+        with self._changed:
+            self._values.append((clock.monotonic(), value))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.close()
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until every rank that came has ended its connection."""
+        with self._changed:
+            self._changed.wait_for(lambda: all(rank.ended for rank in self.ranks.values()), timeout_s)
+
+    def take(self, *, final: bool = False) -> list[Interval]:
+        """Return the intervals that have ended since the last call; `final`: the rest, too.
+
+        The first that reaches the goal is the last.
+        """
+        with self._changed:
+            before = len(self.intervals)
+            while self.complete and not self.reached and self._cut(final=final):
+                pass
+            return self.intervals[before:]
+
+    def _cut(self, *, final: bool) -> bool:
+        """End one interval, if all of its steps are here; return whether to ask again."""
+        ranks = [self.ranks[rank] for rank in sorted(self.ranks)][: self.world]
+        if self._start is None:
+            if not all(rank.steps for rank in ranks):
+                return False
+            self._start = min(rank.steps[0].begin for rank in ranks)
+            for rank in ranks:
+                rank.since = self._start
+        count, value, until = min(len(rank.steps) for rank in ranks), None, None
+        if self._values:
+            until, value = self._values[0]
+            if not final and not all(rank.passed(until) for rank in ranks):
+                return False
+            del self._values[0]
+            if until <= self._start:
+                return True
+            done = bisect_right([step.end for step in ranks[0].steps], until)
+            if done < len(ranks[0].steps) and ranks[0].steps[done].begin + ranks[0].steps[done].gap < until:
+                done += 1  # printed within a step: the interval ends with it
+            count = min(done, count)
+            if not count and self.intervals and (not self._step or self.intervals[-1][0]["metrics"]):
+                return True  # another rank has printed it, too
+        elif not final and count < MOST_STEPS or not count:
+            return False
+        self._append(ranks, count=count, value=value, until=until)
+        return True
+
+    def _append(self, ranks: list[Rank], *, count: int, value: float | None, until: float | None) -> None:
+        assert self._start is not None
+        times, ends = intervals.phase_times(
+            [rank.steps for rank in ranks],
+            since=[rank.since for rank in ranks],
+            until=until,
+            count=count,
+            start=self._start,
+            name="validation",
+            clock_error_s=max(rank.error_s for rank in ranks),
+        )
+        for rank, end in zip(ranks, ends, strict=True):
+            del rank.steps[:count]
+            rank.since = end
+        self._step += count
+        reached = self.goal is not None and value is not None and self.goal.reached(value)
+        elapsed = ends[0] - self._start
+        validation: ValidationMessage = {
+            "epoch": 0.0,
+            "step": self._step,
+            "elapsed": elapsed,
+            "wall": self.started_at + elapsed,
+            "train_loss": None,
+            "metrics": {} if value is None else {self.metric: value if math.isfinite(value) else None},
+            "goal_reached": reached,
+        }
+        self.intervals.append((validation, times))
+        self.reached = reached
+
+    def _tell(self, about: dict[str, Any], message: dict[str, Any]) -> None:
+        """Take in values that rank 0's script tells itself, and their goal where no other is set."""
+        told = about["goal"]
+        if about["rank"] or not told:
+            return
+        if self.metric == "none":
+            self.metric = told["metric"]
+        if self.goal is None and told["target"] is not None:
+            self.goal = Goal(self.metric, told["target"], told["direction"])
+        self._values += [(at + message["offset"], value) for at, value in message["values"]]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="rank", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        rank = None
+        broken = suppress(OSError, ValueError, TypeError, KeyError)
+        with connection, connection.makefile("rb") as lines, broken:
+            about = json.loads(lines.readline(MAX_BYTES))
+            if not secrets.compare_digest(str(about.pop("token", "")), self.token):
+                return
+            _answer(connection, clock=clock.host_clock_id())
+            with self._changed:
+                if about["rank"] in self.ranks:  # a second process of that rank, as in a restart
+                    return
+                rank = self.ranks[about["rank"]] = Rank(about)
+                self.world = max(self.world, about["world"])
+                self._changed.notify_all()
+            while line := lines.readline(MAX_BYTES):
+                message = json.loads(line)
+                if "ping" in message:
+                    _answer(connection, at=clock.monotonic())
+                else:
+                    with self._changed:
+                        _add(rank, message)
+                        self._tell(about, message)
+                        self._stepped_at = clock.monotonic() if message["steps"] else self._stepped_at
+        if rank is not None:
+            with self._changed:
+                rank.ended = True
+                self._changed.notify_all()
+
+
+def _answer(connection: socket.socket, **message: Any) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _add(rank: Rank, message: dict[str, Any]) -> None:
+    offset = message["offset"]
+    for values in message["steps"]:
+        step = Step(*values)
+        launched = None if step.launched is None else step.launched + offset
+        rank.steps.append(step._replace(begin=step.begin + offset, end=step.end + offset, launched=launched))
+    rank.seen, rank.error_s = message["now"] + offset, max(rank.error_s, message["error"])
+    rank.notes = message["notes"]

@@ -1,0 +1,93 @@
+"""From the steps of all ranks to what a run of the suite's own loop reports between two validations."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlbench.record.phases import PhaseTimes, duration_bin, lateness_blocks
+from mlbench.script.steps import Step
+
+DIRECT = ("forward", "loss", "backward", "transfer", "optimizer")
+
+
+def phase_times(
+    ranks: Sequence[Sequence[Step]],
+    *,
+    since: Sequence[float],
+    until: float | None,
+    count: int,
+    start: float,
+    name: str,
+    clock_error_s: float,
+) -> tuple[list[PhaseTimes], list[float]]:
+    """Return each rank's times in an interval, and when it ended for that rank; s on the common clock.
+
+    - ranks: each rank's steps; count: how many of them are in the interval.
+    - since: where it began for each rank. until: where it ends; None: with each rank's last step.
+    - start: of the run. name: what a rank does between its last step and `until`.
+    """
+    times, ends, compared = [], [], []
+    for all_steps, begin in zip(ranks, since, strict=True):
+        steps = [*map(_after, all_steps[:count], [begin, *(step.end for step in all_steps)])]
+        last = end = max(steps[-1].end if steps else begin, begin)
+        if until is not None:  # the rank may have gone on before rank 0 printed
+            following = all_steps[count:]
+            end = max(last, min(until, following[0].begin + following[0].gap) if following else until)
+        times.append(_of_rank(steps, begin=begin, elapsed=end - start, clock_error_s=clock_error_s))
+        if end > last:
+            times[-1].outside[name] = times[-1].outside.get(name, 0.0) + end - last
+        ends.append(end)
+        compared.append(steps)
+    _split(compared, times)
+    return times, ends
+
+
+def _after(step: Step, at: float) -> Step:
+    """Return what of a step lies after a moment; what lies before was counted with the interval before."""
+    rest, parts = max(at - step.begin, 0.0), {}
+    for part in ("validation", "metrics", "data_wait", *DIRECT):
+        seconds = getattr(step, part)
+        parts[part] = seconds - min(seconds, rest)
+        rest -= min(seconds, rest)
+    return step._replace(begin=max(at, step.begin), **parts)
+
+
+def _of_rank(steps: Sequence[Step], *, begin: float, elapsed: float, clock_error_s: float) -> PhaseTimes:
+    count = len(steps)
+    times = PhaseTimes(steps=count, stamped_steps=count, elapsed=elapsed, clock_error_s=clock_error_s)
+    outside, reached = {"loading": 0.0, "validation": 0.0}, begin
+    for step in steps:
+        outside["loading"] += step.begin - reached  # another rank touched its data before
+        outside["validation"] += step.validation
+        for phase in ("metrics", "data_wait", *DIRECT):
+            times.phases[phase] += getattr(step, phase)
+        times.overlapped_communication += step.overlapped
+        times.samples += step.rows
+        seconds = step.end - step.begin - step.validation
+        times.seconds += seconds
+        n = duration_bin(seconds)
+        times.step_s[n] = times.step_s.get(n, 0) + 1
+        reached = step.end
+    times.outside = {part: s for part, s in outside.items() if s}
+    return times
+
+
+def _split(ranks: Sequence[Sequence[Step]], times: Sequence[PhaseTimes]) -> None:
+    """Move from transfer to wait what each rank waited for the slowest, and note how late each was.
+
+    Only steps in which every rank launched its gradients are compared.
+    """
+    compared = [
+        steps for steps in zip(*ranks, strict=True) if all(step.launched is not None for step in steps)
+    ]
+    if len(ranks) == 1 or not compared:
+        return
+    launched = np.array([[step.launched for step in steps] for steps in compared], dtype=np.float64)
+    latest = launched.max(axis=1)
+    for rank, each in enumerate(times):
+        transfer = np.array([steps[rank].transfer for steps in compared])
+        waited = float(np.minimum(latest - launched[:, rank], transfer).sum())
+        each.phases["wait"] += waited
+        each.phases["transfer"] -= waited
+        others = np.delete(launched, rank, axis=1).mean(axis=1)
+        each.lateness = lateness_blocks(launched[:, rank] - others, launched[:, rank] == latest)

@@ -1,0 +1,465 @@
+"""Watches a training script from inside its own processes, by public hooks of torch.
+
+Nothing here imports torch: the hooks are set once the script has imported it. A step ends with that of the
+optimizer. What it consists of is stamped where torch tells: the forward pass of the outermost module, the
+gradient of its output, the last gradient, DDP's buckets, and the DataLoader. A forward pass without gradients
+is a validation. A failure of the probe never reaches the script.
+"""
+
+import atexit
+import json
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+from functools import wraps
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from typing import Any
+
+from mlbench import clock
+from mlbench.script import steps
+
+ADDRESS, TOKEN = "MLBENCH_COLLECTOR", "MLBENCH_COLLECTOR_TOKEN"  # variables: host:port, and what it asks for
+FLUSH_S = 0.5  # s between two messages
+LEARN_STEPS = 3  # in which the outermost modules and the last gradient are found
+ROUNDS = 5  # exchanges by which clocks of two hosts are compared, before each message
+TIMEOUT_S = 10.0  # s that the collector has to answer
+
+
+def install() -> None:
+    """Watch this process if it is one of a measured command, from its first import of torch on."""
+    if ADDRESS in os.environ and not any(isinstance(one, _AfterTorch) for one in sys.meta_path):
+        sys.meta_path.insert(0, _AfterTorch())
+
+
+def start(torch: Any) -> "Probe":
+    """Return what watches this process, which it does from the first call on."""
+    if not _watching:
+        _watching.append(Probe(torch))
+        _watching[0].watch()
+    return _watching[0]
+
+
+_watching: list["Probe"] = []
+
+
+class _AfterTorch:
+    """Finds torch as Python does, and sets the hooks as soon as it is imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
+        spec = find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            start(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def _guarded(hook: Any) -> Any:
+    """Return a hook that ends the watching, not the script, where it fails."""
+
+    @wraps(hook)
+    def guarded(probe: "Probe", *given: Any) -> None:
+        if probe.failure is None:
+            try:
+                hook(probe, *given)
+            except Exception as error:
+                probe.failure = f"{type(error).__name__}: {error}"
+
+    return guarded
+
+
+class Probe:
+    """Stamps the steps of this process and sends them.
+
+    - torch: the module, as the script has it.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.failure: str | None = None  # why it no longer watches
+        self._torch = torch
+        self._cuda = False
+        self._thread = threading.get_ident()
+        self._stamps: list[tuple[str, Any]] = []
+        self._rows = 0
+        self._begin: Any = None  # of the present step
+        self._forward = False  # whether one of the present step was seen
+        self._depth = self._optimizers = self._count = 0
+        self._modes: set[bool] = set()  # of modules with gradients: training or not
+        self._searching: Any = None  # the global hook that finds outermost modules
+        self._found: set[int] = set()
+        self._gradients: list[tuple[dict[int, Any], list[int]]] = []
+        self._steps: list[tuple[Any, list[tuple[str, Any]], int]] = []
+        self._notes: set[str] = set()
+        self._sender = Sender()
+        self.goal: dict[str, Any] = {}  # metric, target and direction, of a script that tells its own
+        self.values: list[tuple[float, float]] = []  # moments and values of that metric
+
+    def watch(self) -> None:
+        """Set the hooks that need no model."""
+        try:
+            from torch.nn.modules.module import register_module_forward_pre_hook
+            from torch.optim.optimizer import (
+                register_optimizer_step_post_hook,
+                register_optimizer_step_pre_hook,
+            )
+            from torch.utils.data import dataloader
+
+            register_optimizer_step_pre_hook(self._before_optimizer)
+            register_optimizer_step_post_hook(self._after_optimizer)
+            self._searching = register_module_forward_pre_hook(self._find)
+            self._watch_loader(dataloader._BaseDataLoaderIter)
+            os.register_at_fork(after_in_child=self._forget)
+            atexit.register(self.finish)
+        except (ImportError, AttributeError) as error:
+            sys.stderr.write(f"mlbench: this PyTorch cannot be watched: {error}\n")
+
+    def _forget(self) -> None:
+        self._sender = Sender()
+        self._steps, self._stamps, self._begin, self._count = [], [], None, 0
+        self._thread = threading.get_ident()
+
+    def _watch_loader(self, iterator: Any) -> None:
+        draw, probe = iterator.__next__, self
+
+        def __next__(self: Any) -> Any:
+            if threading.get_ident() != probe._thread:
+                return draw(self)
+            probe.mark("data")
+            batch = draw(self)
+            probe.mark("data_end")
+            return batch
+
+        iterator.__next__ = __next__
+
+    def _now(self) -> Any:
+        if not self._cuda:
+            return clock.monotonic()
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def mark(self, kind: str) -> None:
+        """Stamp that something of the present step ends or begins here (`steps.PART`)."""
+        at = self._now()
+        if self._begin is None:
+            self._begin = at
+        if kind == "data_end":
+            self._notes.add("data")
+        self._stamps.append((kind, at))
+
+    @_guarded
+    def _find(self, module: Any, args: Any) -> None:
+        """Take a module that no other one calls and that has weights for one of the script's models."""
+        if self._depth or id(module) in self._found or threading.get_ident() != self._thread:
+            return
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        if not weights:
+            return
+        self._found.add(id(module))
+        if not self._count:
+            self._cuda = weights[0].is_cuda  # what was stamped before stays on the host's clock
+        for part in module.modules():
+            if type(part).__name__ == "DistributedDataParallel":
+                self._watch_buckets(part)
+        module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+        module.register_forward_hook(self._after_forward)
+        handles: dict[int, Any] = {}
+        order: list[int] = []
+        for weight in weights:
+            if weight.is_leaf:
+                handles[id(weight)] = weight.register_post_accumulate_grad_hook(self._gradient(order))
+        self._gradients.append((handles, order))
+        self._before_forward(module, args, {})
+
+    def _gradient(self, order: list[int]) -> Any:
+        def accumulated(weight: Any) -> None:
+            if self._count < LEARN_STEPS:
+                order.append(id(weight))
+            self.mark("backward_end")
+
+        return accumulated
+
+    def _learned(self) -> None:
+        """Remove the hooks that found the outermost modules and the last gradient, but that gradient's."""
+        self._searching.remove()
+        for handles, order in self._gradients:
+            for weight, handle in handles.items():
+                if not order or weight != order[-1]:
+                    handle.remove()
+        self._gradients = []
+
+    @_guarded
+    def _before_forward(self, module: Any, args: Any, kwargs: Any) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
+        if self._count < LEARN_STEPS:
+            self._searching.remove()  # inner modules need no hook, and compiled ones should see none
+        if self._trains(module):
+            self.mark("forward")
+            self._forward = True
+            given = next((one for one in (*args, *kwargs.values()) if getattr(one, "ndim", 0)), None)
+            self._rows += 0 if given is None else given.shape[0]
+
+    @_guarded
+    def _after_forward(self, module: Any, args: Any, output: Any) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        if self._count < LEARN_STEPS:
+            from torch.nn.modules.module import register_module_forward_pre_hook
+
+            self._searching = register_module_forward_pre_hook(self._find)
+        if not self._trains(module):
+            self.mark("validation_end")
+            if not self._forward:
+                del self._stamps[:-1]  # all time since the step before is validation
+            return
+        self.mark("forward_end")
+        tensor = _with_gradient(output)
+        if tensor is not None:
+            tensor.register_hook(self._loss_ended)
+
+    def _trains(self, module: Any) -> bool:
+        """Return whether a forward pass trains; eval() does only where a script never says train()."""
+        if not self._torch.is_grad_enabled():
+            return False
+        self._modes.add(module.training)
+        return module.training or True not in self._modes
+
+    def _loss_ended(self, gradient: Any) -> None:
+        self.mark("loss_end")
+
+    def _watch_buckets(self, model: Any) -> None:
+        dist = self._torch.distributed
+        if dist.get_world_size(model.process_group) == 1:
+            return
+        try:
+            taken = bool(model._comm_hooks)
+            if not taken:
+                model.register_comm_hook((self, model.process_group), _timed_all_reduce)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            taken = True
+        if taken:
+            self._notes.add("own_hook")
+        else:
+            self._notes.add("buckets")
+
+    @_guarded
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._optimizers += 1
+        if self._optimizers == 1 and self._stamps:
+            self.mark("optimizer")
+
+    @_guarded
+    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._optimizers -= 1
+        if self._optimizers or not (self._forward or not self._found):
+            return  # another optimizer of the same step: its time is a part of the next
+        self.mark("step")
+        self._steps.append((self._begin, self._stamps, self._rows))
+        self._begin, self._stamps, self._rows, self._forward = self._stamps[-1][1], [], 0, False
+        self._count += 1
+        if self._count == LEARN_STEPS:
+            self._learned()
+        if self._count == 1:
+            self._sender.start(self)
+
+    def take(self, *, wait: bool) -> list[steps.Step]:
+        """Return the steps that were not taken yet, in s; on a GPU those that it has passed.
+
+        wait: wait for the GPU.
+        """
+        count = len(self._steps)
+        if self._cuda:
+            if wait:
+                self._torch.cuda.synchronize()
+            while count and not self._steps[count - 1][1][-1][1].query():
+                count -= 1
+        taken = self._steps[:count]
+        del self._steps[:count]
+        if self._cuda:
+            taken = [self._sender.device.seconds(self._torch, *one) for one in taken]
+        return [steps.assemble(stamps, begin=begin, rows=rows) for begin, stamps, rows in taken]
+
+    def describe(self) -> dict[str, Any]:
+        """Return who this process is, and what of its training can be seen."""
+        dist = self._torch.distributed
+        together = dist.is_available() and dist.is_initialized()
+        return {
+            "rank": dist.get_rank() if together else int(os.environ.get("RANK", "0")),
+            "world": dist.get_world_size() if together else int(os.environ.get("WORLD_SIZE", "1")),
+            "backend": dist.get_backend() if together else None,
+            "device": "cuda" if self._cuda else "cpu",
+            "threads": self._torch.get_num_threads(),
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "clock": clock.host_clock_id(),
+            "python": platform.python_version(),
+            "torch": self._torch.__version__,
+            "goal": self.goal,
+        }
+
+    def notes(self) -> list[str]:
+        """Return what of the training was seen."""
+        failed = {f"failure {self.failure}"} if self.failure else set()
+        return sorted(self._notes | failed | ({"forward"} if self._found else set()))
+
+    def finish(self) -> None:
+        """Send the rest and stop."""
+        self._sender.finish(self)
+
+
+class DeviceMoments:
+    """Turns CUDA events into seconds on the host's clock, each by the end of the step before it.
+
+    torch gives the time between two events as a float32 of milliseconds, which is coarse over minutes.
+    """
+
+    def __init__(self) -> None:
+        self._base: Any = None
+        self._base_s = 0.0
+
+    def seconds(self, torch: Any, begin: Any, stamps: Any, rows: int) -> tuple[float, Any, int]:
+        """Return a step's begin, stamps and rows with moments in s."""
+        if self._base is None:
+            torch.cuda.synchronize()
+            now = torch.cuda.Event(enable_timing=True)
+            now.record()
+            now.synchronize()
+            self._base = next(at for _, at in stamps if hasattr(at, "elapsed_time"))
+            self._base_s = clock.monotonic() - self._base.elapsed_time(now) / 1e3
+        moments = [
+            (kind, (self._at(at[0]), self._at(at[1])) if kind == "reduced" else self._at(at))
+            for kind, at in stamps
+        ]
+        first = self._at(begin)
+        self._base, self._base_s = stamps[-1][1], moments[-1][1]
+        return first, moments, rows
+
+    def _at(self, event: Any) -> float:
+        if isinstance(event, float):  # of the host, before the script's first model was seen
+            return event
+        return self._base_s + self._base.elapsed_time(event) / 1e3
+
+
+class Sender:
+    """A thread that sends what was stamped, so that the script never waits for the network."""
+
+    def __init__(self) -> None:
+        self.device = DeviceMoments()
+        self._sending = threading.Lock()
+        self._ended = threading.Event()
+        self._socket: socket.socket | None = None
+        self._answers: Any = None
+        self._remote = self._closed = False
+
+    def start(self, probe: Probe) -> None:
+        """Begin to send."""
+        threading.Thread(target=self._run, args=(probe,), name="mlbench probe", daemon=True).start()
+
+    def finish(self, probe: Probe) -> None:
+        """Send the rest; the process ends."""
+        if (self._socket is not None or probe._count) and not self._closed:
+            self._ended.set()
+            self._flush(probe, wait=True)
+            self._closed = True
+            if self._socket is not None:
+                self._answers.close()
+                self._socket.close()
+
+    def _run(self, probe: Probe) -> None:
+        while not self._ended.wait(FLUSH_S if self._socket is not None else 0.0):
+            if not self._flush(probe, wait=False):
+                return
+
+    def _flush(self, probe: Probe, *, wait: bool) -> bool:
+        """Send what there is; return False once the collector is gone."""
+        with self._sending:
+            try:
+                if self._socket is None:
+                    self._connect(probe)
+                offset, error = self._offset()
+                now = clock.monotonic()
+                taken = probe.take(wait=wait)
+                values = [probe.values.pop(0) for _ in probe.values[:]]
+                told = {"values": values, "notes": probe.notes()}
+                self._send(steps=taken, now=now, offset=offset, error=error, **told)
+            except (BrokenPipeError, ConnectionResetError):
+                if not self._ended.is_set():  # the measuring command was killed: leave nothing behind
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return False
+            except (OSError, ValueError):
+                self._ended.set()
+                return False
+        return True
+
+    def _connect(self, probe: Probe) -> None:
+        host, _, port = os.environ[ADDRESS].rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self._answers = self._socket.makefile("rb")
+        self._send(token=os.environ.get(TOKEN, ""), **probe.describe())
+        answer = json.loads(self._answers.readline())
+        self._remote = answer["clock"] != clock.host_clock_id()
+
+    def _send(self, **message: Any) -> None:
+        assert self._socket is not None
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _offset(self) -> tuple[float, float]:
+        """Return the seconds from this host's clock to the collector's, and how wrong they may be at most."""
+        if not self._remote:
+            return 0.0, 0.0
+        rounds = []
+        for _ in range(ROUNDS):
+            begin = clock.monotonic()
+            self._send(ping=True)
+            there = json.loads(self._answers.readline())["at"]
+            end = clock.monotonic()
+            rounds.append(((end - begin) / 2, there - (begin + end) / 2))
+        error, offset = min(rounds)
+        return offset, error
+
+
+def _with_gradient(output: Any) -> Any:
+    """Return the first tensor of a module's output that has a gradient."""
+    if hasattr(output, "requires_grad"):
+        return output if output.requires_grad else None
+    parts = (
+        output.values() if hasattr(output, "values") else output if isinstance(output, (tuple, list)) else ()
+    )
+    return next((tensor for part in parts if (tensor := _with_gradient(part)) is not None), None)
+
+
+def _timed_all_reduce(state, bucket):  # DDP refuses other annotations than its own
+    """Average one bucket, to the last bit as DDP does without a hook, and stamp when it left and came."""
+    probe, group = state
+    torch = probe._torch
+    launch = probe._now()
+    probe._stamps.append(("launch", launch))
+    buffer = bucket.buffer().mul_(1.0 / torch.distributed.get_world_size(group))
+    work = torch.distributed.all_reduce(buffer, group=group, async_op=True)
+
+    def reduced(future: Any) -> Any:
+        probe._stamps.append(("reduced", (launch, probe._now())))
+        return future.value()[0]
+
+    if not bucket.is_last() or buffer.is_cuda:
+        return work.get_future().then(reduced)
+    work.wait()  # backward has nothing left to overlap with
+    probe._stamps.append(("reduced", (launch, probe._now())))
+    done: Any = torch.futures.Future()
+    done.set_result(buffer)
+    return done

@@ -1,0 +1,47 @@
+"""What a script consists of: its own file, and those of its folder that it imports, by their content."""
+
+import ast
+import hashlib
+from pathlib import Path
+
+
+def files(script: Path) -> list[Path]:
+    """Return the script and the files below its folder that it or they import, found without running any."""
+    root, waiting, found = script.parent, [script], {script: None}
+    while waiting:
+        path = waiting.pop()
+        for name in _imports(path, root):
+            for each in (root / f"{name}.py", root / name / "__init__.py"):
+                if each.is_file() and each not in found:
+                    found[each] = None
+                    waiting.append(each)
+    return sorted(found)
+
+
+def digest(script: Path) -> str:
+    """Return the SHA-256 of the script and of what it imports from its folder; OSError without a script."""
+    hashed = hashlib.sha256()
+    for path in files(script):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        hashed.update(f"{path.relative_to(script.parent)} {content}\n".encode())
+    return hashed.hexdigest()
+
+
+def _imports(path: Path, root: Path) -> set[str]:
+    """Return what a file imports, as paths below the folder: of a.b both a and a/b."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            folder = path.parents[node.level - 1] if node.level else root
+            if not folder.is_relative_to(root):
+                continue
+            package = ".".join((*folder.relative_to(root).parts, *filter(None, [node.module])))
+            names |= {package, *(f"{package}.{alias.name}".lstrip(".") for alias in node.names)}
+    parts = [name.split(".") for name in names if name]
+    return {"/".join(each[:count]) for each in parts for count in range(1, len(each) + 1)}

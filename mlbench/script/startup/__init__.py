@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH; see `sitecustomize`."""

@@ -1,0 +1,96 @@
+"""From the stamps of a foreign training loop to its steps."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from mlbench.training.stamps import busy
+
+
+class Step(NamedTuple):
+    """One optimizer step of one rank; s, moments on that rank's clock.
+
+    Its durations add up from `begin`, where the step before ended, to `end`.
+
+    - gap: from `begin` to the first forward pass; in `validation`, `data_wait` and `metrics`.
+    - metrics: all that the script does beside the other parts.
+    - transfer: from the launch of the last bucket of gradients until all are reduced.
+    - launched: when that was; None where no launch was seen.
+    - rows: the first dimension of what the model was given.
+    """
+
+    begin: float
+    end: float
+    gap: float
+    validation: float
+    data_wait: float
+    forward: float
+    loss: float
+    backward: float
+    transfer: float
+    optimizer: float
+    metrics: float
+    overlapped: float
+    launched: float | None
+    rows: int
+
+
+# The part that the time before a stamp belongs to.
+PART = {
+    "data": "metrics",
+    "data_end": "data_wait",
+    "forward": "metrics",
+    "forward_end": "forward",
+    "loss_end": "loss",
+    "backward_end": "backward",
+    "step": "optimizer",
+}
+
+
+def assemble(stamps: Iterable[tuple[str, Any]], *, begin: float, rows: int) -> Step:
+    """Return the step of these stamps, the last of which is "step"; "launch" and "reduced" lie among them.
+
+    A stamp "reduced" has the moments of launch and end of one bucket. "validation_end" makes all time since
+    the begin a validation.
+    """
+    parts = dict.fromkeys(("validation", *PART.values(), "transfer"), 0.0)
+    previous, gap, launch = begin, None, None
+    buckets: list[tuple[float, float]] = []
+    backward_ended = False
+    for kind, at in stamps:
+        if kind == "launch":
+            launch = at
+            continue
+        if kind == "reduced":
+            buckets.append(at)
+            continue
+        at = max(at, previous)  # those of two streams of a GPU may be some microseconds out of order
+        if kind == "validation_end":
+            parts = dict.fromkeys(parts, 0.0) | {"validation": at - begin}
+        elif kind == "forward" and gap is None:
+            gap = at - begin
+            parts["metrics"] += at - previous
+        elif kind == "optimizer":
+            ended = max((end for _, end in buckets), default=None)
+            if launch is not None and ended is not None and previous <= launch <= ended <= at:
+                parts["backward"] += launch - previous
+                parts["transfer"] += ended - launch
+                parts["optimizer"] += at - ended
+            else:
+                before = "backward" if gap is not None else "metrics"  # no forward pass was seen
+                parts["optimizer" if backward_ended else before] += at - previous
+        elif kind == "backward_end" and launch is not None:
+            continue  # the launches of its buckets say when its gradients were there
+        else:
+            parts[PART[kind]] += at - previous
+            backward_ended = kind == "backward_end" or (backward_ended and kind != "forward_end")
+        previous = at
+    hidden = busy(sorted(buckets), until=launch) if launch is not None else 0.0
+    return Step(
+        begin=begin,
+        end=previous,
+        gap=gap or 0.0,
+        overlapped=hidden,
+        launched=launch if buckets else None,
+        rows=rows,
+        **parts,
+    )

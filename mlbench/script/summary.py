@@ -1,0 +1,50 @@
+"""What a measured script's run says in words: why it failed, and what of it could not be seen."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mlbench.script.collector import Collector
+
+UNIT = "rows"  # of the first dimension of what the model is given
+NOTHING = (
+    "no optimizer step of PyTorch was seen in all ranks, so nothing was measured but the time of the command"
+)
+MISSING = {
+    "forward": "forward, loss and backward were not seen: the script calls no torch.nn.Module with weights",
+    "data": "the wait for data was not seen: the script iterates no DataLoader of torch in its main thread",
+    "buckets": "wait, transfer and late ranks were not seen: the model is in no DistributedDataParallel",
+    "own_hook": "wait, transfer and late ranks were not seen: the script has a communication hook of its own",
+}
+
+
+def seen(collector: Collector) -> dict[str, Any]:
+    """Return the number of steps of rank 0, and a sentence for each thing that could not be seen."""
+    steps = sum(times[0].steps for _, times in collector.intervals)
+    ranks = collector.ranks.values()
+    notes = set.intersection(*(set(rank.notes) for rank in ranks)) if steps else set()
+    own = any("own_hook" in rank.notes for rank in ranks)
+    lacking = [name for name in ("forward", "data") if name not in notes]
+    if collector.world > 1 and "buckets" not in notes:
+        lacking.append("own_hook" if own else "buckets")
+    warnings = [MISSING[name] for name in lacking] if steps else []
+    failures = {note for rank in ranks for note in rank.notes if note.startswith("failure ")}
+    warnings += [f"the probe stopped: {one.removeprefix('failure ')}" for one in sorted(failures)]
+    return {"steps": steps, "warnings": warnings}
+
+
+def failure(codes: Sequence[int | None], lines: Sequence[str], stall_s: float) -> str | None:
+    """Return why a run has failed; None where every rank ended well.
+
+    - codes: exit codes, None for a rank that had to be ended. lines: the last that each rank printed.
+    """
+    failed = [rank for rank, code in enumerate(codes) if code]
+    if failed:
+        rank = failed[0]
+        said = f": {lines[rank]}" if lines[rank] else ""
+        who = f"rank {', '.join(map(str, failed))} of the script" if len(codes) > 1 else "the script"
+        return f"{who} ended with exit code {codes[rank]}{said}"
+    if None in codes:
+        ranks = ", ".join(str(rank) for rank, code in enumerate(codes) if code is None)
+        who = f"rank {ranks}" if len(codes) > 1 else "the script"
+        return f"{who} hung: no step and no line for {stall_s:g} s (task.stall_s)"
+    return None

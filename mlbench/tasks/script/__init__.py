@@ -1,0 +1,117 @@
+"""A training script that knows nothing of mlbench, started as torchrun does (docs/your-own-script.md)."""
+
+import os
+import re
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, field_validator, model_validator
+
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import PositiveFloat, TaskConfig
+from mlbench.script import sources
+
+NAME = re.compile(r"[A-Za-z_][\w./ -]*")  # of a metric: the text of its regular expression before the number
+
+NUMBER = r"\b[\s:=]*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?|nan|inf)"  # after a metric's name
+
+
+class Config(TaskConfig):
+    """What conf/task/script.yaml holds beyond the fields of every task."""
+
+    OPEN: ClassVar[bool] = True
+    FREE: ClassVar[tuple[str, ...]] = (
+        *("metric", "metric_unit", "direction", "path", "module", "args", "command", "pattern"),
+        *("stop_at_goal", "stall_s", "cwd", "sources"),
+    )
+
+    path: str | None
+    module: Annotated[str, Field(pattern=r"^[\w.]+$")] | None
+    args: str
+    command: tuple[str, ...]
+    pattern: str | None
+    stop_at_goal: bool
+    stall_s: PositiveFloat
+    cwd: str | None
+    sources: str | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolved(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Part the metric's name from its regular expression, and look at the script's content."""
+        values = {**values, "cwd": values["cwd"] or os.getcwd(), "args": str(values["args"])}
+        if values["pattern"] is None and values["metric"] != "none":
+            with suppress(re.error):
+                values |= _metric(str(values["metric"]))
+        script = _script(values)
+        if script is not None and script.is_file():
+            values["sources"] = sources.digest(script)
+        return values
+
+    @field_validator("metric")
+    @classmethod
+    def _metric_is_a_pattern(cls, metric: str) -> str:
+        try:
+            re.compile(metric)
+        except re.error as error:
+            raise ValueError(f"{metric} is no regular expression: {error}") from error
+        return metric
+
+    def words(self, python: str) -> list[str]:
+        """Return the command that starts the script."""
+        what = ["-m", self.module] if self.module else [self.path or ""]
+        return [python, *what, *shlex.split(self.args)]
+
+
+def _metric(text: str) -> dict[str, str]:
+    """Return a metric's name and regular expression; of a mere name, one for the number that follows it."""
+    if NAME.fullmatch(text):
+        return {
+            "pattern": rf"\b{re.escape(text)}{NUMBER}",
+            "metric": text,
+        }
+    pattern = re.compile(text)
+    named = next(iter(pattern.groupindex), None)
+    found = NAME.search(text.partition("(")[0])
+    return {"pattern": text, "metric": named or (found[0].strip(" -./") if found else "metric")}
+
+
+def _script(values: dict[str, Any]) -> Path | None:
+    """Return the script that a task runs, or the first file of a launcher's command that is Python."""
+    folder = Path(values["cwd"])
+    if values["path"]:
+        return folder / values["path"]
+    if values["module"]:
+        stem = folder.joinpath(*values["module"].split("."))
+        return next((one for one in (stem.with_suffix(".py"), stem / "__main__.py") if one.is_file()), None)
+    given = [folder / word for word in values["command"][1:] if str(word).endswith(".py")]
+    return next((one for one in given if one.is_file()), None)
+
+
+def check(config: Config, *, workers: int, folder: Path | None) -> None:
+    """Raise UserError for a script that cannot be started."""
+    if config.command:
+        return
+    if (config.path is None) == (config.module is None):
+        raise UserError("task=script needs a script", hint="task.path=train.py or task.module=package.train")
+    try:
+        shlex.split(config.args)
+    except ValueError as error:
+        raise UserError(
+            f"task.args={config.args} cannot be split: {error}", hint="close the quote"
+        ) from error
+    script = _script(config.model_dump())
+    if script is None or not script.is_file():
+        named = f"task.path={config.path}" if config.path else f"task.module={config.module}"
+        raise UserError(f"{named}: there is no such file below {config.cwd}", hint="give its path from there")
+    try:
+        compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{script} is no Python: {error}", hint="correct it") from error
+
+
+def prepare(config: Config, root: Path, *, progress: Any = None) -> Path:
+    """Return `root`: a script has its own data."""
+    return root

@@ -1,0 +1,73 @@
+"""The links of emulated hosts by the kernel: veth pairs, bridges, and the queueing discipline netem.
+
+netem(8) of iproute2 gives what leaves an interface a bandwidth, a delay, jitter and loss; not every kernel
+has it. Half of a path's delay and half of its jitter are on the cable up, the others on the cable down.
+"""
+
+import subprocess
+from collections.abc import Iterator, Sequence
+
+from mlbench.config.network import Network
+from mlbench.wings.emulation.namespace import Namespace
+from mlbench.wings.emulation.packets import MTU
+from mlbench.wings.emulation.topology import Path, rack_of
+
+
+def has_netem(place: Namespace) -> bool:
+    """Return whether the kernel has netem, tried on a namespace's own interface."""
+    tried = subprocess.run(
+        place.command(["tc", "qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1us"]),
+        capture_output=True,
+    )
+    subprocess.run(place.command(["tc", "qdisc", "del", "dev", "lo", "root"]), capture_output=True)
+    return tried.returncode == 0
+
+
+def commands(
+    network: Network,
+    paths: Sequence[Path],
+    hosts: Sequence[Namespace],
+    addresses: Sequence[str],
+    interface: str,
+) -> Iterator[tuple[Namespace | None, str]]:
+    """Yield namespace (None: the switches') and line of each call of `ip` or `tc` that makes the links."""
+    rates = {cable.name: cable.bandwidth_mbit_s for path in paths for cable in path.cables}
+    racks = sorted({rack_of(host, network, len(hosts)) for host in range(len(hosts))})
+    for rack in racks:
+        yield None, f"ip link add rack{rack} type bridge"
+        yield None, f"ip link set rack{rack} up"
+    if len(racks) > 1:
+        yield None, "ip link add core type bridge"
+        yield None, "ip link set core up"
+        for rack in racks:
+            yield None, f"ip link add up{rack} type veth peer name down{rack}"
+            yield None, f"ip link set up{rack} master rack{rack} up"
+            yield None, f"ip link set down{rack} master core up"
+            for end in ("up", "down"):
+                yield (
+                    None,
+                    _netem(network, f"{end}{rack}", rates[f"rack {rack} {end}"], network.rack_delay_ms / 2),
+                )
+    for host, place in enumerate(hosts):
+        rack = rack_of(host, network, len(hosts))
+        yield None, f"ip link add host{host} type veth peer name {interface} netns {place.path}"
+        yield None, f"ip link set host{host} master rack{rack} up"
+        yield place, f"ip addr add {addresses[host]}/24 dev {interface}"
+        yield place, f"ip link set dev {interface} up"
+        # What leaves a switch's port goes down to the host.
+        yield place, _netem(network, interface, rates[f"host {host} up"], network.delay_ms / 2, host=True)
+        yield (
+            None,
+            _netem(network, f"host{host}", rates[f"host {host} down"], network.delay_ms / 2, host=True),
+        )
+
+
+def _netem(network: Network, interface: str, mbit_s: float, delay_ms: float, *, host: bool = False) -> str:
+    jitter_ms = network.jitter_ms / 2 if host else 0.0
+    # Half of the packets' losses on either of the two cables.
+    loss = 100 * (1 - (1 - network.loss_percent / 100) ** 0.5) if host else 0.0
+    seconds = (network.queue_ms + delay_ms + jitter_ms) / 1e3
+    limit = max(100, round(mbit_s * 1e6 / 8 / MTU * seconds))
+    words = f"tc qdisc add dev {interface} root netem rate {mbit_s * 1e6:.0f}bit limit {limit}"
+    words += f" delay {delay_ms * 1e3:.0f}us" + (f" {jitter_ms * 1e3:.0f}us" if jitter_ms else "")
+    return words + (f" loss {loss:.6f}%" if loss else "")

@@ -1,0 +1,289 @@
+"""Emulated hosts of this machine: namespaces with a control network for Ray and the links that are emulated.
+
+As in testbeds like Emulab every host has two interfaces. `control` is a fast one that carries what Ray says;
+`link` carries what the workers exchange, and nothing else.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path as File
+from typing import Any
+
+from mlbench.clusters import reaper
+from mlbench.config.errors import UserError
+from mlbench.config.network import Network
+from mlbench.wings.emulation import kernel, namespace, probe, topology, user_space
+from mlbench.wings.emulation.measurement import LinkMeasurement
+from mlbench.wings.emulation.namespace import Namespace
+from mlbench.wings.emulation.packets import MTU
+
+INTERFACE = "link"
+CONTROL, DATA = "198.18.0", "198.19.0"  # RFC 2544 reserves 198.18.0.0/15 for benchmarks of networks
+FIRST = 10  # last part of host 0's addresses
+MOST_HOSTS = 200
+CONGESTION_CONTROL = "cubic"  # TCP's, Linux's default; a machine may have another, which would be compared
+CALIBRATIONS = 3  # rounds of measuring and correcting a delay
+ATTEMPTS = 3  # of measuring the links before one is off its profile: a busy machine delays packets at times
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "setpriv": "util-linux"}
+
+
+@dataclass
+class Links:
+    """The hosts and their network; `switch` is the namespace of the control network's head.
+
+    - kind: what emulates the links, "netem" or "user space".
+    - overhead_ms: what the process in user space adds to a delay, as last measured.
+    - counts: packets, bytes, dropped and lost of a link in user space, once it has ended.
+    """
+
+    network: Network
+    switch: Namespace
+    hosts: list[Namespace]
+    paths: list[topology.Path]
+    kind: str
+    process: subprocess.Popen[str] | None = None  # the links in user space
+    prober: subprocess.Popen[str] | None = None
+    overhead_ms: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The hosts' addresses on the emulated links."""
+        return [address(DATA, host) for host in range(len(self.hosts))]
+
+    def measure(self) -> list[LinkMeasurement]:
+        """Measure every host's link, and every rack's; UserError where one is off its profile."""
+        pairs, wrong = _pairs(self.network, len(self.hosts)), []
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self.calibrate()  # what was true while the hosts started may not be true now
+            measurements = [self.probe(*pair) for pair in pairs]
+            wrong = [one for one in measurements if probe.deviations(one)]
+            if not wrong:
+                return measurements
+        raise UserError(
+            f"network={self.network.name} cannot be emulated here now ({self.kind}): between hosts "
+            f"{wrong[0].source} and {wrong[0].target} {', '.join(probe.deviations(wrong[0]))}",
+            hint="a slower network, or a machine that is less busy or has more CPUs",
+        )
+
+    def probe(self, source: int, target: int) -> LinkMeasurement:
+        """Measure the path between two hosts, both ways."""
+        return LinkMeasurement.model_validate(self._ask("measure", source, target))
+
+    def calibrate(self) -> None:
+        """Take what the process in user space adds to a delay from the delay."""
+        delay_ms = next(path.delay_ms for path in self.paths if (path.source, path.target) == (0, 1))
+        for _ in range(CALIBRATIONS if self.process and delay_ms else 0):
+            # The first quartile, as a busy machine makes some slower.
+            quick, *_ = statistics.quantiles(self._ask("round_trips", 0, 1))
+            self.overhead_ms = min(max(0.0, self.overhead_ms + quick / 2 - delay_ms), delay_ms)
+            assert self.process is not None and self.process.stdin is not None
+            self.process.stdin.write(f"{self.overhead_ms / 1e3}\n")
+            self.process.stdin.flush()
+
+    def _ask(self, *question: str | int) -> Any:
+        """Return what the process that measures answers."""
+        assert self.prober is not None and self.prober.stdin is not None and self.prober.stdout is not None
+        self.prober.stdin.write(json.dumps(question) + "\n")
+        self.prober.stdin.flush()
+        answer = self.prober.stdout.readline()
+        if not answer:
+            raise UserError("the links between the emulated hosts could not be measured", hint="see above")
+        return json.loads(answer)
+
+
+def address(subnet: str, host: int) -> str:
+    """Return a host's address."""
+    return f"{subnet}.{FIRST + host}"
+
+
+HEAD = f"{CONTROL}.1"  # address of the driver and of Ray's head on the control network
+
+
+def require(network: Network, workers: int) -> None:
+    """Raise UserError where hosts cannot be emulated on this machine."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        package = TOOLS[missing[0]]
+        raise UserError(f"network={network.name} needs the program {missing[0]}", hint=f"install {package}")
+    if topology.hosts(network, workers) > MOST_HOSTS:
+        raise UserError(f"network={network.name}: at most {MOST_HOSTS} hosts", hint="give network.hosts=")
+    namespace.create("probe").close()
+
+
+@contextmanager
+def emulated(network: Network, workers: int, *, in_kernel: bool | None = None) -> Iterator[Links]:
+    """Make the hosts and their links; they end with the block, or with this process.
+
+    `in_kernel`: by the kernel's netem or in user space; None: by netem where the kernel has it.
+    """
+    require(network, workers)
+    reaper.reap()
+    count = topology.hosts(network, workers)
+    with ExitStack() as stack:
+        places = []
+        for name in ("switch", *(f"emulated{host}" for host in range(count))):
+            places.append(namespace.create(name))
+            stack.callback(places[-1].close)
+        switch, *hosts = places
+        paths = list(topology.paths(network, workers))
+        kind = "netem" if in_kernel or (in_kernel is None and kernel.has_netem(switch)) else "user space"
+        links = Links(network, switch, hosts, paths, kind)
+        connect(switch, hosts)
+        if kind == "netem":
+            lines = kernel.commands(network, paths, hosts, links.addresses, INTERFACE)
+            for place, line in lines:
+                _call(place or switch, line)
+        else:
+            stack.enter_context(_user_space(links))
+        for host in hosts:
+            _settle(host)
+        stack.enter_context(_prober(links, workers))
+        links.calibrate()
+        yield links
+
+
+def connect(switch: Namespace, hosts: Sequence[Namespace]) -> None:
+    """Make the control network: a bridge in the switch's namespace, whose address is the head's."""
+    lines = ["link set lo up", "link add control type bridge", f"addr add {HEAD}/24 dev control"]
+    lines.append("link set control up")
+    for host, place in enumerate(hosts):
+        lines += [
+            f"link add control{host} type veth peer name control netns {place.path}",
+            f"link set control{host} master control up",
+        ]
+    _ip(switch, lines)
+    for host, place in enumerate(hosts):
+        own = address(CONTROL, host)
+        _ip(place, ["link set lo up", f"addr add {own}/24 dev control", "link set control up"])
+
+
+@contextmanager
+def _user_space(links: Links) -> Iterator[None]:
+    """Run the process that carries packets between TUN devices."""
+    network = links.network
+    tuns: list[int] = []
+    try:
+        for host, place in enumerate(links.hosts):
+            with place.entered():
+                tuns.append(user_space.open_tun(INTERFACE, large=not network.loss_percent))
+            own = address(DATA, host)
+            lines = [
+                f"addr add {own}/24 dev {INTERFACE}",
+                f"link set dev {INTERFACE} mtu {MTU} txqueuelen 2000 up",
+            ]
+            _ip(place, lines)
+        words = user_space.Link(
+            tuns=tuns,
+            addresses=links.addresses,
+            **user_space.plain(links.paths),
+            queue_s=network.queue_ms / 1e3,
+            jitter_s=network.jitter_ms / 1e3,
+            loss=network.loss_percent / 100,
+        ).words()
+        process = _start(words, tuns)
+    except OSError as error:
+        raise UserError(
+            f"network={network.name} needs TUN devices: {error.strerror or error}",
+            hint="`modprobe tun`, and let this container use /dev/net/tun",
+        ) from error
+    finally:
+        for tun in tuns:
+            os.close(tun)
+    assert process.stdin is not None and process.stdout is not None
+    with _ended(process):
+        if process.stdout.readline().strip() != "ready":
+            raise UserError("the links between the emulated hosts did not start", hint="see the lines above")
+        links.process = process
+        try:
+            yield
+        finally:
+            links.process = None
+            with suppress(OSError):
+                process.stdin.close()
+            with suppress(ValueError):
+                links.counts = json.loads(process.stdout.readline() or "{}")
+
+
+@contextmanager
+def _prober(links: Links, workers: int) -> Iterator[None]:
+    """Run the process that measures the links."""
+    words = probe.Probe(
+        network=links.network.model_dump(),
+        workers=workers,
+        namespaces=[(host.hostname, host.net, host.uts) for host in links.hosts],
+        addresses=links.addresses,
+    ).words()
+    links.prober = _start(words, [file for host in links.hosts for file in (host.net, host.uts)])
+    with _ended(links.prober):
+        yield
+
+
+def _start(words: Sequence[str], files: Sequence[int]) -> subprocess.Popen[str]:
+    """Start a process that inherits open files, and ends when the thread that started it does."""
+    return subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=files,
+        env={**os.environ, **reaper.environment()},
+        start_new_session=True,  # Ctrl-C is for the driver, which ends the links last
+    )
+
+
+@contextmanager
+def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """End the process with the block."""
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with suppress(OSError):  # what it was still to be told
+                pipe.close()
+
+
+def _settle(host: Namespace) -> None:
+    """Give a host Linux's own congestion control, whatever the machine has."""
+    with host.entered(), suppress(OSError):
+        File("/proc/sys/net/ipv4/tcp_congestion_control").write_text(CONGESTION_CONTROL)
+
+
+def _pairs(network: Network, count: int) -> list[tuple[int, int]]:
+    """Return pairs of hosts in which every host is, and two hosts of every two neighbouring racks."""
+    pairs = [(host, host + 1) for host in range(0, count - 1, 2)]
+    pairs += [(count - 1, 0)] if count % 2 else []
+    first = {topology.rack_of(host, network, count): host for host in reversed(range(count))}
+    racks = sorted(first)
+    return pairs + [
+        (first[a], first[b])
+        for a, b in zip(racks, racks[1:], strict=False)
+        if (first[a], first[b]) not in pairs
+    ]
+
+
+def _ip(place: Namespace, lines: Sequence[str]) -> None:
+    """Run lines of `ip` in a namespace."""
+    _run(place.command(["ip", "-batch", "-"]), "\n".join(lines))
+
+
+def _call(place: Namespace, line: str) -> None:
+    _run(place.command(line.split()), "")
+
+
+def _run(words: Sequence[str], text: str) -> None:
+    done = subprocess.run(words, input=text, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
+        raise UserError(
+            f"emulated hosts could not be connected: {reason}", hint="run it as root, with CAP_NET_ADMIN"
+        )

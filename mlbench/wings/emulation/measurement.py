@@ -1,0 +1,52 @@
+"""What was measured of the links of emulated hosts: `links` of a record's extras."""
+
+from mlbench.record.format import counted
+from mlbench.record.record import Record, Values
+
+EXTRA = "links"
+
+
+class LinkMeasurement(Values):
+    """What was measured between two emulated hosts before the run, and what their profile says."""
+
+    source: int  # numbers of the hosts
+    target: int
+    round_trip_ms: float  # median
+    round_trip_min_ms: float
+    bandwidth_mbit_s: float  # from source to target, packets with headers
+    bandwidth_back_mbit_s: float  # from target to source
+    lost_percent: float | None  # of the packets, where the profile has losses
+    expected_round_trip_ms: float
+    expected_bandwidth_mbit_s: float
+    expected_bandwidth_back_mbit_s: float
+
+
+class EmulatedLinks(Values):
+    """How the hosts of a run were emulated."""
+
+    kind: str  # "netem" (by the kernel) or "user space"
+    hosts: int
+    measured: list[LinkMeasurement]
+
+
+def of(record: Record) -> EmulatedLinks | None:
+    """Return how the hosts of a run were emulated; None where the network was the machines' own."""
+    links = record.extras.get(EXTRA)
+    return None if links is None else EmulatedLinks.model_validate(links)
+
+
+def rows(record: Record) -> list[tuple[str, str]]:
+    """Return label and text of each row of the full card."""
+    links = of(record)
+    if links is None:
+        return []
+    lines = [("network", f"{counted(links.hosts, 'emulated host')}, links by {links.kind}")]
+    for one in links.measured:
+        text = (
+            f"round trip {one.round_trip_ms:.3g} ms (profile {one.expected_round_trip_ms:g}), "
+            f"{one.bandwidth_mbit_s:.4g} Mbit/s there ({one.expected_bandwidth_mbit_s:g}), "
+            f"{one.bandwidth_back_mbit_s:.4g} Mbit/s back ({one.expected_bandwidth_back_mbit_s:g})"
+        )
+        lost = "" if one.lost_percent is None else f", {one.lost_percent:.2g} % of packets lost"
+        lines.append((f"hosts {one.source} and {one.target}", text + lost))
+    return lines

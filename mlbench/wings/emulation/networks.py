@@ -1,0 +1,242 @@
+"""What a study over emulated networks says: times over bandwidth and delay, who wins where, a prediction.
+
+- A cell is all runs of one task, number of workers, sync strategy, bandwidth and delay. What else points
+  differ in stands in the name of the strategy, so no cell takes the place of another.
+- A break-even lies between two neighbouring bandwidths at which another strategy is the faster one; it is
+  interpolated on logarithmic axes, and its interval is where the interval of the quotient passes 1.
+- Performance profile: the share of problems that a strategy solves within tau times the best one's time
+  (Dolan and More 2002; AlgoPerf scores with it, arXiv 2306.07179).
+- Prediction: latency and bandwidth of the links as measured before the run (alpha-beta model, Thakur et al.
+  2005: a ring of n ranks has 2 (n - 1) steps and sends 2 (n - 1) / n of the gradients), after the computing.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, TypeGuard
+
+from mlbench.analysis.bootstrap import FEWEST_SHOWN, median, ratio
+from mlbench.analysis.compare import strategy_labels
+from mlbench.analysis.points import Point, time_to_goal
+from mlbench.record.phases import EXPOSED
+from mlbench.record.record import Record
+from mlbench.wings.emulation import measurement
+from mlbench.wings.emulation.packets import TCP_DATA_SHARE
+
+Quantity = Literal["step_s", "time_to_accuracy"]
+ENDS = ("low", "high")  # of an interval
+AXES = ("network.name", "network.bandwidth_mbit_s", "network.delay_ms")  # fields of a cell's own
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one setting; seconds, one value a run, infinite where a goal was missed.
+
+    - predicted_s: of a step; None where the strategy is not one all-reduce of the gradients a step.
+    """
+
+    task: str
+    workers: int
+    sync: str
+    bandwidth_mbit_s: float
+    delay_ms: float
+    step_s: tuple[float, ...]
+    time_to_accuracy: tuple[float, ...]
+    exposed: tuple[float, ...]  # communication as a share of a step
+    predicted_s: tuple[float, ...]
+
+    @property
+    def place(self) -> tuple[str, int, float]:
+        """What strategies share that are compared over bandwidths."""
+        return self.task, self.workers, self.delay_ms
+
+    @property
+    def error(self) -> float | None:
+        """The median of the prediction's relative error; positive where it is too slow."""
+        if not self.predicted_s:
+            return None
+        return median([p / s - 1 for p, s in zip(self.predicted_s, self.step_s, strict=True)])
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """Where two strategies are equally fast; `winner` is the faster one below it, `loser` the one above.
+
+    low, high: Mbit/s, where the interval of the quotient passes 1; None where it does not within the grid.
+    """
+
+    task: str
+    workers: int
+    delay_ms: float
+    winner: str
+    loser: str
+    bandwidth_mbit_s: float
+    low: float | None
+    high: float | None
+    gain: float  # times by which the winner is faster at `gain_mbit_s`
+    gain_mbit_s: float  # the lowest bandwidth from which it is the faster one up to there
+
+    def __str__(self) -> str:
+        where = f"{self.task}, {self.workers} workers, {self.delay_ms:g} ms"
+        sure = "not shown with so few runs"
+        if self.low is not None and self.high is not None:
+            sure = f"95 % interval {self.low:.3g} to {self.high:.3g}"
+        return (
+            f"{where}: below {self.bandwidth_mbit_s:.3g} Mbit/s ({sure}) {self.winner} beats {self.loser}, "
+            f"by {self.gain:.2f} times at {self.gain_mbit_s:g} Mbit/s"
+        )
+
+
+def cells(points: Iterable[Point]) -> list[Cell]:
+    """Return the cells of the points on emulated networks, each with all its runs that measured phases."""
+    timed = [
+        (point, runs)
+        for point in points
+        if point.emulated and (runs := [run for run in point.records if run.phases and run.steps])
+    ]
+    labels = strategy_labels([point for point, _ in timed], but=AXES)
+    measured = [_cell(point, runs, label) for (point, runs), label in zip(timed, labels, strict=True)]
+    return sorted(measured, key=lambda cell: (*cell.place, cell.sync, cell.bandwidth_mbit_s))
+
+
+def _cell(point: Point, runs: Sequence[Record], label: str) -> Cell:
+    network = runs[0].experiment.network
+    predicted = [predicted_step_s(run) for run in runs]
+    return Cell(
+        task=point.task,
+        workers=point.workers,
+        sync=label,
+        bandwidth_mbit_s=network.bandwidth_mbit_s or math.nan,
+        delay_ms=network.delay_ms,
+        step_s=tuple(_step_s(run) for run in runs),
+        time_to_accuracy=tuple(time_to_goal(run) for run in runs) if point.goal else (),
+        exposed=tuple(run.exposed_communication_share or 0.0 for run in runs),
+        predicted_s=() if None in predicted else tuple(filter(None, predicted)),
+    )
+
+
+def predicted_step_s(run: Record) -> float | None:
+    """Return what a step should take: its computing as measured, then the ring's messages, s.
+
+    The slowest link and direction count. Nothing is assumed to overlap, so it is too long where backward
+    hides communication.
+    """
+    if (
+        run.experiment.sync.name != "ddp"
+        or (links := measurement.of(run)) is None
+        or not run.gradient_bytes
+        or run.workers < 2
+    ):
+        return None
+    measured, n = links.measured, run.workers
+    bandwidth = min(min(one.bandwidth_mbit_s, one.bandwidth_back_mbit_s) for one in measured) * 1e6 / 8
+    bandwidth *= TCP_DATA_SHARE
+    latency_s = max(one.round_trip_ms for one in measured) / 2e3
+    computing = math.fsum(spread.mean for name, spread in run.phases.items() if name not in EXPOSED)
+    return computing / run.steps + 2 * (n - 1) * (latency_s + run.gradient_bytes / n / bandwidth)
+
+
+def break_evens(measured: Sequence[Cell], quantity: Quantity = "step_s") -> list[BreakEven]:
+    """Return where one strategy begins to beat another, for all that were measured over bandwidths."""
+    crossings = []
+    for place in dict.fromkeys(cell.place for cell in measured):
+        lines: dict[str, dict[float, Cell]] = {}
+        for cell in measured:
+            if cell.place == place and getattr(cell, quantity):
+                lines.setdefault(cell.sync, {})[cell.bandwidth_mbit_s] = cell
+        names = sorted(lines)
+        for index, one in enumerate(names):
+            for other in names[index + 1 :]:
+                crossings += _between(place, lines[one], lines[other], quantity)
+    return crossings
+
+
+def performance_profiles(
+    measured: Sequence[Cell], quantity: Quantity = "time_to_accuracy"
+) -> dict[str, list[tuple[float, float]]]:
+    """Return by strategy the steps of its profile: tau, and the share of problems solved within it.
+
+    A problem is a task with workers, bandwidth and delay that every strategy has met; one that missed the
+    goal in half of its runs or more does not solve it.
+    """
+    problems: dict[tuple[Any, ...], dict[str, float]] = {}
+    strategies = {cell.sync for cell in measured}
+    for cell in measured:
+        if values := getattr(cell, quantity):
+            problems.setdefault((*cell.place, cell.bandwidth_mbit_s), {})[cell.sync] = median(values)
+    whole = [times for times in problems.values() if times.keys() == strategies]
+    profiles = {}
+    for name in sorted(strategies):
+        ratios = sorted(
+            times[name] / min(times.values()) for times in whole if math.isfinite(min(times.values()))
+        )
+        solved = [one for one in ratios if math.isfinite(one)]
+        profiles[name] = [(tau, (number + 1) / len(whole)) for number, tau in enumerate(solved)]
+    return profiles
+
+
+def _between(
+    place: tuple[str, int, float], a: dict[float, Cell], b: dict[float, Cell], quantity: Quantity
+) -> list[BreakEven]:
+    """Return the break-evens of two strategies where their quotient passes 1 between two bandwidths."""
+    shared = sorted(a.keys() & b.keys())
+    ratios = {
+        rate: ratio(getattr(a[rate], quantity), getattr(b[rate], quantity), resamples=2000) for rate in shared
+    }
+    few = any(len(getattr(one[rate], quantity)) < FEWEST_SHOWN for one in (a, b) for rate in shared)
+    first, second = (next(iter(one.values())).sync for one in (a, b))
+    crossings = []
+    for left, right in pairwise(shared):
+        below, above = ratios[left].value, ratios[right].value
+        if not _finite(below) or not _finite(above) or (below - 1) * (above - 1) >= 0:
+            continue
+        place_mbit_s = _interpolated(left, right, below, above)
+        lines = [] if few else [[getattr(ratios[rate], end) for rate in shared] for end in ENDS]
+        passes = [_crossing(shared, line, place_mbit_s) for line in lines]
+        ends = sorted(one for one in passes if one is not None)
+        around = len(ends) == 2 and ends[0] <= place_mbit_s <= ends[1]
+        faster = first if below < 1 else second
+        lowest, gain = left, below
+        for rate in reversed(shared[: shared.index(left)]):
+            value = ratios[rate].value
+            if not _finite(value) or (value - 1) * (below - 1) <= 0:
+                break
+            lowest, gain = rate, value
+        crossings.append(
+            BreakEven(
+                *place,
+                winner=faster,
+                loser=second if faster == first else first,
+                bandwidth_mbit_s=place_mbit_s,
+                low=ends[0] if around else None,
+                high=ends[1] if around else None,
+                gain=max(gain, 1 / gain),
+                gain_mbit_s=lowest,
+            )
+        )
+    return crossings
+
+
+def _crossing(rates: Sequence[float], values: Sequence[float | None], near: float) -> float | None:
+    """Return the bandwidth next to `near` at which the values pass 1."""
+    crossings = [
+        _interpolated(left, right, below, above)
+        for (left, below), (right, above) in pairwise(zip(rates, values, strict=True))
+        if _finite(below) and _finite(above) and (below - 1) * (above - 1) < 0
+    ]
+    return min(crossings, key=lambda one: abs(math.log(one / near)), default=None)
+
+
+def _interpolated(left: float, right: float, below: float, above: float) -> float:
+    """Return where the line through two quotients passes 1, on logarithmic axes."""
+    share = math.log(below) / (math.log(below) - math.log(above))
+    return math.exp(math.log(left) + share * (math.log(right) - math.log(left)))
+
+
+def _finite(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value) and value > 0
+
+
+def _step_s(run: Record) -> float:
+    return math.fsum(spread.mean for spread in run.phases.values()) / run.steps

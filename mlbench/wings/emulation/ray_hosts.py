@@ -1,0 +1,167 @@
+"""Ray on emulated hosts: a head beside the driver, and a raylet on each host, for one run.
+
+The driver's main thread joins the namespace of the control network while the run lasts. So nothing of this
+Ray listens on any interface of the machine itself, not even on loopback.
+"""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mlbench import clock
+from mlbench.clusters import node, persistent, ray_env, reaper
+from mlbench.clusters.connection import Connection
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.record import temporary_folder
+from mlbench.wings.emulation import cpu_share, links, topology
+from mlbench.wings.emulation.links import CONTROL, HEAD, INTERFACE, Links
+from mlbench.wings.emulation.measurement import EXTRA, EmulatedLinks
+from mlbench.wings.emulation.namespace import Namespace
+
+PORT = 6379  # of Ray's head
+START_S = 120.0  # s that one of Ray's servers may take to start
+POLL_S = 0.1  # s between two looks whether it has
+LABEL = "mlbench-host"  # of Ray's nodes: the number of the emulated host
+
+
+@contextmanager
+def connect(experiment: Experiment) -> Iterator[Connection]:
+    """Yield the connection to Ray on emulated hosts whose links were measured; all of it ends with the block.
+
+    Raises UserError where hosts cannot be emulated, or where a link is not what its profile says.
+    """
+    network = experiment.network
+    ray_env.require_token()
+    ray_env.require_short_paths()
+    ray_env.require_processes()
+    ray_env.allow_addresses()
+    import ray  # reads its environment
+
+    if ray.is_initialized():
+        raise UserError("this process has joined a Ray already", hint="start the run as a command of its own")
+    with (
+        temporary_folder.folder() as folder,
+        links.emulated(network, experiment.workers) as emulation,
+        emulation.switch.entered(),
+    ):
+        measured = EmulatedLinks(
+            kind=emulation.kind, hosts=len(emulation.hosts), measured=emulation.measure()
+        )
+        try:
+            _start_head(emulation.switch, folder)
+            ray.init(
+                address=f"{HEAD}:{PORT}",
+                _node_ip_address=HEAD,
+                logging_level=logging.INFO if experiment.verbose else logging.CRITICAL,
+                log_to_driver=experiment.verbose,
+            )
+            for number in (signal.SIGINT, signal.SIGTERM):  # ray.init has put its own below Python's
+                signal.signal(number, signal.getsignal(number))
+            for host in range(len(emulation.hosts)):
+                _start_host(experiment, emulation, host, folder)
+            yield Connection(
+                **_resources(experiment),
+                host=HEAD,
+                job_id=ray.get_runtime_context().get_job_id(),
+                node_ids=[each["NodeID"] for each in ray.nodes() if each["Alive"]],
+                interface=INTERFACE,
+                extras={EXTRA: measured.model_dump(mode="json")},
+            )
+        finally:
+            ray.shutdown()
+            reaper.end(reaper.owner(), but=emulation.process.pid if emulation.process else None)
+
+
+def _resources(experiment: Experiment) -> dict[str, Any]:
+    """Return what each worker gets: a place on its host, and an equal part of the host's CPUs."""
+    network, workers, machine = experiment.network, experiment.workers, node.usable_cpus()
+    hosts = topology.hosts(network, workers)
+    cpus = network.cpus or machine / hosts  # of a host
+    threads = experiment.hardware.threads_per_worker or max(1, int(cpus * hosts / workers))
+    places = [{LABEL: str(topology.host_of(rank, network, workers))} for rank in range(workers)]
+    return {
+        "resources": {"CPU": 1.0},
+        "placement": "PACK",
+        "threads": threads,
+        "oversubscribed": workers * threads > min(machine, cpus * hosts),
+        "label_selector": places,
+    }
+
+
+def _start_head(switch: Namespace, folder: Path) -> None:
+    """Start Ray's head; the folder is where all hosts' servers have their files."""
+    resources = f'--resources={{"{next(iter(persistent.DRIVER_RESOURCE))}": 1}}'
+    words = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0", resources]
+    words += [f"--temp-dir={folder}"]
+    process = _ray_start(switch, HEAD, words, folder)
+    _await(process, lambda: _answers(HEAD, PORT))
+
+
+def _start_host(experiment: Experiment, emulation: Links, host: int, folder: Path) -> None:
+    """Start a host's raylet and wait for it: two that start at once may choose one name for their sockets."""
+    import ray
+
+    network, workers = experiment.network, experiment.workers
+    count = len(emulation.hosts)
+    words = [f"--address={HEAD}:{PORT}", f"--num-cpus={workers // count}", f"--labels={LABEL}={host}"]
+    cpus = network.cpus
+    if host == topology.slow_host(network, workers):
+        cpus = network.slow_cpus or cpus
+    own = links.address(CONTROL, host)
+    process = _ray_start(emulation.hosts[host], own, words, folder, host=host, cpus=cpus)
+    _await(process, lambda: any(one["NodeManagerAddress"] == own and one["Alive"] for one in ray.nodes()))
+
+
+def _ray_start(
+    place: Namespace,
+    address: str,
+    words: Sequence[str],
+    folder: Path,
+    *,
+    host: int = 0,
+    cpus: float | None = None,
+) -> subprocess.Popen[str]:
+    """Run `ray start --block` in a namespace; its servers end with it, and it ends with this process."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    command += [f"--node-ip-address={address}", f"--object-store-memory={ray_env.OBJECT_STORE_BYTES}", *words]
+    if cpus is not None:
+        command = cpu_share.limited(command, host=host, cpus=cpus)
+    return subprocess.Popen(
+        place.command(command),
+        env={**os.environ, **reaper.environment(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the driver, which ends Ray
+    )
+
+
+def _await(process: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
+    """Wait until a server of Ray's has started; UserError where it ends before or takes too long."""
+    deadline = clock.monotonic() + START_S
+    while not ready():
+        if process.poll() is not None:
+            assert process.stdout is not None
+            lines = process.stdout.read().strip().splitlines() or ["it says nothing"]
+            raise UserError(f"Ray did not start on an emulated host: {lines[-1].strip()}")
+        if clock.monotonic() > deadline:
+            raise UserError(f"Ray did not start on an emulated host within {START_S:g} s")
+        time.sleep(POLL_S)
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,154 @@
+"""What is wrong with the pods of a run, in plain words.
+
+Kubernetes tells it in a dozen places of a pod's status. Sources: kubernetes.io/docs, "Pod Lifecycle" and
+"Disruptions" (the condition DisruptionTarget and its reasons);
+cloud.google.com/kubernetes-engine/docs, "Spot VMs" (a pod ends with the reason Terminated or NodeShutdown).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mlbench.wings.kuberay.pods import ROLE, Object
+
+NODE_TYPE = "ray.io/node-type"  # label that the operator gives to the pods of Ray: head or worker
+# Reasons for which a container will never start, however long one waits.
+HOPELESS_WAITS = {
+    "ImagePullBackOff": "its image cannot be pulled",
+    "InvalidImageName": "its image has an invalid name",
+    "ErrImageNeverPull": "its image is not on the node",
+    "CreateContainerConfigError": "its container cannot be configured",
+    "CreateContainerError": "its container cannot be made",
+    "RunContainerError": "its container cannot be started",
+    "CrashLoopBackOff": "it ends as soon as it starts",
+}
+# Reasons of pods that went with their node.
+NODE_REASONS = ("NodeLost", "NodeShutdown", "Shutdown", "Terminated", "NodeAffinity")
+DISRUPTIONS = {  # reasons of the condition DisruptionTarget
+    "PreemptionByScheduler": "a pod of higher priority took its place",
+    "DeletionByTaintManager": "its node does not answer any more",
+    "EvictionByEvictionAPI": "its node was drained",
+    "DeletionByPodGC": "its node is gone",
+    "TerminationByKubelet": "its node shuts down",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One sentence; `fatal`: waiting does not help; `preempted`: the node was taken from the run."""
+
+    sentence: str
+    fatal: bool = False
+    preempted: bool = False
+
+
+def problems(pods: Iterable[Object]) -> Iterator[Problem]:
+    """Yield what is wrong with each of the pods."""
+    for pod in pods:
+        yield from _lost(pod)
+        yield from _containers(pod)
+
+
+def unschedulable(pods: Iterable[Object]) -> str | None:
+    """Return why pods wait for a node, in the scheduler's own words; None where none does."""
+    waiting = [pod for pod in pods if _condition(pod, "PodScheduled").get("reason") == "Unschedulable"]
+    if not waiting:
+        return None
+    message = " ".join(_condition(waiting[0], "PodScheduled").get("message", "").split())
+    count = f"{len(waiting)} pods wait" if len(waiting) > 1 else "1 pod waits"
+    return f"{count} for a node: {message.removesuffix('.')}"
+
+
+def vanished(before: Mapping[str, Object], now: Mapping[str, Object]) -> Iterator[Problem]:
+    """Yield the pods of Ray that ran and are gone while nobody ended the run."""
+    for name, pod in before.items():
+        if name not in now and ROLE in pod["metadata"].get("labels", {}) and _phase(pod) == "Running":
+            yield Problem(f"{_name(pod)} is gone from {_node(pod)}", fatal=True, preempted=True)
+
+
+def summary(pods: Iterable[Object], *, total: int) -> str:
+    """Return how far the pods are, e.g. "3 of 9 pods run, 6 start"."""
+    phases = [_phase(pod) for pod in pods]
+    parts = [f"{phases.count('Running')} of {total} pods run"]
+    if starting := phases.count("Pending"):
+        parts.append(f"{starting} start")
+    return ", ".join(parts)
+
+
+def placement(
+    pods: Iterable[Object], nodes: Mapping[str, Object], domain: str | None
+) -> list[dict[str, str]]:
+    """Return where each pod ran: its node with zone, machine type and the label `domain`."""
+    rows = []
+    for pod in pods:
+        name = pod.get("spec", {}).get("nodeName")
+        role = pod["metadata"].get("labels", {}).get(NODE_TYPE)
+        if not name or not role:
+            continue
+        labels = nodes.get(name, {}).get("metadata", {}).get("labels", {})
+        row = {"pod": pod["metadata"]["name"], "role": role, "node": name}
+        for field, label in LABELS.items():
+            if label in labels:
+                row[field] = labels[label]
+        if domain and domain in labels:
+            row["topology"] = labels[domain]
+        rows.append(row)
+    return sorted(rows, key=lambda row: (row["role"], row["pod"]))
+
+
+LABELS = {  # kubernetes.io/docs, "Well-Known Labels"; GKE and EKS for spot
+    "zone": "topology.kubernetes.io/zone",
+    "machine_type": "node.kubernetes.io/instance-type",
+    "accelerator": "cloud.google.com/gke-accelerator",
+    "gke_spot": "cloud.google.com/gke-spot",
+    "eks_capacity": "eks.amazonaws.com/capacityType",
+}
+
+
+def _lost(pod: Object) -> Iterator[Problem]:
+    status = pod.get("status", {})
+    disruption = _condition(pod, "DisruptionTarget")
+    if disruption.get("status") == "True":
+        why = DISRUPTIONS.get(disruption.get("reason", ""), disruption.get("message", "it was disrupted"))
+        yield Problem(f"{_name(pod)} on {_node(pod)} is lost: {why}", fatal=True, preempted=True)
+    elif status.get("reason") in NODE_REASONS:
+        why = status.get("message") or status["reason"]
+        yield Problem(f"{_name(pod)} on {_node(pod)} is lost: {why}", fatal=True, preempted=True)
+    elif status.get("reason") == "Evicted":
+        why = status.get("message", "the node was short of something")
+        yield Problem(f"{_name(pod)} was evicted from {_node(pod)}: {why}", fatal=True)
+
+
+def _containers(pod: Object) -> Iterator[Problem]:
+    status = pod.get("status", {})
+    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        waiting = container.get("state", {}).get("waiting", {})
+        ended = [container.get(state, {}).get("terminated", {}) for state in ("state", "lastState")]
+        if any(one.get("reason") == "OOMKilled" for one in ended):
+            limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
+            text = (
+                f"{_name(pod)} was killed: it needed more than its {limits.get('memory', 'limit of')} memory"
+            )
+            yield Problem(text, fatal=True)
+        elif waiting.get("reason") in HOPELESS_WAITS:
+            what = HOPELESS_WAITS[waiting["reason"]]
+            detail = f" ({waiting['message']})" if waiting.get("message") else ""
+            yield Problem(
+                f"{_name(pod)} cannot run: {what}: {container.get('image', '')}{detail}", fatal=True
+            )
+
+
+def _condition(pod: Object, kind: str) -> Object:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return next((one for one in conditions if one["type"] == kind), {})
+
+
+def _phase(pod: Object) -> str:
+    return pod.get("status", {}).get("phase", "Pending")
+
+
+def _name(pod: Object) -> str:
+    return f"the pod {pod['metadata']['name']}"
+
+
+def _node(pod: Object) -> str:
+    return f"the node {pod.get('spec', {}).get('nodeName', '?')}"

@@ -1,0 +1,86 @@
+"""Creating and deleting objects, on an API server that may be busy, down for a moment, or say no."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from mlbench import clock
+from mlbench.clusters.submission import SubmissionLost
+from mlbench.config.experiment import Experiment
+from mlbench.wings.kuberay import rayjob
+from mlbench.wings.kuberay.api import ApiError, Kubernetes, path
+from mlbench.wings.kuberay.pods import Object
+
+TRIES = 5  # of a request that fails because the API server is busy or down
+GONE_S = 60.0  # s that the deletion of a RayJob may take
+POLL_S = 0.5  # s between two looks whether it is gone
+
+
+def create_surroundings(api: Kubernetes, experiment: Experiment) -> None:
+    """Create what the runs of a namespace share and is not there yet."""
+    for item in rayjob.surroundings(experiment):
+        metadata = item["metadata"]
+        place = path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"])
+        try:
+            patiently(lambda: api.get(place))  # noqa: B023  (called at once)
+            continue
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            readable = error.status == 404
+        try:
+            create(api, item)
+        except ApiError as error:
+            if error.status == 403 and (not readable or item["kind"] == "Role"):
+                continue  # an administrator's matter; whatever lacks, the RayJob's creation tells
+            raise
+
+
+def create_owned(api: Kubernetes, items: Sequence[Object]) -> Object:
+    """Create the last of the objects and then, as its property, the others; all go when it goes."""
+    *others, last = items
+    owner = create(api, last)
+    reference = {field: owner[field] for field in ("apiVersion", "kind")}
+    reference |= {field: owner["metadata"][field] for field in ("name", "uid")}
+    try:
+        for item in others:
+            create(api, item | {"metadata": item["metadata"] | {"ownerReferences": [reference]}})
+    except BaseException:
+        metadata = last["metadata"]
+        api.delete(path(last["apiVersion"], last["kind"], metadata["namespace"], metadata["name"]))
+        raise
+    return owner
+
+
+def create(api: Kubernetes, item: Object) -> Object:
+    """Create an object; one that an attempt without an answer has created is taken."""
+    metadata = item["metadata"]
+    try:
+        return patiently(lambda: api.create(item))
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return api.get(path(item["apiVersion"], item["kind"], metadata.get("namespace"), metadata["name"]))
+
+
+def delete(api: Kubernetes, place: str) -> None:
+    """Delete an object and wait until it is gone; SubmissionLost where it stays."""
+    end = clock.monotonic() + GONE_S
+    try:
+        while patiently(lambda: api.delete(place)):
+            if clock.monotonic() > end:
+                raise SubmissionLost(f"{place} is still there; delete it with kubectl")
+            time.sleep(POLL_S)
+    except ApiError as error:
+        raise SubmissionLost(f"{place} could not be deleted ({error}); delete it with kubectl") from error
+
+
+def patiently(request: Any) -> Any:
+    """Return what a request returns; one that may succeed later is tried TRIES times."""
+    for attempt in range(TRIES):
+        try:
+            return request()
+        except ApiError as error:
+            if not error.passing or attempt == TRIES - 1:
+                raise
+            time.sleep(0.2 * 2**attempt)

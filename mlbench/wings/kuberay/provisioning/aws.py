@@ -1,0 +1,209 @@
+"""Amazon EKS by the Terraform module beside this file: a VPC of its own, nodes without public addresses."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from mlbench import clock
+from mlbench.config.errors import UserError
+from mlbench.record.overhead import overhead
+from mlbench.wings.kuberay.provisioning import journal, kubernetes
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Run, Step
+
+LOCK_WAIT = "30m"  # that a command waits for one that still holds the state, e.g. of a killed `up`
+IMAGES = {True: "AL2023_x86_64_NVIDIA", False: "AL2023_x86_64_STANDARD"}  # by whether nodes have GPUs
+
+
+def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
+    """Return the specification with its region; UserError where something is missing and needed."""
+    if creating and (not spec.allow or spec.allow.endswith("/0")):
+        raise UserError(
+            "aws needs the addresses that may reach the cluster's API, and not all of them",
+            hint="say allow=YOUR.ADDRESS/32",
+        )
+    return spec.model_copy(update={"place": spec.place or spec.machine.place})
+
+
+def context(spec: ClusterSpec) -> str:
+    """Return the name under which `aws eks` puts the cluster into the kubeconfig."""
+    return f"mlbench-{spec.name}"
+
+
+def prepare(spec: ClusterSpec) -> None:
+    """Write the Terraform module and its variables into the cluster's folder."""
+    folder = _folder(spec)
+    folder.mkdir(parents=True, exist_ok=True)
+    module = files("mlbench.wings.kuberay.provisioning") / "terraform" / "main.tf"
+    (folder / "main.tf").write_text(module.read_text())
+    (folder / "terraform.tfvars.json").write_text(json.dumps(variables(spec), indent=2) + "\n")
+
+
+def variables(spec: ClusterSpec) -> dict[str, Any]:
+    """Return the values of the module's variables."""
+    beside = overhead("aws")
+    return {
+        "name": f"mlbench-{spec.name}",
+        "region": spec.place,
+        "tags": spec.labels,
+        "allow": spec.allow,
+        "head_type": beside.head_type,
+        "worker_type": spec.machine.type,
+        "workers": spec.nodes,
+        "spot": spec.spot,
+        "gpu": spec.hardware.gpus > 0,
+        "image": IMAGES[spec.hardware.gpus > 0],
+        "disk_gb": beside.disk_gb,
+        "expires": clock.iso(spec.expires).partition(".")[0] + "Z",
+    }
+
+
+def create(spec: ClusterSpec) -> list[Step]:
+    """Return the commands that make the cluster with its workers."""
+    kubeconfig = (
+        "aws", "eks", "update-kubeconfig", "--name", f"mlbench-{spec.name}", "--region", str(spec.place),
+        "--alias", context(spec), "--user-alias", context(spec),
+    )  # fmt: skip
+    plugin = kubernetes.device_plugin(context(spec)) if spec.hardware.gpus else []
+    return [
+        _terraform(spec, "Terraform's provider of AWS", "init"),
+        _terraform(
+            spec, "VPC, NAT gateway, IAM roles, control plane, head and workers (about 15 min)", "apply",
+            "-auto-approve", f"-lock-timeout={LOCK_WAIT}",
+        ),
+        Step(kubeconfig, "access for kubectl"),
+        *plugin,
+        *kubernetes.operator(spec, context(spec)),
+    ]  # fmt: skip
+
+
+# Kinds in the order in which they can be deleted: how to list the ids of those with the tag, and how to
+# delete one. The lists ask EC2 itself, as the tagging API goes on to name what is gone.
+TAGGED = {
+    "NAT gateway": (
+        ("ec2", "describe-nat-gateways", "--query", "NatGateways[].NatGatewayId", "--filter",
+         "Name=state,Values=pending,available,deleting,failed"),
+        ("ec2", "delete-nat-gateway", "--nat-gateway-id"),
+    ),
+    "address": (
+        ("ec2", "describe-addresses", "--query", "Addresses[].AllocationId", "--filters"),
+        ("ec2", "release-address", "--allocation-id"),
+    ),
+    "subnet": (
+        ("ec2", "describe-subnets", "--query", "Subnets[].SubnetId", "--filters"),
+        ("ec2", "delete-subnet", "--subnet-id"),
+    ),
+    "route table": (
+        ("ec2", "describe-route-tables", "--query", "RouteTables[].RouteTableId", "--filters"),
+        ("ec2", "delete-route-table", "--route-table-id"),
+    ),
+    "internet gateway": (
+        ("ec2", "describe-internet-gateways", "--query", "InternetGateways[].InternetGatewayId", "--filters"),
+        ("ec2", "delete-internet-gateway", "--internet-gateway-id"),
+    ),
+    "VPC": (
+        ("ec2", "describe-vpcs", "--query", "Vpcs[].VpcId", "--filters"),
+        ("ec2", "delete-vpc", "--vpc-id"),
+    ),
+}  # fmt: skip
+
+
+def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
+    """Return what exists: what carries the cluster's id, and what Terraform's state lists.
+
+    Terraform deletes only what it has created. What it was creating when it was killed is in no state; that
+    is found by its tag, and deleted before the rest.
+    """
+    state = _state(spec, run)
+    with ThreadPoolExecutor() as threads:
+        listed = dict(zip(TAGGED, threads.map(lambda kind: _tagged(spec, run, kind), TAGGED), strict=True))
+        listed |= {"role": threads.submit(_roles, spec, run).result()}
+    resources = _cluster(spec, run, state)
+    for kind, names in listed.items():
+        for name in names:
+            if name not in state:
+                words = TAGGED[kind][1] if kind in TAGGED else ("iam", "delete-role", "--role-name")
+                resources.append(Resource(kind, name, True, _aws(spec, f"delete the {kind}", *words, name)))
+    if state:
+        words = ("-auto-approve", f"-lock-timeout={LOCK_WAIT}")
+        destroy = _terraform(spec, "delete everything (about 15 min)", "destroy", *words)
+        resources.append(Resource("everything in", "Terraform's state", True, destroy))
+    return resources + _kubeconfig(spec, run)
+
+
+def conflicts(spec: ClusterSpec, run: Run) -> list[Resource]:
+    """Return what would be in the way of a new cluster: EKS's names are the only ones that are taken."""
+    return _cluster(spec, run, "")
+
+
+def _state(spec: ClusterSpec, run: Run) -> str:
+    """Return Terraform's state as JSON text, "" where it holds nothing."""
+    if not (_folder(spec) / ".terraform").exists():
+        return ""
+    answer = kubernetes.answer(run, ("terraform", f"-chdir={_folder(spec)}", "show", "-json"))
+    return answer if json.loads(answer).get("values", {}).get("root_module", {}).get("resources") else ""
+
+
+def _tagged(spec: ClusterSpec, run: Run, kind: str) -> list[str]:
+    """Return the ids of what carries the cluster's id as a tag."""
+    step = _aws(spec, "", *TAGGED[kind][0], f"Name=tag:mlbench-id,Values={spec.id}", "--output", "json")
+    return json.loads(kubernetes.answer(run, step.argv) or "[]") or []
+
+
+def _roles(spec: ClusterSpec, run: Run) -> list[str]:
+    """Return the cluster's IAM roles; their path has its id."""
+    words = ("iam", "list-roles", "--path-prefix", f"/mlbench/{spec.id}/", "--output", "json")
+    roles = json.loads(kubernetes.answer(run, _aws(spec, "", *words).argv) or "{}").get("Roles", [])
+    return [one["RoleName"] for one in roles]
+
+
+def _cluster(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
+    """Return the EKS cluster where Terraform's state lacks it; it is ours where it carries the id."""
+    name = f"mlbench-{spec.name}"
+    if f'"{name}"' in state and "aws_eks_cluster" in state:
+        return []
+    words = ("eks", "list-clusters", "--query", "clusters", "--output", "json")
+    if name not in json.loads(kubernetes.answer(run, _aws(spec, "", *words).argv) or "[]"):
+        return []
+    words = ("eks", "describe-cluster", "--name", name, "--query", "cluster.tags", "--output", "json")
+    tags = json.loads(kubernetes.answer(run, _aws(spec, "", *words).argv) or "{}") or {}
+    delete = _aws(spec, "delete the cluster", "eks", "delete-cluster", "--name", name)
+    return [Resource("cluster", name, tags.get("mlbench-id") == spec.id, delete)]
+
+
+def _aws(spec: ClusterSpec, purpose: str, *words: str) -> Step:
+    return Step(("aws", *words, "--region", str(spec.place)), purpose)
+
+
+def _kubeconfig(spec: ClusterSpec, run: Run) -> list[Resource]:
+    """Return the entries of the kubeconfig that `aws eks update-kubeconfig` made."""
+    argv = ("kubectl", "config", "view", "--output=json")
+    view = json.loads(kubernetes.answer(run, argv) or "{}")
+    entry = next((one for one in view.get("contexts") or () if one["name"] == context(spec)), None)
+    if entry is None:
+        return []
+    names = {
+        "context": entry["name"],
+        "user": entry["context"]["user"],
+        "cluster": entry["context"]["cluster"],
+    }
+    return [
+        Resource(f"kubeconfig {kind}", name, True, Step(("kubectl", "config", f"delete-{kind}", name), kind))
+        for kind, name in names.items()
+    ]
+
+
+def _folder(spec: ClusterSpec) -> Path:
+    return journal.root() / spec.name / "terraform"
+
+
+def _terraform(spec: ClusterSpec, purpose: str, verb: str, *words: str) -> Step:
+    argv = ("terraform", f"-chdir={_folder(spec)}", verb, "-input=false", "-no-color", *words)
+    return Step(argv, purpose)
+
+
+def forget(spec: ClusterSpec) -> None:
+    """Delete Terraform's folder once nothing is left."""
+    shutil.rmtree(_folder(spec), ignore_errors=True)

@@ -1,0 +1,156 @@
+"""Google Kubernetes Engine by the gcloud command: a network of its own, private nodes, no firewall rule.
+
+The API of the cluster is reached by its DNS name with the user's Google identity, so it has no address that
+the internet could try. Nodes have no public address either; a NAT gateway lets them fetch images.
+"""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from mlbench.config.errors import UserError
+from mlbench.record.overhead import overhead
+from mlbench.wings.kuberay.provisioning import kubernetes
+from mlbench.wings.kuberay.provisioning.spec import HOUR, ClusterSpec, Resource, Run, Step
+
+SUBNET = "10.64.0.0/20"  # nodes; a network of its own, so it meets no other range
+POOL = "workers"
+# What GKE answers while it still creates, resizes or repairs the cluster.
+BUSY = ("incompatible operation", "is currently being", "is not ready", "resourceInUseByAnotherResource")
+
+
+def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
+    """Return the specification with project and zone; UserError where one is missing and needed."""
+    project = spec.project or os.environ.get("CLOUDSDK_CORE_PROJECT")
+    if not project and creating:
+        raise UserError("gke needs the project that pays", hint="say project=ID")
+    place = spec.place or spec.machine.place
+    return spec.model_copy(update={"project": project or "PROJECT", "place": place})
+
+
+def context(spec: ClusterSpec) -> str:
+    """Return the name under which gcloud puts the cluster into the kubeconfig."""
+    return f"gke_{spec.project}_{spec.place}_{_own(spec)}"
+
+
+def create(spec: ClusterSpec) -> list[Step]:
+    """Return the commands that make the cluster, with its worker pool at zero nodes."""
+    name, region, beside = _own(spec), _region(spec), overhead("gke")
+    note = ("--description", _note(spec))
+    labels = ",".join(f"{label}={value}" for label, value in spec.labels.items())
+    disk = (f"--disk-type={beside.disk_type}", f"--disk-size={beside.disk_gb}")
+    return [
+        _gcloud(
+            spec, "a network of its own", "compute", "networks", "create", name, "--subnet-mode=custom", *note
+        ),
+        _gcloud(
+            spec, "its range of addresses", "compute", "networks", "subnets", "create", name,
+            f"--network={name}", f"--region={region}", f"--range={SUBNET}",
+            "--enable-private-ip-google-access", *note,
+        ),
+        _gcloud(
+            spec, "a router", "compute", "routers", "create", name, f"--network={name}",
+            f"--region={region}", *note,
+        ),
+        _gcloud(
+            spec, "a NAT gateway, through which private nodes fetch images", "compute", "routers", "nats",
+            "create", name, f"--router={name}", f"--region={region}", "--auto-allocate-nat-external-ips",
+            "--nat-all-subnet-ip-ranges",
+        ),
+        _gcloud(
+            spec, "control plane and head node (about 6 min)", "container", "clusters", "create", name,
+            f"--zone={spec.place}", f"--network={name}", f"--subnetwork={name}", "--enable-ip-alias",
+            "--enable-private-nodes", "--enable-dns-access", "--no-enable-ip-access",
+            "--enable-dataplane-v2", "--enable-shielded-nodes", "--release-channel=regular",
+            f"--workload-pool={spec.project}.svc.id.goog", "--num-nodes=1",
+            f"--machine-type={beside.head_type}", *disk, "--node-labels=mlbench/role=system",
+            f"--labels={labels}",
+        ),
+        _gcloud(
+            spec, "pool of workers, empty until a run asks for them", "container", "node-pools", "create",
+            POOL, f"--cluster={name}", f"--zone={spec.place}", *_machine(spec), *disk, "--num-nodes=0",
+            "--enable-autoscaling", "--min-nodes=0", f"--max-nodes={spec.nodes}",
+            "--node-labels=mlbench/role=worker",
+            # The cloud itself deletes a node that is older than the cluster may become.
+            f"--max-run-duration={round(spec.hours * HOUR)}s", f"--labels={labels}",
+        ),
+        _gcloud(
+            spec, "access for kubectl", "container", "clusters", "get-credentials", name,
+            f"--zone={spec.place}", "--dns-endpoint",
+        ),
+        *kubernetes.operator(spec, context(spec)),
+    ]  # fmt: skip
+
+
+def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
+    """Return what exists under the cluster's name, in the order in which it can be deleted."""
+    name, region = _own(spec), _region(spec)
+    zone, place = (f"--zone={spec.place}",), (f"--region={region}",)
+    # Disks of volumes outlive their cluster; GKE labels them with its name, which is in use only once.
+    disks = f"labels.goog-k8s-cluster-name={name}"
+    kinds = (
+        ("cluster", ("container", "clusters"), zone, f"name={name}"),
+        ("disk", ("compute", "disks"), zone, disks),
+        ("router", ("compute", "routers"), place, f"name={name}"),
+        ("subnet", ("compute", "networks", "subnets"), place, f"name={name}"),
+        ("network", ("compute", "networks"), (), f"name={name}"),
+    )
+    with ThreadPoolExecutor() as threads:
+        listed = threads.map(lambda kind: _list(spec, run, *kind[1], "list", f"--filter={kind[3]}"), kinds)
+    resources: list[Resource] = []
+    for (kind, group, at, _), answers in zip(kinds, listed, strict=True):
+        for one in answers:
+            if at == place and not one.get("region", "").endswith(f"/{region}"):
+                continue
+            delete = _gcloud(spec, f"delete the {kind}", *group, "delete", one["name"], *at, patience=BUSY)
+            resources.append(Resource(kind, one["name"], _ours(spec, kind, one), delete))
+    return resources
+
+
+def _ours(spec: ClusterSpec, kind: str, one: dict[str, Any]) -> bool:
+    """Return whether a resource carries the id: a cluster as a label, others in their description."""
+    if kind == "disk":
+        return True  # it belongs to the cluster
+    label = one.get("resourceLabels", {}).get("mlbench-id")
+    return label == spec.id or f"mlbench-id={spec.id} " in one.get("description", "")
+
+
+def expired(project: str, run: Run) -> list[dict[str, Any]]:
+    """Return the labels and zones of all clusters of mlbench in a project, made here or elsewhere."""
+    argv = ("gcloud", "container", "clusters", "list", f"--project={project}", "--format=json", "--quiet")
+    text = kubernetes.answer(run, (*argv, "--filter=resourceLabels.mlbench-id:*"))
+    return [
+        {**one["resourceLabels"], "zone": one.get("location") or one["zone"]}
+        for one in json.loads(text or "[]")
+    ]
+
+
+def _own(spec: ClusterSpec) -> str:
+    return f"mlbench-{spec.name}"
+
+
+def _region(spec: ClusterSpec) -> str:
+    return str(spec.place).rpartition("-")[0]
+
+
+def _note(spec: ClusterSpec) -> str:
+    """Return the labels as a description, for the kinds that have no labels."""
+    return " ".join(f"{label}={value}" for label, value in spec.labels.items())
+
+
+def _machine(spec: ClusterSpec) -> list[str]:
+    words = [f"--machine-type={spec.machine.type}"]
+    if spec.machine.accelerator:
+        gpu = f"type={spec.machine.accelerator},count={spec.hardware.gpus},gpu-driver-version=default"
+        words.append(f"--accelerator={gpu}")
+    return [*words, "--spot"] if spec.spot else words
+
+
+def _gcloud(spec: ClusterSpec, purpose: str, *words: str, patience: tuple[str, ...] = ()) -> Step:
+    return Step(("gcloud", *words, f"--project={spec.project}", "--quiet"), purpose, patience=patience)
+
+
+def _list(spec: ClusterSpec, run: Run, *words: str) -> list[dict[str, Any]]:
+    argv = ("gcloud", *words, f"--project={spec.project}", "--format=json", "--quiet")
+    return json.loads(kubernetes.answer(run, argv) or "[]")

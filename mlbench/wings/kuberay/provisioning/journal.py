@@ -1,0 +1,102 @@
+"""The journal of each cluster: written before anything is created, read by `down` and `reap` after a crash.
+
+A journal is a file of JSON lines in $XDG_STATE_HOME/mlbench/clusters/NAME (~/.local/state without it): the
+specification first, then every step before and after it ran, and the end once nothing is left.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mlbench import clock
+from mlbench.config.errors import UserError
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, require_name
+
+FILE = "journal.jsonl"
+
+
+@dataclass(frozen=True)
+class Journal:
+    """One cluster's folder with its specification and what was done, oldest first."""
+
+    folder: Path
+    spec: ClusterSpec
+    events: tuple[dict[str, Any], ...]
+
+    @property
+    def state(self) -> str:
+        """Return creating, up, deleting or gone; a command that was killed leaves creating or deleting."""
+        states = [one["state"] for one in self.events if "state" in one]
+        return states[-1] if states else "creating"
+
+    @property
+    def ended(self) -> float | None:
+        """Return when nothing was left (s since 1970), None before."""
+        return self.events[-1]["at"] if self.state == "gone" else None
+
+    def append(self, **values: Any) -> None:
+        """Add one line, on the disk when this returns."""
+        _append(self.folder / FILE, values)
+
+
+def root() -> Path:
+    """Return the folder of all clusters' folders."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "mlbench" / "clusters"
+
+
+def begin(spec: ClusterSpec) -> Journal:
+    """Write the first line of a new cluster's journal; UserError where one of that name is not gone."""
+    folder = root() / spec.name
+    path = folder / FILE
+    if path.exists():
+        before = load(spec.name)
+        if before.state != "gone":
+            raise UserError(
+                f"there is a cluster {spec.name} already ({before.state})",
+                hint=f"python -m mlbench.cluster down {spec.name} deletes it; name=OTHER makes another",
+            )
+        path.rename(folder / f"journal-{before.spec.id}.jsonl")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = path.with_suffix(".part")  # what a crash cuts off is no journal
+    part.unlink(missing_ok=True)
+    _append(part, {"spec": spec.model_dump(mode="json")})
+    part.rename(path)
+    return load(spec.name)
+
+
+def load(name: str) -> Journal:
+    """Read the journal of one cluster; UserError where there is none or it cannot be read."""
+    path = root() / require_name(name) / FILE
+    try:
+        lines = path.read_text().splitlines()
+        spec = ClusterSpec.model_validate(json.loads(lines[0])["spec"])
+    except FileNotFoundError:
+        known = ", ".join(one.spec.name for one in journals()) or "none"
+        raise UserError(f"no cluster {name} was made here", hint=f"there are: {known}") from None
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise UserError(f"{path} cannot be read: {error}", hint="delete the cluster in its cloud") from error
+    return Journal(path.parent, spec, tuple(_events(lines[1:])))
+
+
+def journals() -> list[Journal]:
+    """Return the journals of all clusters that were made here, those that are gone included."""
+    return [load(path.parent.name) for path in sorted(root().glob(f"*/{FILE}"))]
+
+
+def _events(lines: list[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            return  # the last line, cut off by a crash
+
+
+def _append(path: Path, values: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps({"at": clock.wall(), **values}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

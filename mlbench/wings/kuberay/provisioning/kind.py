@@ -1,0 +1,56 @@
+"""kind: Kubernetes in containers of this machine, to try everything without a cloud and without a bill."""
+
+import json
+
+from mlbench.config.errors import UserError
+from mlbench.wings.kuberay.provisioning import kubernetes
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Run, Step
+
+
+def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
+    """Return the specification; UserError for hardware that containers cannot be."""
+    if spec.hardware.gpus:
+        raise UserError(
+            f"hardware={spec.hardware.name} has GPUs, which nodes of kind do not", hint="hardware=local"
+        )
+    return spec.model_copy(update={"spot": False})
+
+
+def context(spec: ClusterSpec) -> str:
+    """Return the name under which kind puts the cluster into the kubeconfig."""
+    return f"kind-mlbench-{spec.name}"
+
+
+def create(spec: ClusterSpec) -> list[Step]:
+    """Return the commands that make a cluster of one head and a node a worker."""
+    own = {"mlbench-cluster": spec.name, "mlbench-id": spec.id}
+    nodes = [{"role": "control-plane", "labels": {**own, "mlbench/role": "system"}}]
+    nodes += [{"role": "worker", "labels": {**own, "mlbench/role": "worker"}} for _ in range(spec.workers)]
+    config = {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes}
+    argv = ("kind", "create", "cluster", "--name", f"mlbench-{spec.name}", "--config", "-", "--wait", "5m")
+    return [
+        Step(argv, f"{1 + spec.workers} nodes in containers (about 2 min)", input=json.dumps(config)),
+        *kubernetes.operator(spec, context(spec)),
+    ]
+
+
+def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
+    """Return the cluster of that name; it is ours where its nodes carry our id, or do not answer yet."""
+    name = f"mlbench-{spec.name}"
+    if name not in kubernetes.answer(run, ("kind", "get", "clusters")).split():
+        return []
+    nodes = run(
+        (
+            "kubectl",
+            "--context",
+            context(spec),
+            "get",
+            "nodes",
+            "--output=name",
+            "-l",
+            f"mlbench-id={spec.id}",
+        )
+    )
+    ours = nodes.returncode != 0 or bool(nodes.stdout.strip())
+    delete = Step(("kind", "delete", "cluster", "--name", name), "delete the containers")
+    return [Resource("cluster", name, ours, delete)]

@@ -1,0 +1,74 @@
+"""What every Kubernetes needs for runs of mlbench: the KubeRay operator, and NVIDIA's device plug-in."""
+
+import json
+from collections.abc import Sequence
+
+from mlbench.config.errors import UserError
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Run, Step
+
+KUBERAY = "1.7.0"  # 2026-08-20; mlbench/wings/kuberay writes manifests for it
+KUBERAY_CHARTS = "https://ray-project.github.io/kuberay-helm/"
+KUBERAY_NAMESPACE = "kuberay-system"
+DEVICE_PLUGIN = "0.17.1"  # of NVIDIA/k8s-device-plugin
+DEVICE_PLUGIN_CHARTS = "https://nvidia.github.io/k8s-device-plugin"
+NAMESPACE = "mlbench"  # of the runs
+WAIT = "5m"  # that a chart's pods may take to become ready
+
+
+def operator(spec: ClusterSpec, context: str) -> list[Step]:
+    """Return the step that installs the KubeRay operator, unless the cluster has one."""
+    probe = ("kubectl", "--context", context, "get", "crd", "rayjobs.ray.io", "--output=name")
+    return [
+        Step(
+            (
+                "helm", "upgrade", "--install", "kuberay-operator", "kuberay-operator",
+                "--repo", KUBERAY_CHARTS, "--version", KUBERAY, "--kube-context", context,
+                "--namespace", KUBERAY_NAMESPACE, "--create-namespace", "--wait", "--timeout", WAIT,
+                "--labels", f"mlbench-id={spec.id}",
+            ),
+            f"KubeRay operator {KUBERAY}",
+            unless=probe,
+        )
+    ]  # fmt: skip
+
+
+def device_plugin(context: str) -> list[Step]:
+    """Return the step that lets Kubernetes hand out GPUs where the provider's nodes have only the driver."""
+    return [
+        Step(
+            (
+                "helm", "upgrade", "--install", "nvidia-device-plugin", "nvidia-device-plugin",
+                "--repo", DEVICE_PLUGIN_CHARTS, "--version", DEVICE_PLUGIN, "--kube-context", context,
+                "--namespace", "nvidia-device-plugin", "--create-namespace", "--wait", "--timeout", WAIT,
+            ),
+            f"NVIDIA device plug-in {DEVICE_PLUGIN}",
+        )
+    ]  # fmt: skip
+
+
+def charts(spec: ClusterSpec, context: str, run: Run) -> list[Resource]:
+    """Return the charts that mlbench installed into a cluster that it did not make.
+
+    Their custom resource definitions stay, as helm leaves them: deleting those would delete others' clusters.
+    """
+    argv = ("helm", "list", "--all-namespaces", "--kube-context", context, "--output=json")
+    releases = json.loads(answer(run, (*argv, "--selector", f"mlbench-id={spec.id}")) or "[]")
+    resources = []
+    for one in releases:
+        uninstall = (
+            "helm", "uninstall", one["name"], "--namespace", one["namespace"], "--kube-context", context,
+            "--wait", "--timeout", WAIT,
+        )  # fmt: skip
+        resources.append(Resource("chart", one["name"], True, Step(uninstall, f"uninstall {one['name']}")))
+    return resources
+
+
+def answer(run: Run, argv: Sequence[str]) -> str:
+    """Return what a command prints that says what exists; UserError where it cannot say."""
+    done = run(argv)
+    if done.returncode:
+        raise UserError(
+            f"{argv[0]} cannot say what exists: {done.stderr.strip()[-300:]}",
+            hint="nothing was deleted by this command; the journal is kept, so try again",
+        )
+    return done.stdout

@@ -1,0 +1,190 @@
+"""Make a cluster, delete it, and prove that nothing of it is left."""
+
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import psutil
+
+from mlbench import clock
+from mlbench.clusters.processes import create_time, runs
+from mlbench.config.errors import UserError
+from mlbench.record import format
+from mlbench.wings.kuberay.provisioning import journal
+from mlbench.wings.kuberay.provisioning.journal import Journal
+from mlbench.wings.kuberay.provisioning.plan import provider
+from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Step
+
+Report = Callable[[str], None]
+TOOLS = {  # how to get each command
+    "gcloud": "cloud.google.com/sdk/docs/install, with the component gke-gcloud-auth-plugin",
+    "terraform": "developer.hashicorp.com/terraform/install",
+    "aws": "docs.aws.amazon.com/cli",
+    "kubectl": "kubernetes.io/docs/tasks/tools",
+    "helm": "helm.sh/docs/intro/install",
+    "kind": "kind.sigs.k8s.io",
+}
+RETRY_S = 20.0  # s between two tries of a step that another operation keeps from running
+RETRIES = 90  # tries: 30 min, longer than any cloud takes to create or delete a cluster
+ROUNDS = (
+    15  # times that `down` deletes what it finds: what depends on something that is still going has to wait
+)
+
+
+def up(spec: ClusterSpec, report: Report) -> None:
+    """Create the cluster; what a failed step leaves is deleted again.
+
+    Raises UserError where a tool is missing, where something of that name exists already, and where a step
+    fails.
+    """
+    steps = provider(spec).create(spec)
+    _require_tools(steps)
+    # The first write of all: whatever happens from here on, `down` and `reap` know the cluster.
+    log = journal.begin(spec)
+    try:
+        prepare = getattr(provider(spec), "prepare", None)
+        if prepare:
+            prepare(spec)
+        conflicts = getattr(provider(spec), "conflicts", provider(spec).inventory)
+        if spec.provider != "existing" and (resources := conflicts(spec, run)):
+            names = ", ".join(f"{one.kind} {one.name}" for one in resources)
+            raise UserError(f"there is already {names}, not made by this command", hint="say name=OTHER")
+        log.append(state="creating")
+        for number, step in enumerate(steps, 1):
+            if step.unless and run(step.unless).returncode == 0:
+                report(f"{number}/{len(steps)} {step.purpose}: there already")
+                continue
+            report(f"{number}/{len(steps)} {step.purpose}")
+            perform(log, step)
+        log.append(state="up")
+    except UserError as error:
+        if not any("step" in one for one in journal.load(spec.name).events):
+            log.append(state="gone")  # nothing was begun, so there is nothing of ours
+            raise
+        report(f"failed: {error.message}")
+        down(spec.name, report)
+        raise UserError(f"{error.message}; what had been made is deleted again", hint=error.hint) from error
+    except KeyboardInterrupt:
+        report("interrupted: what was made is deleted; a second Ctrl-C leaves that to `reap`")
+        down(spec.name, report)
+        raise
+
+
+def down(name: str, report: Report) -> None:
+    """Delete everything that carries the cluster's id, and look again until nothing is left.
+
+    Raises UserError where something under the cluster's name is not ours, and where something stays.
+    """
+    log = journal.load(name)
+    if log.state == "gone":
+        report(f"{name} is gone since {clock.iso(log.ended or 0)}")
+        return
+    module = provider(log.spec)
+    _await_survivor(log, report)
+    log.append(state="deleting")
+    resources: list[Resource] = []
+    for attempt in range(ROUNDS):
+        if attempt > 1:
+            time.sleep(RETRY_S)
+        resources = module.inventory(log.spec, run)
+        foreign = [one for one in resources if not one.ours]
+        if foreign:
+            names = ", ".join(f"{one.kind} {one.name}" for one in foreign)
+            raise UserError(
+                f"{names} does not carry the id {log.spec.id} of cluster {name}, so it is not deleted",
+                hint="delete it yourself if it is yours",
+            )
+        if not any(one.delete for one in resources):
+            break
+        for one in resources:
+            if one.delete:
+                report(f"delete {one.kind} {one.name}")
+                perform(log, one.delete, tolerant=True)
+    if resources:
+        names = ", ".join(f"{one.kind} {one.name}" for one in resources)
+        raise UserError(f"still there and perhaps billed: {names}", hint="delete it in the cloud's console")
+    forget = getattr(module, "forget", None)
+    if forget:
+        forget(log.spec)
+    log.append(state="gone")
+    report(f"nothing of {name} is left")
+
+
+def reap(report: Report, *, now: float) -> list[str]:
+    """Delete the clusters that have expired and those whose `up` or `down` was killed; return their names."""
+    names = [
+        one.spec.name
+        for one in journal.journals()
+        if one.state in ("creating", "deleting")
+        or (one.state == "up" and one.spec.billed and one.spec.expires <= now)
+    ]
+    failed = []
+    for name in names:
+        try:
+            down(name, report)
+        except UserError as error:
+            failed.append(str(error))
+    if failed:
+        raise UserError("; ".join(failed))
+    return names
+
+
+def perform(log: Journal, step: Step, *, tolerant: bool = False) -> None:
+    """Run one step between two lines of the journal; UserError where it fails and is not `tolerant`.
+
+    `down` is tolerant: what it could not delete is found when it looks again.
+    """
+    log.append(step=list(step.argv), begun=True)
+    for attempt in range(RETRIES):
+        done = run(
+            step.argv, text=step.input, on_start=lambda pid: log.append(pid=pid, created=create_time(pid))
+        )
+        again = done.returncode and any(phrase in done.stderr for phrase in step.patience)
+        if not again or attempt == RETRIES - 1:
+            break
+        time.sleep(RETRY_S)
+    log.append(step=list(step.argv), exit=done.returncode)
+    with (log.folder / "output.log").open("a") as file:
+        file.write(f"$ {shlex.join(step.argv)}\n{done.stdout}{done.stderr}\n")
+    if done.returncode and not tolerant:
+        last = format.last_line(done.stderr or done.stdout)
+        raise UserError(
+            f"{step.argv[0]} failed ({step.purpose}): {last}", hint=f"all of it is in {log.folder}/output.log"
+        )
+
+
+def run(
+    argv: Sequence[str], *, text: str | None = None, on_start: Callable[[int], None] = lambda pid: None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without a shell and return what it printed; one that is missing fails as any other."""
+    pipe = subprocess.PIPE
+    stdin = subprocess.DEVNULL if text is None else pipe
+    try:
+        with subprocess.Popen(list(argv), stdin=stdin, stdout=pipe, stderr=pipe, text=True) as process:
+            on_start(process.pid)
+            output, errors = process.communicate(text)
+    except OSError as error:
+        return subprocess.CompletedProcess(list(argv), 127, "", f"{argv[0]}: {error.strerror}")
+    return subprocess.CompletedProcess(list(argv), process.returncode, output, errors)
+
+
+def _await_survivor(log: Journal, report: Report) -> None:
+    """Wait for the command that a killed `up` or `down` has left running: it may still create something."""
+    last = next((one for one in reversed(log.events) if "pid" in one or "exit" in one), {})
+    while "pid" in last and runs(last["pid"], last["created"]):
+        report(f"waits for a command of the killed one (process {last['pid']})")
+        with suppress(psutil.Error):
+            psutil.Process(last["pid"]).wait()
+
+
+def _require_tools(steps: Sequence[Step]) -> None:
+    needed = {step.argv[0] for step in steps} | {step.unless[0] for step in steps if step.unless}
+    missing = sorted(tool for tool in needed if shutil.which(tool) is None)
+    if missing:
+        raise UserError(
+            f"{', '.join(missing)} is not installed",
+            hint="; ".join(f"{tool}: {TOOLS[tool]}" for tool in missing),
+        )

@@ -1,0 +1,148 @@
+"""What `up` would do: every command, and the price an hour."""
+
+import shlex
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+
+from mlbench.config import compose
+from mlbench.config.errors import UserError, suggest
+from mlbench.config.experiment import Hardware
+from mlbench.record import format
+from mlbench.record.overhead import overhead
+from mlbench.wings.kuberay.provisioning.spec import PROVIDERS, ClusterSpec, new_id, now, owner, require_name
+
+DEFAULT_HARDWARE = {
+    "gke": "gcp_n1_t4", "aws": "aws_g4dn_xlarge", "kind": "local", "existing": "local"
+}  # fmt: skip
+
+
+def provider(spec: ClusterSpec) -> ModuleType:
+    """Return the module of a cluster's provider."""
+    return import_module(f"mlbench.wings.kuberay.provisioning.{spec.provider}")
+
+
+def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterSpec:
+    """Return the specification that a command line asks for; UserError for every mistake in it."""
+    if name not in PROVIDERS:
+        raise UserError(f"{name!r} is not a provider{suggest(name, PROVIDERS)}")
+    chosen = settings["hardware"] or DEFAULT_HARDWARE[name]
+    hardware = compose.hardware(chosen)
+    if name in ("gke", "aws") and (hardware.machine is None or hardware.machine.provider != name):
+        raise UserError(
+            f"hardware={chosen} is no machine of {name}", hint=f"e.g. hardware={DEFAULT_HARDWARE[name]}"
+        )
+    spec = ClusterSpec(
+        name=require_name(settings["name"] or chosen.replace("_", "-")),
+        id=new_id(),
+        provider=name,  # type: ignore[arg-type]  (checked above)
+        hardware=hardware,
+        workers=int(_number(settings, "workers", 1)),
+        spot=_spot(settings, hardware),
+        hours=_number(settings, "hours", 0.1) if settings["hours"] else 4.0,
+        max_usd=_number(settings, "max_usd", 0.01) if settings["max_usd"] else None,
+        owner=owner(),
+        created=now(),
+        project=settings["project"] or None,
+        place=settings["place"] or None,
+        allow=settings["allow"] or None,
+        context=settings["context"] or None,
+    )
+    spec = provider(spec).complete(spec, creating=creating)
+    if creating:
+        _require_cap(spec, settings)
+    return spec
+
+
+def text(spec: ClusterSpec) -> str:
+    """Return the commands in order, then the price an hour and what it buys."""
+    steps = provider(spec).create(spec)
+    lines = [f"# {spec.provider}: {_size(spec)}; nothing is done by this command"]
+    for number, step in enumerate(steps, 1):
+        condition = f", unless `{shlex.join(step.unless)}` succeeds" if step.unless else ""
+        lines += [f"# {number}. {step.purpose}{condition}", shlex.join(step.argv)]
+        if step.input:
+            lines.append(f"#    reads: {step.input}")
+    return "\n".join([*lines, "", *price_lines(spec)])
+
+
+def price_lines(spec: ClusterSpec) -> list[str]:
+    """Return the price an hour by part, with its dates and sources, and what remains when no run uses it."""
+    if not spec.billed:
+        return ["price: none that mlbench knows; no cloud is asked for anything"]
+    parts, price, beside = spec.usd_per_hour(), spec.hardware.price, overhead(spec.provider)
+    assert price is not None  # `usd_per_hour` has refused it
+    kind = "spot" if spec.spot else "on demand"
+    idle = sum(spec.usd_per_hour(workers=False).values())
+    lines = [
+        f"price an hour: {format.usd(sum(parts.values()))} with {format.counted(spec.nodes, 'worker node')}"
+    ]
+    lines += [f"  {part:14} {value:8.4f} USD" + (f"  ({kind})" if part == "workers" else "")
+              for part, value in parts.items()]  # fmt: skip
+    lines.append(
+        f"  until it expires after {spec.hours:g} h: {format.usd(spec.hours * sum(parts.values()))} at most"
+    )
+    if spec.provider == "gke":
+        lines.append(f"  without a run its workers go, and {format.usd(idle)} an hour remain")
+    lines.append(f"prices: {price.source}, {price.date}; {beside.source}, {beside.date}")
+    lines.append(f"not in it: {beside.lacking}")
+    if spec.spot:
+        lines.append("spot prices change by the hour, and the bill is your provider's, not this")
+    return lines
+
+
+def run_command(spec: ClusterSpec) -> str:
+    """Return the command of a run on the cluster, with all its workers."""
+    words = ["python", "-m", "mlbench.run", f"workers={spec.workers}", f"hardware={spec.hardware.name}"]
+    words += ["cluster=kuberay", f"cluster.context={provider(spec).context(spec)}"]
+    words += ["backend=nccl"] if spec.hardware.gpus else []
+    words += ["cluster.spot=true"] if spec.spot else []
+    words += ["cluster.autoscaling=true"] if spec.provider == "gke" else []  # its pool begins with no node
+    return shlex.join([*words, "cluster.image=REPOSITORY@sha256:DIGEST"])
+
+
+def usd_at_most(spec: ClusterSpec) -> float:
+    """Return what the cluster costs until it expires with all its workers, in USD."""
+    return spec.hours * sum(spec.usd_per_hour().values())
+
+
+def _require_cap(spec: ClusterSpec, settings: Mapping[str, str]) -> None:
+    """Raise UserError without a spending cap and an expiry, or where the cluster could cost more."""
+    if not spec.billed:
+        return
+    if not settings["hours"] or spec.max_usd is None:
+        raise UserError(
+            "up needs an expiry and a spending cap",
+            hint="say hours=4 max_usd=20; `plan` with the same words prints the price",
+        )
+    most = usd_at_most(spec)
+    if most > spec.max_usd:
+        fitting = spec.max_usd / most * spec.hours
+        raise UserError(
+            f"{spec.hours:g} h could cost {format.usd(most)}, which is above max_usd={spec.max_usd:g}",
+            hint=f"say hours={fitting:.1f}, fewer workers, or another cap",
+        )
+
+
+def _size(spec: ClusterSpec) -> str:
+    return (
+        f"{format.counted(spec.workers, 'worker')} on {format.counted(spec.nodes, 'node')} of "
+        f"{spec.hardware.name}" + (f" in {spec.place}" if spec.place else "")
+    )
+
+
+def _number(settings: Mapping[str, str], setting: str, least: float) -> float:
+    try:
+        value = float(settings[setting])
+    except ValueError:
+        raise UserError(f"{setting}={settings[setting]} is not a number") from None
+    if not least <= value < float("inf") or (setting == "workers" and value != int(value)):
+        raise UserError(f"{setting}={settings[setting]} has to be a number from {least:g} on")
+    return value
+
+
+def _spot(settings: Mapping[str, str], hardware: Hardware) -> bool:
+    words = {"true": True, "false": False, "": bool(hardware.price and hardware.price.usd_per_hour_spot)}
+    if settings["spot"] not in words:
+        raise UserError(f"spot={settings['spot']} has to be true or false")
+    return words[settings["spot"]]

@@ -1,0 +1,108 @@
+"""One Ray cluster for the runs of a sweep that need nodes of one shape; it grows from run to run.
+
+Its owner is a RayJob that only waits, so KubeRay itself ends it after `cluster.shared_limit_s`, whoever
+forgot it. The runs' own RayJobs select its RayCluster, which gets more workers where a run needs them.
+"""
+
+import hashlib
+import json
+import time
+from typing import Any
+
+from mlbench import clock
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.wings.kuberay import diagnosis, rayjob
+from mlbench.wings.kuberay.api import Kubernetes, path
+from mlbench.wings.kuberay.config import Config, cluster_config
+from mlbench.wings.kuberay.objects import create_owned, delete, patiently
+from mlbench.wings.kuberay.pods import RUN, Object
+
+SHARED = "mlbench/shared"  # label: the sweep's name for its Ray clusters
+POLL_S = 2.0  # s between two looks whether the workers are there
+
+
+def ensure(api: Kubernetes, experiment: Experiment) -> tuple[str, str]:
+    """Return the name of the RayJob that owns the Ray cluster, and of its RayCluster with enough workers.
+
+    A Ray cluster of another shape is deleted first: it would cost money while nothing runs there. Raises
+    UserError where the workers do not come within `cluster.provision_s`.
+    """
+    config = cluster_config(experiment)
+    assert config.shared is not None
+    owner = f"{config.shared}-{shape(experiment)}"
+    for name in owners(api, config):
+        if name != owner:
+            delete(api, path("ray.io/v1", "RayJob", config.namespace, name))
+    if owner not in owners(api, config):
+        items = rayjob.shared_objects(experiment, name=owner, labels={SHARED: config.shared})
+        create_owned(api, items)
+    place = path("ray.io/v1", "RayJob", config.namespace, owner)
+    end = clock.monotonic() + config.provision_s
+    workers = rayjob.worker_pods(experiment)
+    ray_cluster = ""
+    while clock.monotonic() < end:
+        status = patiently(lambda: api.get(place)).get("status", {})
+        if status.get("jobDeploymentStatus") in ("Failed", "ValidationFailed", "Complete"):
+            raise UserError(
+                f"the Ray cluster {owner} of the sweep has ended: {status.get('message', '')}",
+                hint=f"`kubectl delete rayjob {owner}` lets the next run make another",
+            )
+        ray_cluster = status.get("rayClusterName") or ""
+        if ray_cluster and _resized(api, config, ray_cluster, workers):
+            return owner, ray_cluster
+        time.sleep(POLL_S)
+    query = {"labelSelector": f"{RUN}={owner}"}
+    waiting = diagnosis.unschedulable(api.get(path("v1", "Pod", config.namespace), **query)["items"])
+    raise UserError(
+        f"the Ray cluster {ray_cluster or owner} did not get {workers} worker(s) within cluster.provision_s="
+        f"{config.provision_s}" + (f": {waiting}" if waiting else ""),
+        hint="kubectl get pods shows what they wait for",
+    )
+
+
+def _resized(api: Kubernetes, config: Config, name: str, workers: int) -> bool:
+    """Ask for so many workers where there are others; return whether they run."""
+    place = path("ray.io/v1", "RayCluster", config.namespace, name)
+    items = api.get(path("ray.io/v1", "RayCluster", config.namespace))["items"]
+    ray_cluster: Any = next((item for item in items if item["metadata"]["name"] == name), None)
+    if ray_cluster is None:
+        return False
+    groups = ray_cluster["spec"]["workerGroupSpecs"]
+    if groups[0].get("replicas") != workers:
+        size = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), workers)
+        api.patch(place, {"spec": {"workerGroupSpecs": [groups[0] | size]}})
+        return False
+    status = ray_cluster.get("status", {})
+    return status.get("state") == "ready" and status.get("availableWorkerReplicas") == workers
+
+
+def shape(experiment: Experiment) -> str:
+    """Return a hash of what the nodes and pods of a run are, their number aside."""
+    spec = rayjob.ray_cluster_spec(experiment, "")
+    for group in spec["workerGroupSpecs"]:
+        for field in ("replicas", "minReplicas", "maxReplicas"):
+            del group[field]
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:6]
+
+
+def owners(api: Kubernetes, config: Config) -> list[str]:
+    """Return the RayJobs that own the sweep's Ray clusters."""
+    query = {"labelSelector": f"{SHARED}={config.shared}"}
+    items: list[Object] = patiently(
+        lambda: api.get(path("ray.io/v1", "RayJob", config.namespace), **query)["items"]
+    )
+    return [item["metadata"]["name"] for item in items]
+
+
+def sweep_order(experiment: Experiment) -> tuple[str, int]:
+    """Return by what the runs of a sweep are sorted: one shape after the other, few nodes first."""
+    return shape(experiment), rayjob.worker_pods(experiment)
+
+
+def end_sweep(experiment: Experiment) -> None:
+    """Delete the Ray clusters of a sweep; those that are gone are fine."""
+    config = cluster_config(experiment)
+    api = Kubernetes(config.context)
+    for name in owners(api, config):
+        delete(api, path("ray.io/v1", "RayJob", config.namespace, name))

@@ -1,0 +1,572 @@
+"""More workers than were measured: `python -m mlbench.predict STUDY` gives time, cost and their intervals."""
+
+import dataclasses
+import math
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from statistics import mean, median
+
+from mlbench.analysis.chart import Axis, Chart, Trace
+from mlbench.analysis.published import load
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware, Price
+from mlbench.record import format, reader, run_folders, study
+from mlbench.record.record import Record
+from mlbench.terminal import tables
+from mlbench.terminal.args import JSON, OK, Args, Command
+from mlbench.wings.prediction import forecast, model
+from mlbench.wings.prediction.forecast import FURTHEST, WIDE, Forecast, HoldoutError, Interval, Target
+from mlbench.wings.prediction.model import Measurements, Model, Network, RunTimings
+
+WIDEST = 110  # columns of a sentence; longer lines are hard to read
+LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
+POOR_FIT = 0.1  # relative error at a fitted count from which it is reported
+# s; what people count in
+TICKS_S = (1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)
+PUBLISHED, STUDY = "published:", "study:"
+PUBLISHED_ON = "gcp_n1_t4"  # the profile of the node of the published runs
+FILTERS = {"task": "task", "backend": "backend", "on": "hardware"}  # setting: group of the experiment
+RATES = [f"{tier}_{field}" for tier in (model.NODE, model.BETWEEN) for field in model.FIELDS]
+SETTINGS = {
+    "workers": ("", "fit only these measured worker counts, e.g. 1,2,4; the others show the model's error"),
+    "max_workers": (
+        "",
+        f"predict 1, 2, 4, ... up to this many; without it {FURTHEST} x the most measured",
+    ),
+    "hardware": (
+        "",
+        "predict for another profile of conf/hardware, by stated peaks, links and price; all: cost over time",
+    ),
+    "network": ("", "predict for another network: 10gbit,50us, or the name of a run of task allreduce"),
+    "deadline": ("", "the cheapest number of workers that reaches the goal in time, e.g. 8h, 90min"),
+    "budget": ("", "the fastest number of workers for this many USD"),
+    "task": ("", "of a study of several tasks, this one"),
+    "backend": ("", "of a study of several backends, this one; published runs: nccl, gloo, mpi"),
+    "on": ("", "of a study of several hardware profiles, this one"),
+    "plot": ("", "write the curve with its band to this PNG file"),
+    "output_root": ("runs", "the folder that has the runs and studies"),
+    **{
+        f"hardware.{name}": ("", "this field of the profile, where it states none or another")
+        for name in RATES
+    },
+}
+# The columns by importance: a narrow terminal gets the first ones.
+ORDER = (
+    "workers",
+    "predicted",
+    "95 % interval",
+    "measured",
+    "cost",
+    "speed-up",
+    "speed-up interval",
+    "communication",
+)
+
+
+# --- the runs that MLBench published in 2021
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedTask:
+    """What the table of published runs does not hold: data, batches and parameters of its tasks.
+
+    - epoch_samples: None where the steps of an epoch were never published; an epoch then stands for a
+      step, which changes the unit of the fitted values but no prediction.
+    """
+
+    epoch_samples: int | None
+    batch: int
+    batch_grows: bool  # whether `batch` is a worker's
+    validations_an_epoch: int
+    gradient_bytes: int
+
+
+PUBLISHED_TASKS = {
+    # Sentence pairs and parameters: MLBench's unpublished post. Its model, so its gradients, were float16.
+    "gnmt": PublishedTask(3_975_116, 2048, False, 3, 160_671_297 * 2),
+    "transformer": PublishedTask(None, 131_072, False, 4, 210_808_832 * 2),
+    # Images: CIFAR-10. Parameters: those of the code of 2021, with projection shortcuts.
+    "resnet20": PublishedTask(50_000, 128, True, 1, 272_474 * 4),
+}
+
+
+def published_runs(task: str, *, backend: str = "nccl") -> Measurements:
+    """Return the published runs of a task on a backend, at MLBench's prices of 2021: one T4 a node."""
+    if task not in PUBLISHED_TASKS:
+        hint = f"choose from {', '.join(PUBLISHED_TASKS)}"
+        raise UserError(f"no published runs of {task!r} to predict from", hint=hint)
+    rows = [row for row in load(task, study="mlbench-2021-runs") if row.label == "all-reduce"]
+    backends = sorted({str(row.backend) for row in rows} - {"all"})
+    if backend not in backends:
+        raise UserError(f"{task} was not published on {backend!r}", hint=f"choose from {', '.join(backends)}")
+    chosen = [row for row in rows if row.backend in (backend, "all")]
+    counts = sorted({row.workers for row in chosen if row.workers})
+    values = {k: {row.metric: row.value for row in chosen if row.workers == k} for k in counts}
+    shape = PUBLISHED_TASKS[task]
+    paid = [row for row in load(study="mlbench-prices") if row.date == "2021"]  # for the machine and its T4
+    usd = {m: sum(row.value for row in paid if row.metric == m) for m in ("price", "spot_price")}
+    price = Price(
+        usd_per_hour=usd["price"],
+        usd_per_hour_spot=usd["spot_price"],
+        date="2021-02-25",
+        source="MLBench's published prices, n1-standard-4 and T4",
+    )
+    return Measurements(
+        title=f"MLBench's published runs of {task} ({backend}, {chosen[0].software}, {chosen[0].date})",
+        task=task,
+        runs=tuple(_published_run(values[k], k, shape) for k in counts),
+        hardware=forecast.profile(PUBLISHED_ON).model_copy(update={"price": price}),
+        precision="fp32" if task == "resnet20" else "fp16",
+        gradient_bytes=shape.gradient_bytes if shape.epoch_samples else None,
+        notes=(
+            "times are MLBench's own: sums over batches, without validation and waits for data",
+            "one run per worker count was published",
+            *(() if shape.epoch_samples else ("an epoch stands for a step, whose number was not published",)),
+        ),
+    )
+
+
+def _published_run(values: Mapping[str, float], workers: int, shape: PublishedTask) -> RunTimings:
+    epochs = epochs_to_goal(int(values["validations"]), a_epoch=shape.validations_an_epoch)
+    batch = shape.batch * (workers if shape.batch_grows else 1)
+    steps = epochs * shape.epoch_samples / batch if shape.epoch_samples else epochs
+    compute = values["forward"] + values["loss"] + values["backward"]
+    communication = values["communication"]
+    rest = values["train_time"] - compute - values["optimizer"] - communication - values["metrics"]
+    if workers == 1:  # nothing is sent, so this was waiting for the GPU
+        compute, communication = compute + communication, 0.0
+    return RunTimings(
+        workers=workers,
+        reached=True,
+        epochs=epochs,
+        steps=steps,
+        samples=steps * batch,
+        validations=int(values["validations"]),
+        compute_s=compute,
+        optimizer_s=values["optimizer"],
+        data_wait_s=values["metrics"],
+        communication_s=communication,
+        overlapped_s=0.0,  # reduced after backward
+        outside_s=rest,  # copies to the GPU and what no step covers
+    )
+
+
+def epochs_to_goal(validations: int, *, a_epoch: int) -> float:
+    """Return the epochs after which the goal was met, from the number of logged validations.
+
+    Translation validated after 30, 60 and 90 % of an epoch and at its end, and logged the last value twice;
+    GNMT's ends of epochs were not counted as validations (3 per epoch), the Transformer's were (4).
+    """
+    if a_epoch == 1:
+        return float(validations)
+    whole, part = divmod(validations - 2, a_epoch)
+    return whole + min(1.0, 0.3 * (part + 1))
+
+
+# --- what a prediction is made from, and for what
+
+
+def measurements(names: Sequence[str], output_root: Path, settings: Mapping[str, str]) -> Measurements:
+    """Return the runs of a study, of these names, or those published of a task, as FILTERS select them."""
+    first = names[0]
+    if first.startswith(PUBLISHED):
+        if len(names) > 1:
+            raise UserError(f"{first} cannot be put together with {names[1]}", hint="give one of them")
+        task = first.removeprefix(PUBLISHED)
+        for setting, only in (("task", task), ("on", PUBLISHED_ON)):
+            if settings[setting] not in ("", only):
+                raise UserError(f"{setting}={settings[setting]}: {first} has runs of {only} alone")
+        return published_runs(task, backend=settings["backend"] or "nccl")
+    records = _study(first, output_root) if len(names) == 1 else None
+    records = [_run(name, output_root) for name in names] if records is None else records
+    for setting, group in FILTERS.items():
+        if settings[setting]:
+            records = [one for one in records if getattr(one.experiment, group).name == settings[setting]]
+    return model.from_records(records, title=" ".join(names))
+
+
+def to_fit(everything: Measurements, counts: str) -> Measurements:
+    """Return the measurements at these worker counts, e.g. "1,2,4"; all without any."""
+    if not counts:
+        return everything
+    chosen = [_count("workers", word) for word in counts.split(",")]
+    missing = [k for k in chosen if k not in everything.counts]
+    if missing:
+        sentence = f"{format.counted(missing[0], 'worker')} was not measured"
+        raise UserError(sentence, hint=f"measured: {', '.join(map(str, everything.counts))}")
+    return everything.only(chosen)
+
+
+def target(settings: Mapping[str, str], measured: Hardware, output_root: Path) -> Target:
+    """Return the node, with the fields given, and the network as stated or as a run measured it."""
+    every = settings["hardware"] in ("", "all")
+    node = None if every else forecast.profile(settings["hardware"])
+    rates = {name: settings[f"hardware.{name}"] for name in RATES if settings.get(f"hardware.{name}")}
+    if rates:
+        values = {name: _positive(f"hardware.{name}", text) for name, text in rates.items()}
+        node = (node or measured).model_copy(update=values)
+    network = settings["network"]
+    if not network:
+        return Target(node)
+    if any(output_root.glob(f"*{network}*/record.json")):
+        return Target(node, Network.of_table(network, _run(network, output_root).table))
+    return Target(node, Network.stated(network))
+
+
+def worker_counts(fit: Model, everything: Measurements, most: int) -> list[int]:
+    """Return powers of two and the measured counts, up to `most` and to one sample a worker."""
+    most = int(min(most, fit.most_workers))
+    powers = {2**i for i in range(most.bit_length()) if 2**i <= most}
+    return sorted(powers | {k for k in everything.counts if k <= most} | {most})
+
+
+def _study(name: str, output_root: Path) -> list[Record] | None:
+    """Return the records of the study that a word names; None where it names none."""
+    if name.startswith(STUDY):
+        return run_folders.study(output_root, name.removeprefix(STUDY))
+    try:
+        return run_folders.study(output_root, name)
+    except UserError:
+        if study.load(study.folder(output_root, name)) is not None:
+            raise
+        return None
+
+
+def _run(word: str, output_root: Path) -> Record:
+    return reader.load(run_folders.folder(output_root, word) / "record.json")
+
+
+def _count(name: str, word: str) -> int:
+    if not word.isdecimal() or int(word) == 0:
+        raise UserError(f"{name}={word} is not a number of workers", hint=f"e.g. {name}=16")
+    return int(word)
+
+
+def _positive(name: str, text: str, kind: str = "a number above 0") -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise UserError(f"{name}={text} is not {kind}", hint=f"e.g. {name}=25")
+    return value
+
+
+# --- table, chart and sentences
+
+
+def table(forecasts: Sequence[Forecast], measured: Mapping[int, str], width: int) -> str:
+    """Return one line per number of workers; columns that `width` has no room for are left out, and named."""
+    rows = [_row(one, measured.get(one.workers, "")) for one in forecasts]
+    filled = [name for name in ORDER if any(row[name] for row in rows)]
+    shown = filled[: tables.fitting(filled, [[row[name] for row in rows] for name in filled], width)]
+    headings = [name for name in rows[0] if name in shown]
+    text = tables.table(
+        headings, [[row[name] for name in headings] for row in rows], right=[True] * len(headings)
+    )
+    if hidden := filled[len(shown) :]:
+        text += f"\n{width} columns have no room for: {', '.join(hidden)} (--json has all)"
+    return text + ("\n* measured, but not fitted" if any("*" in cell for cell in measured.values()) else "")
+
+
+def medians(everything: Measurements, fitted: Measurements) -> dict[int, str]:
+    """Return the measured medians by number of workers, starred where they were not fitted."""
+    times = {k: median(everything.times(k)) for k in everything.counts}
+    return {
+        k: (format.duration(s) if math.isfinite(s) else "missed") + ("" if k in fitted.counts else " *")
+        for k, s in times.items()
+    }
+
+
+def _row(one: Forecast, measured: str) -> dict[str, str]:
+    return {
+        "workers": f"{one.workers:,}",
+        "measured": measured,
+        "predicted": format.duration(one.time_s.value),
+        "95 % interval": _ends(one.time_s, format.duration),
+        "speed-up": f"{one.speedup.value:.2f}",
+        "speed-up interval": _ends(one.speedup, lambda value: f"{value:.2f}"),
+        "cost": format.usd(one.cost_usd.value) if one.cost_usd else "",
+        "communication": format.percent(one.communication_share),
+    }
+
+
+def _ends(estimate: Interval, write: Callable[[float], str]) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"{write(estimate.low)} to {write(estimate.high)}"
+
+
+def chart(
+    forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements | None = None
+) -> Chart:
+    """Return the predicted time over workers with its 95 % band, and the measured runs."""
+    workers, times = [one.workers for one in forecasts], [one.time_s.value for one in forecasts]
+    banded = [one for one in forecasts if one.time_s.low and one.time_s.high]
+    ks, lows = [one.workers for one in banded], [one.time_s.low for one in banded]
+    middles, highs = [one.time_s.value for one in banded], [one.time_s.high for one in banded]
+    traces = [
+        Trace("95 % of further runs", ks, middles, "band", style=5, low=lows, high=highs),
+        Trace("predicted", workers, times, texts=_texts(workers, times), small=True),
+    ]
+    for several, label in ((fitted, "measured"), (held_out, "measured, not fitted")):
+        runs = [run for run in several.runs if run.reached] if several else []
+        xs, ys = [run.workers for run in runs], [run.total_s for run in runs]
+        traces.append(Trace(label, xs, ys, "marks", 1, secondary=several is held_out, texts=_texts(xs, ys)))
+    drawn = [y for trace in traces for y in (*trace.y, *trace.low, *trace.high) if y]
+    ticks = [y for y in TICKS_S if min(drawn) / 10 < y < max(drawn) * 10]
+    limits = min([*drawn, *ticks]), max([*drawn, *ticks])
+    return Chart.of(
+        "prediction",
+        f"Predicted time to accuracy of {fitted.task}",
+        about=f"{fitted.title}, fitted at {_list(fitted.counts)} workers",
+        x=Axis("workers", "log", tuple((float(k), f"{k:,}") for k in workers)),
+        y=Axis("time to accuracy", "log", tuple((y, format.duration(y)) for y in ticks), limits),
+        traces=traces,
+    )
+
+
+def first(fit: Model, other: Target, *, most: int, wanted: int) -> list[str | None]:
+    """Return what comes first: emulated hosts, runs that scatter, a table that ends early."""
+    runs, shown = fit.measurements, forecast.noise(fit)
+    emulated = doubt = ends = None
+    if runs.network:
+        emulated = f"Emulated: the runs used hosts that one machine emulates, linked by {runs.network}"
+        emulated += (
+            f". Computing shared that machine's CPUs; only the network becomes {other.network.name}."
+            if other.network
+            else ". The prediction is of such hosts, and says nothing of a real network."
+        )
+    sigma = math.sqrt(mean(one**2 for one in shown.seconds)) if shown.known else 0.0
+    if sigma > LOUD:
+        doubt = (
+            f"Unreliable: the runs are {format.percent(sigma)} from the model or from each other, so "
+            "intervals span a factor of 3 and more. Repeat the runs on a quiet machine."
+        )
+    if most < wanted:
+        ends = f"The table ends at {most:,} workers: a step then has one sample per worker."
+        if runs.grows:
+            epoch = f"{fit.epoch_samples:,.0f} samples per epoch, {fit.batch:,.0f} per worker and step"
+            ends = f"The table ends at {most:,} workers: an epoch then has one step ({epoch})."
+    return [emulated, doubt, ends]
+
+
+def basis(fit: Model) -> list[str]:
+    """Return sentences on what the model is fitted to and what follows from it."""
+    runs, counts = fit.measurements, fit.measurements.counts
+    sentences = [f"Fitted on {format.counted(len(runs.runs), 'run')} at {_list(counts)} workers."]
+    sentences += [f"Left out: {why}." for why in runs.left_out]
+    sentences += [f"Note: {note}." for note in runs.notes]
+    worst = max((forecast.compare(fit, runs.only([k])) for k in counts), key=lambda one: abs(one.epoch_error))
+    if abs(worst.epoch_error) >= POOR_FIT:
+        sentences.append(f"The fit is off where it was fitted: {error(worst)}.")
+    for forms in fit.allreduce.values():
+        if len(forms) > 1:
+            names = " and ".join(forms)
+            sentences.append(f"Communication: the runs do not tell {names} apart, which count half each.")
+    for k in counts:
+        times = runs.times(k)
+        if missed := sum(map(math.isinf, times)):
+            sentences.append(
+                f"At {format.counted(k, 'worker')} {missed} of {format.counted(len(times), 'run')} missed "
+                "the goal: what is predicted is the time of a run that reaches it."
+            )
+    startups = [run.startup_s for run in runs.runs if run.startup_s is not None]
+    if startups:
+        sentences.append(f"Start-up comes on top: {format.duration(median(startups))} (median).")
+    shown = forecast.noise(fit)
+    if shown.known:
+        sigma, epochs = (math.sqrt(mean(one**2)) for one in (shown.seconds, shown.epochs))
+        sentences.append(
+            f"Residual noise: {format.percent(sigma)} of a run's seconds (df = {shown.dof}) and "
+            f"{format.percent(epochs)} of its epochs (df = {shown.epochs_dof})."
+        )
+    else:
+        what = "epochs to the goal" if shown.dof else "seconds"
+        sentences.append(f"No intervals: the runs do not show the noise of the {what}. Repeat them.")
+    drift, most = forecast.extrapolation_error(runs), f"{counts[-1]:,}"
+    beyond = (
+        f"; intervals are widened there by {format.percent(math.expm1(drift))} per doubling, "
+        f"by which the model was off at {most}, predicted from fewer."
+        if drift
+        else "; from fewer than 3 worker counts nothing shows how far the model drifts there."
+    )
+    return [*sentences, f"Everything beyond {most} workers is extrapolated{beyond}"]
+
+
+def assumptions(fit: Model, other: Target) -> list[str]:
+    """Return sentences on what was assumed of other hardware or another network."""
+    sentences, measured = [], fit.measurements.hardware
+    if other.hardware is not None and fit.moved(other.hardware):
+        ratio = forecast.speed_ratio(fit.measurements, other.hardware)
+        sentences.append(
+            f"Compute and optimizer are scaled from {measured.name} to {other.hardware.name} by their stated "
+            f"peaks ({fit.measurements.precision}), {ratio:.3g} to 1."
+        )
+        if forecast.other_processor(measured, other.hardware):
+            fitted = forecast.transfer()
+            sentences.append(
+                f"How far such a ratio was off in {len(forecast.pairs())} published pairs of processors is "
+                f"part of the interval: a factor of {fitted.factor(ratio):.2g} either way "
+                f"(Student's t, df = {fitted.dof})."
+            )
+        if other.network is None:
+            sentences.append("Communication is what its profile states of its links, reached in full.")
+    if other.network is not None and not other.network.measured:
+        reached = (
+            f"reached to the same share as the runs reached of {measured.network_gbit_per_s:g} Gbit/s"
+            if measured.network_gbit_per_s
+            else f"reached in full, as {measured.name} states no rate to compare with: a lower bound of time"
+        )
+        sentences.append(
+            f"Network {other.network.name} is stated, not measured; its line rate is {reached}. "
+            "What the workers wait for each other, which the measured latency holds, is then left out."
+        )
+    return sentences
+
+
+def holdouts(left_out: Sequence[HoldoutError], held_out: Sequence[HoldoutError]) -> list[str]:
+    """Return the leave-one-out error, and that at counts that were measured but not fitted, in sentences."""
+    sentence = "Leave one out: not possible, it needs runs at 3 or more worker counts."
+    if left_out:
+        each = "; ".join(error(one) for one in left_out)
+        size = format.percent(mean(abs(one.time_error) for one in left_out))
+        sentence = f"Leave one out, each worker count predicted from the others: {each}; {size} on average."
+    errors = "; ".join(error(one) for one in held_out)
+    return [sentence, *([f"Measured, but not fitted: {errors}."] if held_out else [])]
+
+
+def error(one: HoldoutError) -> str:
+    """Return e.g. 8 workers +1.6 % (seconds per epoch +4.8 %)."""
+    epoch = f"(seconds per epoch {one.epoch_error:+.1%})"
+    # Where half of the runs or more missed the goal there is no time to be off from.
+    text = f"{one.time_error:+.1%} {epoch}" if math.isfinite(one.measured_s) else epoch
+    return f"{format.counted(one.workers, 'worker')} {text}".replace("%", " %")
+
+
+def _list(counts: Sequence[int]) -> str:
+    return ", ".join(f"{k:,}" for k in counts)
+
+
+def _texts(workers: Sequence[int], seconds: Sequence[float]) -> list[str]:
+    return [f"{k:,} workers: {format.duration(s)}" for k, s in zip(workers, seconds, strict=True)]
+
+
+# --- the command
+
+
+SECTIONS = (
+    (
+        "STUDY",
+        "The name of a study in output_root, the names of runs, or published:TASK with TASK one of "
+        f"{', '.join(PUBLISHED_TASKS)}: the runs that MLBench published in 2021.",
+    ),
+    (
+        "model",
+        "A model is fitted to each phase of the measured runs: compute over the samples per worker, an "
+        "all-reduce of latency and bandwidth inside and between nodes, what overlaps with backward, epochs "
+        "to the goal over the global batch, and the time outside the batches; see docs/prediction.md. "
+        "Runs with more workers than CPUs, or with any other caveat, are never fitted. An interval is a 95 % "
+        "prediction interval; it is wide where the runs say little, and where it is wider than a factor of "
+        f"{WIDE:g} nothing is advised.",
+    ),
+)
+COMMAND = Command("predict", sections=lambda: SECTIONS)
+
+
+@COMMAND.verb("", "STUDY ...", settings=SETTINGS, options=JSON)
+def _predict(args: Args) -> int:
+    r"""Predict time to accuracy, speedup and cost on more workers from runs on a few.
+
+    examples:
+      python -m mlbench.predict scaling task=resnet20 deadline=8h
+          One task of a study of your own.
+      python -m mlbench.predict published:gnmt hardware=gcp_a2_highgpu_1g \
+          network=25gbit,30us
+      python -m mlbench.predict published:gnmt workers=1,2,4
+          What the model says of 8 and 16 workers.
+    """
+    if not args.arguments:
+        raise UserError("predict takes a study", hint="python -m mlbench.predict --help")
+    settings = args.settings
+    if settings["plot"] and Path(settings["plot"]).suffix != ".png":
+        raise UserError(f"plot={settings['plot']} is no PNG file", hint="write e.g. plot=prediction.png")
+    everything = measurements(args.arguments, args.output_root, settings)
+    fitted = model.check(to_fit(everything, settings["workers"]))
+    fit = model.fit(fitted)
+    other = target(settings, fitted.hardware, args.output_root)
+    most = settings["max_workers"]
+    wanted = _count("max_workers", most) if most else FURTHEST * fitted.counts[-1]
+    counts = worker_counts(fit, everything, wanted)
+    deadline = forecast.parse_deadline(settings["deadline"]) if settings["deadline"] else None
+    budget = _positive("budget", settings["budget"], "an amount of USD") if settings["budget"] else None
+    if settings["hardware"] == "all":
+        return _frontier(args, fit, counts, other.network, deadline, budget)
+    forecasts = forecast.forecast(fit, counts, other)
+    left_out, held_out = forecast.leave_one_out(fitted), forecast.held_out(fit, everything)
+    answers = forecast.advise(forecasts, deadline=deadline, budget=budget)
+    if settings["plot"]:
+        from mlbench.report import render  # Altair is for the chart alone
+
+        unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
+        drawn = chart(forecasts, fitted=fitted, held_out=unseen if other == Target() else None)
+        render.save([drawn], Path(settings["plot"]))
+    emulated, doubt, ends = first(fit, other, most=counts[-1], wanted=wanted)
+    rest = [*basis(fit), *assumptions(fit, other), *holdouts(left_out, held_out)]
+    if args.json:
+        values = {
+            "predictions": forecasts,
+            "leave_one_out": left_out,
+            "held_out": held_out,
+            "advice": answers,
+        }
+        plain = {name: [dataclasses.asdict(one) for one in some] for name, some in values.items()}
+        sentences = [*filter(None, [emulated, doubt, ends]), *rest]
+        title = {"title": everything.title, "fitted_workers": fitted.counts}
+        print(format.json_text(title | plain | {"sentences": sentences}))
+        return OK
+    width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
+    lines = table(forecasts, medians(everything, fitted) if other == Target() else {}, width)
+    answered = [one.sentence for one in answers]
+    for part in (everything.title, emulated, doubt, "", lines, ends, "", *answered, "", *rest):
+        if part is not None:
+            print(part if part is lines else textwrap.fill(part, width, break_on_hyphens=False))
+    return OK
+
+
+def _frontier(
+    args: Args,
+    fit: Model,
+    counts: Sequence[int],
+    network: Network | None,
+    deadline: float | None,
+    budget: float | None,
+) -> int:
+    """Print cost against time over all profiles with a price."""
+    if args.settings["plot"] or any(args.settings[f"hardware.{name}"] for name in RATES):
+        raise UserError("hardware=all takes neither plot= nor fields of a profile", hint="name a profile")
+    offers, refused = forecast.frontier(fit, counts, network, date.today())
+    answers = forecast.pick(offers, deadline=deadline, budget=budget)
+    if args.json:
+        values = {"offers": offers, "advice": answers}
+        plain = {name: [dataclasses.asdict(one) for one in some] for name, some in values.items()}
+        print(format.json_text({"title": fit.measurements.title} | plain | {"refused": refused}))
+        return OK
+    headings = ["hardware", "workers", "predicted", "95 % interval", "cost", "cost interval", "dominated"]
+    cells = []
+    for one in offers:
+        time, usd = one.forecast.time_s, one.forecast.cost_usd or Interval(math.nan)
+        numbers = [format.duration(time.value), _ends(time, format.duration), format.usd(usd.value)]
+        dominated = "yes" if one.dominated else ""
+        cells.append([one.hardware, f"{one.forecast.workers:,}", *numbers, _ends(usd, format.usd), dominated])
+    right = [False, True, True, True, True, True, False]
+    print(f"{fit.measurements.title}\n\n{tables.table(headings, cells, right=right)}\n")
+    print("\n".join([*(one.sentence for one in answers), ""]))
+    for why in dict.fromkeys(refused.values()):
+        names = ", ".join(name for name, reason in refused.items() if reason == why)
+        print(f"Not shown: {names}: {why}.")
+    return OK

@@ -1,0 +1,571 @@
+"""The runs, and the model fitted to them: seconds a step from its phases, steps to the goal, time outside.
+
+Every part is a non-negative least-squares fit of two terms to relative errors, since noise is a percentage:
+
+- compute, data wait: 1, and a worker's samples a step. optimizer: 1.
+- all-reduce, inside a node and between nodes: hops, and volume 2(k-1)/k. A ring has 2(k-1) hops, a tree
+  2 log2 k (Thakur et al. 2005, Optimization of Collective Communication Operations in MPICH). Forms that fit
+  alike count equally. k workers on n nodes sum among those of a node, then among nodes, as hierarchical
+  rings do; the workers of a node share its link.
+- epochs to the goal: 1, and the global batch where it grows (McCandlish et al. 2018, critical batch size).
+- outside the batches, per epoch: 1, and 1/k, as validation is shared out.
+
+No more communication is hidden behind backward, as a share of itself and of compute, than a run has shown.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlbench.analysis import pooling
+from mlbench.analysis.points import by_configuration, series
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Hardware
+from mlbench.record.phases import exposed
+from mlbench.record.record import Record
+
+Array = NDArray[np.float64]
+STEP = ("compute", "optimizer", "data_wait")  # parts of a step beside communication
+COMPUTING = ("compute", "optimizer")  # what another processor changes
+NODE, BETWEEN = "node_link", "network"  # the tiers of links: inside a node and between nodes
+FIELDS = ("gbit_per_s", "us")  # of a tier in a hardware profile: hardware.node_link_us, say
+PASSES = 3  # errors relative to noisy values pull a fit down; relative to the fit before they do not
+TINY = 1e-6  # of a part's mean: a smaller value counts as nothing and has no relative error
+ALIKE = 1.1  # ratio of relative errors up to which two forms of an all-reduce fit alike
+BITS = 8  # a byte
+NETWORK = re.compile(r"(?P<rate>\d+(?:\.\d+)?)gbit,(?P<latency>\d+(?:\.\d+)?)us", re.IGNORECASE)
+# The batch grows as workers ** power; the power is 0 or 1, but for short batches at the end of an epoch.
+FIXED, GROWING = 0.25, 0.75
+FITTED = ("goal_reached", "goal_not_reached", "completed")
+
+
+@dataclass(frozen=True)
+class RunTimings:
+    """One run; seconds are sums over the run, of the mean rank."""
+
+    workers: int
+    reached: bool  # whether its epochs are epochs to the goal
+    epochs: float
+    steps: float
+    samples: float  # of all workers
+    validations: int
+    compute_s: float  # forward, loss, backward
+    optimizer_s: float
+    data_wait_s: float  # waiting for data, metrics of the training batch
+    communication_s: float  # exposed
+    overlapped_s: float  # communication hidden behind backward
+    outside_s: float  # the clock's time outside the batches: loading, validation, reports
+    startup_s: float | None = None
+
+    @property
+    def total_s(self) -> float:
+        """The clock at the end of the run."""
+        batches = self.compute_s + self.optimizer_s + self.data_wait_s + self.communication_s
+        return batches + self.outside_s
+
+    @property
+    def batch(self) -> float:
+        """Samples a step, of all workers."""
+        return self.samples / self.steps
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Runs that differ in workers and seed alone, and what they have in common.
+
+    - gradient_bytes: what a step's all-reduce sums; None where the source does not say.
+    - network: the link of the emulated hosts in words; None where the runs used a real network.
+    - left_out: a sentence for each run that is not among `runs`.
+    - notes: sentences about the source of the numbers.
+    """
+
+    title: str
+    task: str
+    runs: tuple[RunTimings, ...]
+    hardware: Hardware
+    precision: str
+    gradient_bytes: float | None
+    network: str | None = None
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> list[int]:
+        """The worker counts that were measured."""
+        return sorted({run.workers for run in self.runs})
+
+    @property
+    def grows(self) -> bool:
+        """Whether the global batch grows with the workers, each keeping its own."""
+        return _power(self.runs) > GROWING
+
+    @property
+    def workers_per_node(self) -> int | None:
+        """How many workers share a node; None: all. An emulated host has one."""
+        return 1 if self.network else self.hardware.workers_per_node
+
+    def only(self, counts: Sequence[int]) -> "Measurements":
+        """Return these measurements at the given worker counts."""
+        return replace(self, runs=tuple(run for run in self.runs if run.workers in counts))
+
+    def times(self, workers: int) -> list[float]:
+        """Return the time to accuracy of each run at this worker count; infinite where it was missed."""
+        return [run.total_s if run.reached else math.inf for run in self.runs if run.workers == workers]
+
+
+def check(measurements: Measurements) -> Measurements:
+    """Return what can be fitted; UserError where there are too few worker counts or two batch rules."""
+    if len(measurements.counts) < 2:
+        have = ", ".join(map(str, measurements.counts)) or "none"
+        left_out = f"; left out: {'; '.join(measurements.left_out)}" if measurements.left_out else ""
+        raise UserError(
+            f"a prediction needs runs at 2 or more worker counts, these have {have}{left_out}",
+            hint="measure more, e.g. python -m mlbench.sweep workers=1,2,4",
+        )
+    if FIXED < _power(measurements.runs) < GROWING:
+        raise UserError(
+            "the batch of a step neither stays the same nor grows with the workers",
+            hint="predict from runs of one recipe",
+        )
+    if not any(run.reached for run in measurements.runs):
+        raise UserError(
+            "no run reached its goal, so there is no time to accuracy to predict", hint="set a goal"
+        )
+    return measurements
+
+
+def from_records(records: Sequence[Record], *, title: str) -> Measurements:
+    """Return the measurements in records of one experiment at several worker counts.
+
+    Every seed counts once (experiment.attempts). Runs that shared CPUs, were disturbed, carry another caveat,
+    failed or took no phase times are left out and named. Raises UserError for records of several experiments.
+    """
+    if not records:
+        raise UserError(f"{title} has no finished run", hint="python -m mlbench.results list")
+    reasons = {run.run_id: f"does not count for its seed ({run.status})" for run in records}
+    for runs in by_configuration(records):
+        disturbed = pooling.disturbed(runs)
+        reasons |= {run.run_id: _exclusion_reason(run, disturbed) or "" for run in runs}
+    fitted = [run for run in records if not reasons[run.run_id]]
+    differing = mixture(fitted)
+    if differing:
+        tasks = dict.fromkeys(run.experiment.task.name for run in fitted)
+        if len(tasks) > 1:
+            sentence = f"{title} has runs of {len(tasks)} tasks: {', '.join(tasks)}"
+            raise UserError(sentence, hint=f"choose one, e.g. task={next(iter(tasks))}")
+        raise UserError(
+            f"{title} mixes experiments: {'; '.join(differing)}",
+            hint="choose one, e.g. backend=gloo, or name the runs",
+        )
+    first = (fitted or records)[0].experiment
+    return Measurements(
+        title=title,
+        task=first.task.name,
+        runs=tuple(map(_timings, fitted)),
+        hardware=first.hardware,
+        precision=getattr(first.task, "precision", None) or "fp32",
+        gradient_bytes=fitted[0].gradient_bytes if fitted else None,
+        network=f"network={first.network.name} ({first.network})" if first.network.emulated else None,
+        left_out=tuple(
+            f"{run.run_id} ({run.workers} workers) {reasons[run.run_id]}"
+            for run in records
+            if reasons[run.run_id]
+        ),
+    )
+
+
+def mixture(records: Sequence[Record]) -> list[str]:
+    """Return the fields, but for workers and seed, in which the experiments differ, with their values.
+
+    Of a group that differs in its name, e.g. two tasks, the name alone is returned.
+    """
+    fields = [dict(series(one)) for one in records]
+    names = sorted({name for one in fields for name in one})
+    values = {name: {one[name] for one in fields if name in one} for name in names}
+    differing = [name for name in names if len(values[name]) > 1]
+    groups = {name.removesuffix(".name") for name in differing if name.endswith(".name")}
+    return [
+        f"{name} is {' and '.join(sorted(values[name]))}"
+        for name in differing
+        if name.endswith(".name") or name.split(".")[0] not in groups
+    ]
+
+
+def _exclusion_reason(run: Record, disturbed: Mapping[str, str]) -> str | None:
+    """Return why a run is not fitted; None if it is."""
+    reasons = {
+        "had more workers than CPUs": run.oversubscribed,
+        f"has a caveat: {(run.caveats or ['none'])[0]}": run.caveats,
+        f"was disturbed: {disturbed.get(run.run_id)}": run.run_id in disturbed,
+        f"is {run.status.replace('_', ' ')}": run.status not in FITTED,
+        "went on after a failure": run.restarts,
+        "has no phase times": not run.phases or not run.steps,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def _timings(run: Record) -> RunTimings:
+    phases = {name: spread.mean for name, spread in run.phases.items()}
+    compute = math.fsum(phases[name] for name in ("forward", "loss", "backward"))
+    communication = exposed(phases)
+    if run.workers == 1:  # nothing is sent, so this is the end of backward
+        compute, communication = compute + communication, 0.0
+    overlapped = run.overlapped_communication
+    return RunTimings(
+        workers=run.workers,
+        reached=run.status == "goal_reached",
+        epochs=run.epochs,
+        steps=run.steps,
+        samples=run.samples,
+        validations=len(run.validations),
+        compute_s=compute,
+        optimizer_s=phases["optimizer"],
+        data_wait_s=phases["data_wait"] + phases["metrics"],
+        communication_s=communication,
+        overlapped_s=overlapped.mean if overlapped and run.workers > 1 else 0.0,
+        outside_s=max(0.0, run.validations[-1].elapsed - math.fsum(phases.values())),
+        startup_s=run.startup_time,
+    )
+
+
+def _power(runs: Sequence[RunTimings]) -> float:
+    """Return p of global batch = const * workers ** p, between the fewest and the most workers."""
+    ends = min(run.workers for run in runs), max(run.workers for run in runs)
+    few, many = (median(run.batch for run in runs if run.workers == k) for k in ends)
+    return math.log(many / few) / math.log(ends[1] / ends[0])
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a message costs: seconds each, and seconds a byte; at line rate unless it was measured."""
+
+    name: str
+    latency_s: float
+    s_per_byte: float
+    measured: bool
+
+    @classmethod
+    def stated(cls, text: str) -> "Network":
+        """Return the network of a text such as 10gbit,50us: line rate, and one-way latency of a message."""
+        match = NETWORK.fullmatch(text)
+        if not match or float(match["rate"]) == 0:
+            raise UserError(
+                f"network={text} is not a network",
+                hint="write line rate and latency of a message, as in network=10gbit,50us, "
+                "or the name of a run of task allreduce",
+            )
+        s_per_byte = BITS / (float(match["rate"]) * 1e9)
+        return cls(text, float(match["latency"]) * 1e-6, s_per_byte, measured=False)
+
+    @classmethod
+    def of_profile(cls, hardware: Hardware, tier: str) -> "Network":
+        """Return the link that a profile states; UserError where its rate or its delay is not known."""
+        values = [getattr(hardware, f"{tier}_{field}") for field in FIELDS]
+        if None in values:
+            field = FIELDS[values.index(None)]
+            where = "between nodes" if tier == BETWEEN else "inside a node"
+            stated = ", or network=10gbit,50us" if tier == BETWEEN else ""
+            raise UserError(
+                f"hardware={hardware.name} does not state hardware.{tier}_{field}, of a link {where}",
+                hint=f"hardware.{tier}_{field}=... as measured there{stated}, or a smaller max_workers=",
+            )
+        return cls(f"{tier} of {hardware.name}", values[1] * 1e-6, BITS / (values[0] * 1e9), measured=False)
+
+    @classmethod
+    def of_table(cls, name: str, table: list[dict[str, Any]]) -> "Network":
+        """Return the network that a run of task allreduce measured with all_reduce of float32."""
+        wanted = {"kind": "fit", "collective": "all_reduce", "dtype": "float32"}
+        rows = [row for row in table if wanted.items() <= row.items()]  # other tasks have other tables
+        if not rows or not rows[0]["beta_s_per_byte"]:
+            hint = "python -m mlbench.run task=allreduce"
+            raise UserError(f"run {name!r} measured no bandwidth of all_reduce", hint=hint)
+        line, workers = rows[0], rows[0]["workers"]
+        hops, volume = 2 * (workers - 1), 2 * (workers - 1) / workers  # of a ring
+        return cls(name, line["alpha_s"] / hops, line["beta_s_per_byte"] / volume, measured=True)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the time, fitted: `terms` (runs, 2) @ `theta` (2,) is close to `measured` (runs,)."""
+
+    terms: Array
+    measured: Array
+    theta: Array
+
+    @property
+    def used(self) -> NDArray[np.bool_]:
+        """Which runs have a relative error: those in which the part took time."""
+        return _positive(self.measured)
+
+    @property
+    def residuals(self) -> Array:
+        """Relative errors as logarithms, 0 for runs in which the part took no time."""
+        fitted = self.terms @ self.theta
+        used = self.used & (fitted > 0)
+        return np.log(np.where(used, self.measured, 1.0) / np.where(used, fitted, 1.0))
+
+    @property
+    def dof(self) -> int:
+        """Degrees of freedom that the runs leave for the noise."""
+        return int(self.used.sum()) - _rank(self.terms[self.used])
+
+    def refitted(self, noise: Array) -> "Part":
+        """Return the fit to the fitted values times exp(noise)."""
+        fitted = self.terms @ self.theta
+        used = fitted > 0
+        if not used.any():
+            return self
+        theta = _least_squares(self.terms[used], fitted[used] * np.exp(noise[used]), fitted[used])
+        return replace(self, theta=theta)
+
+
+@dataclass(frozen=True)
+class Times:
+    """What the model predicts of each worker count; all (counts,)."""
+
+    time: Array  # s to accuracy
+    epochs: Array
+    step: Array  # s
+    exposed: Array  # s of a step that are waited for communication
+
+
+@dataclass(frozen=True)
+class Model:
+    """What was fitted to the measurements.
+
+    - parts: compute, optimizer and data_wait of a step, s; outside of an epoch, s; epochs to the goal.
+    - allreduce: s a step, of each tier that was measured, by the forms that fit the runs alike; predictions
+      are their mean.
+    """
+
+    measurements: Measurements
+    parts: Mapping[str, Part]
+    allreduce: Mapping[str, Mapping[str, Part]]
+    hidden_of_communication: float  # at most this share of the all-reduce is overlapped
+    hidden_of_compute: float  # and at most so much of it as this share of compute lasts
+    epoch_samples: float
+    batch: float  # samples a step; a worker's where the global batch grows
+
+    @property
+    def most_workers(self) -> float:
+        """The count beyond which a worker has no sample of a step, or an epoch no whole step."""
+        return self.epoch_samples / self.batch if self.measurements.grows else self.batch
+
+    def predict(
+        self,
+        workers: Array,
+        *,
+        faster: float = 1.0,
+        hardware: Hardware | None = None,
+        network: Network | None = None,
+    ) -> Times:
+        """Return the times at each worker count.
+
+        - faster: by what factor another processor computes.
+        - hardware: on which other node; its links are those of its profile.
+        - network: between nodes, in place of the measured one.
+
+        UserError where a link that is needed is not known, or the bytes of the gradients.
+        """
+        terms = _terms(workers, batch=self.batch, grows=self.measurements.grows)
+        values = {name: terms[name] @ part.theta for name, part in self.parts.items()}
+        for name in COMPUTING:
+            values[name] = values[name] / faster
+        allreduce = self._allreduce(workers, hardware, network)
+        hidden = self.hidden_of_communication * allreduce
+        exposed = allreduce - np.minimum(hidden, self.hidden_of_compute * values["compute"])
+        step = sum((values[name] for name in STEP), exposed)
+        steps = self.epoch_samples / (self.batch * (workers if self.measurements.grows else 1.0))
+        time = values["epochs"] * (steps * step + values["outside"])
+        return Times(time, values["epochs"], step, exposed)
+
+    def refitted(self, noise: Array, epoch_noise: Array, forms: Mapping[str, str]) -> "Model":
+        """Return the model of runs as fitted times exp(noise), with one form of all-reduce a tier."""
+        parts = {
+            name: part.refitted(epoch_noise if name == "epochs" else noise)
+            for name, part in self.parts.items()
+        }
+        measured = tier_runs(self.measurements)
+        allreduce = {
+            tier: {form: self.allreduce[tier][form].refitted(noise[measured[tier]])}
+            for tier, form in forms.items()
+        }
+        return replace(self, parts=parts, allreduce=allreduce)
+
+    def moved(self, hardware: Hardware | None) -> bool:
+        """Whether a prediction for this hardware is one for other nodes than the measured."""
+        return hardware is not None and hardware.name != self.measurements.hardware.name
+
+    def _allreduce(self, workers: Array, hardware: Hardware | None, network: Network | None) -> Array:
+        other = hardware if self.moved(hardware) else None
+        node = hardware or self.measurements.hardware
+        sizes = tiers(workers, other.workers_per_node if other else self.measurements.workers_per_node)
+        seconds = np.zeros_like(workers)
+        for tier, size in sizes.items():
+            fitted = self.allreduce.get(tier, {})
+            if not (size > 1).any():
+                continue
+            if tier == BETWEEN and network is not None:
+                thetas = self._carried_over(tier, network)
+            elif fitted and other is None:
+                thetas = {name: part.theta for name, part in fitted.items()}
+            else:
+                thetas = self._carried_over(tier, Network.of_profile(node, tier))
+            terms = allreduce_terms(size)
+            seconds = seconds + np.mean([terms[name] @ theta for name, theta in thetas.items()], axis=0)
+        return seconds
+
+    def _carried_over(self, tier: str, network: Network) -> dict[str, Array]:
+        """Return alpha and beta of another link: its latency; its bandwidth with the measured efficiency.
+
+        A stated line rate is reached to the share to which the runs reached that of their own hardware, where
+        its profile states one, and never exceeded.
+        """
+        size = self.measurements.gradient_bytes
+        if size is None:
+            raise UserError(
+                "the runs do not say how many bytes of gradients one step sums, "
+                "so another network cannot be predicted",
+                hint="predict for the measured hardware, or measure again: new records say it",
+            )
+        line = size * network.s_per_byte
+        own = getattr(self.measurements.hardware, f"{tier}_{FIELDS[0]}")
+        forms, thetas = self.allreduce.get(tier, {}), {}
+        for name in [name for name in ("ring", "tree") if name in forms] or ("ring", "tree"):
+            fitted = forms.get(name) or forms.get("bandwidth")
+            beta = line
+            if own is not None and not network.measured and fitted is not None:
+                beta = max(line, fitted.theta[1] * own * 1e9 * network.s_per_byte / BITS)
+            thetas[name] = np.array([network.latency_s, beta])
+        return thetas
+
+
+def tiers(workers: Array, workers_per_node: int | None) -> dict[str, Array]:
+    """Return between how many an all-reduce passes in each tier: workers of a node, and nodes."""
+    if workers_per_node is None:
+        return {NODE: workers, BETWEEN: np.ones_like(workers)}
+    return {NODE: np.minimum(workers, workers_per_node), BETWEEN: np.ceil(workers / workers_per_node)}
+
+
+def tier_runs(measurements: Measurements) -> dict[str, NDArray[np.bool_]]:
+    """Return which runs tell of each tier: those inside one node of its links, the others of the network."""
+    workers = np.array([run.workers for run in measurements.runs], np.float64)
+    nodes = tiers(workers, measurements.workers_per_node)[BETWEEN]
+    return {NODE: (nodes == 1) & (workers > 1), BETWEEN: nodes > 1}
+
+
+def fit(measurements: Measurements) -> Model:
+    """Return the model of these measurements, which `runs.check` has passed."""
+    runs, grows = measurements.runs, measurements.grows
+    workers = np.array([run.workers for run in runs], np.float64)
+    steps, epochs = (np.array([getattr(run, name) for run in runs]) for name in ("steps", "epochs"))
+    batch = median(run.batch / (run.workers if grows else 1) for run in runs)
+    names = (*STEP, "outside", "communication", "overlapped")
+    seconds = {name: np.array([getattr(run, f"{name}_s") for run in runs]) for name in names}
+    reached = np.array([run.reached for run in runs])
+    terms = _terms(workers, batch=batch, grows=grows)
+    parts = {name: part(terms[name], seconds[name] / steps) for name in STEP}
+    parts["outside"] = part(terms["outside"], seconds["outside"] / epochs)
+    parts["epochs"] = part(terms["epochs"][reached], epochs[reached])
+    communication = seconds["communication"] + seconds["overlapped"]
+    allreduce, left = {}, communication / steps
+    sizes = tiers(workers, measurements.workers_per_node)
+    for tier, told in tier_runs(measurements).items():
+        forms = _forms(sizes[tier][told], left[told])
+        if forms:
+            allreduce[tier] = forms
+            inside = [allreduce_terms(sizes[tier])[name] @ one.theta for name, one in forms.items()]
+            left = (left - np.mean(inside, axis=0)).clip(0.0)
+    return Model(
+        measurements=measurements,
+        parts=parts,
+        allreduce=allreduce,
+        hidden_of_communication=_largest_share(seconds["overlapped"], communication),
+        hidden_of_compute=_largest_share(seconds["overlapped"], seconds["compute"]),
+        epoch_samples=median(run.samples / run.epochs for run in runs),
+        batch=batch,
+    )
+
+
+def part(terms: Array, measured: Array) -> Part:
+    """Return the non-negative least-squares fit of the relative errors.
+
+    Of two terms that the runs cannot tell apart (equal batches, one worker count) the first takes all.
+    """
+    used = _positive(measured)
+    if _rank(terms[used], tol=1e-2) < 2 and terms[used, 0].any():
+        terms = terms * np.array([1.0, 0.0])
+    theta, reference = np.zeros(2), measured
+    for _ in range(PASSES if used.any() else 0):
+        theta = _least_squares(terms[used], measured[used], reference[used])
+        fitted = terms @ theta
+        reference = np.where(fitted > 0, fitted, measured)
+    return Part(terms, measured, theta)
+
+
+def allreduce_terms(workers: Array) -> dict[str, Array]:
+    """Return the (counts, 2) terms of alpha and beta for each form of an all-reduce among `workers`."""
+    volume, tree = 2 * (workers - 1) / workers, 2 * np.log2(workers)
+    return {
+        "ring": _pair(2 * (workers - 1), volume),
+        "tree": _pair(tree, volume),
+        "bandwidth": _pair(0.0, volume),
+        "latency": _pair(tree, 0 * workers),
+    }
+
+
+def _forms(workers: Array, seconds: Array) -> dict[str, Part]:
+    """Return the forms that fit alike; at one count alone all may be latency, or all bandwidth."""
+    if not len(workers):
+        return {}
+    terms = allreduce_terms(workers)
+    names = ("ring", "tree") if len(set(workers)) > 1 else ("bandwidth", "latency")
+    forms = {name: part(terms[name], seconds) for name in names}
+    errors = {name: float(np.sqrt(np.mean(one.residuals**2))) for name, one in forms.items()}
+    return {name: forms[name] for name in names if errors[name] <= ALIKE * min(errors.values()) + 1e-3}
+
+
+def _terms(workers: Array, *, batch: float, grows: bool) -> dict[str, Array]:
+    """Return the (counts, 2) terms of each part but the all-reduce."""
+    samples = _pair(1.0, np.full_like(workers, batch) if grows else batch / workers)  # of a worker in a step
+    return {
+        "compute": samples,
+        "optimizer": _pair(1.0, 0 * workers),
+        "data_wait": samples,
+        "outside": _pair(1.0, 1 / workers),
+        "epochs": _pair(1.0, batch * workers if grows else 0 * workers),
+    }
+
+
+def _least_squares(terms: Array, values: Array, reference: Array) -> Array:
+    """Return the coefficients, none negative, with the least squares of errors relative to `reference`."""
+    from scipy.optimize import nnls
+
+    rows = terms / reference[:, None]
+    scale = np.linalg.norm(rows, axis=0).clip(1e-300)
+    return nnls(rows / scale, values / reference)[0] / scale
+
+
+def _rank(terms: Array, tol: float | None = None) -> int:
+    unit = terms / np.linalg.norm(terms, axis=0).clip(1e-300)
+    return int(np.linalg.matrix_rank(unit, tol=tol)) if len(terms) else 0
+
+
+def _positive(measured: Array) -> NDArray[np.bool_]:
+    return measured > TINY * max(measured.mean(), 1e-300)
+
+
+def _pair(first: float | Array, second: Array) -> Array:
+    return np.stack(np.broadcast_arrays(first, second), axis=-1)
+
+
+def _largest_share(part: Array, whole: Array) -> float:
+    """Return the largest share of the whole that the part has anywhere, at most 1."""
+    known = whole > 0
+    return min(1.0, float(np.max(part[known] / whole[known]))) if known.any() else 0.0

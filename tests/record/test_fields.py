@@ -1,0 +1,226 @@
+"""The list of a run's fields: what the full card says of each, and that each is shown somewhere."""
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import nothing_measured, record, save
+
+from mlbench.analysis import run_index
+from mlbench.record import fields, format, reader
+from mlbench.record.cost import cost
+from mlbench.record.energy import Energy
+from mlbench.record.fields import FIELDS
+from mlbench.record.record import Node, RankStats, Record
+from mlbench.report import notebook, provenance_section
+from mlbench.terminal import full_card, run_table
+from mlbench.tracking import mapping
+
+
+def rows(*words: str, **changes: Any) -> dict[str, str]:
+    return fields.rows(record(*words, **changes))
+
+
+def complete() -> Record:
+    """Return a record in which nothing is missing that a field may show."""
+    hardware = record("hardware=gcp_n1_t4").experiment.hardware
+    bill = cost(hardware, 2, wall_s=72.0, time_to_accuracy_s=48.0, clustered=True, provisioning_s=60.0)
+    node = Node(
+        hostname="here",
+        usable_cpus=2,
+        threads_per_worker=1,
+        data_cached=0.5,
+        transport={"library": "gloo"},
+    )
+    parts = {"gpus": 2e3, "cpu_packages": 1e3}
+    return record(
+        "hardware=gcp_n1_t4",
+        "study=a",
+        cost=vars(bill),
+        energy=vars(Energy(parts, 3e3, 3e3, 1.0, 0.4, "a grid")),
+        nodes=[node],
+        mfu=0.35,
+        bytes_sent_per_step=RankStats(min=2e6, mean=3e6, max=4e6),
+        gradient_bytes=2_000_000,
+        data_rows={"train": 1500},
+        data_hash="d" * 64,
+        software={"git": {"sha": "a" * 40, "dirty": False}},
+        caveats=["a caveat"],
+        warnings=["a warning"],
+        error="an error",
+        deviations=[
+            {"field": "task.lr", "given": 1, "reference": 2, "rule": "R1", "fixed": False, "declared": False}
+        ],
+    )
+
+
+def test_names_are_unique_in_every_place():
+    for names in ([field.name for field in FIELDS], [field.column for field in FIELDS]):
+        assert [name for name, count in Counter(names).items() if count > 1] == []
+    headings = [field.heading for field in FIELDS if field.heading]
+    assert len(set(headings)) == len(headings)
+    values = fields.flat(complete(), FIELDS)
+    assert len({name.replace("/", "_") for name in values}) == len(values)
+
+
+def test_every_field_is_shown_on_the_card_in_the_listing_in_mlflow_or_on_the_page():
+    one = complete()
+    lines = dict(full_card.rows(one))
+    metrics = {metric.name for metric in mapping.end_metrics(one, ended=0.0)}
+    tags = mapping.end_tags(one).keys()
+    page = [text for _, texts in provenance_section.provenance([one]) for text in texts]
+    for field in FIELDS:
+        value = field.value(one)
+        assert value not in (None, "", {}, []), f"{field.name}: `complete` has no value of it"
+        names = {name for name in metrics if name == field.name or name.startswith(f"{field.name}/")}
+        shown = [
+            field.row in lines,
+            field.heading in {column.heading for column in run_table.COLUMNS} - {""},
+            bool(names),
+            field.name in tags,
+            field.page and str(value) in page,
+        ]
+        assert any(shown), field.name
+        assert bool(names) == (field in fields.METRICS), field.name
+
+
+def test_a_measured_number_has_a_unit_and_reaches_mlflow_and_notebooks_unchanged(tmp_path: Path):
+    one = complete().model_copy(update={"run_id": "a"})
+    numbers = {m.name: m.value for m in mapping.end_metrics(one, ended=0.0)}
+    assert numbers["time_to_accuracy"] == 48.25 and numbers["startup/cluster"] == 5.4
+    assert numbers["phase/backward"] == 18.0 and numbers["share/backward"] == pytest.approx(0.45)
+    assert math.fsum(v for name, v in numbers.items() if name.startswith("share/")) == pytest.approx(1.0)
+    assert one.cost is not None and numbers["cost/goal_usd"] == one.cost.goal_usd
+    assert numbers["energy/gpus_joules"] == 2e3 and numbers["bytes_sent_per_step"] == 3e6
+    (tmp_path / "a").mkdir()
+    save(record(run_id="a"), tmp_path / "a")
+    saved = reader.load(tmp_path / "a" / "record.json")
+    frame = notebook.load_runs(tmp_path)
+    for field in FIELDS:
+        if field.name != "run" and not isinstance(field.value(saved), dict):
+            (value,) = frame[field.column]
+            expected = fields.flat(saved, [field])[field.name]
+            assert value == expected or (value != value or value is None) and expected is None, field.name
+    assert frame["phase_backward"].item() == 18.0 and frame["task.batch_size"].item()
+
+
+def test_a_listing_has_each_column_s_value_under_its_name():
+    one = complete()
+    row = run_index.shared_values(one) | run_index.own_values(one)
+    summary = run_table.summary(row)
+    assert summary["samples_per_s"] == 71.9 and summary["sample_unit"] == "images"
+    assert one.cost is not None and summary["cost_wall_usd"] == one.cost.wall_usd
+    wide = run_table.text([row], wide=True)
+    assert "71.9 images/s" in wide and "48.2 s" in wide and "95.28 %" in wide and "11-21 03:45" in wide
+
+
+def test_the_parts_of_the_clock_add_up_to_the_whole():
+    assert rows()["time breakdown"] == (
+        "48.2 s from clock start to the last validation: "
+        "batches 40.0 s, validation 6.2 s (6.0 to 6.4), report 750 ms, rest 1.3 s"
+    )
+    assert rows()["train time"] == "39.9 s as MLBench counts it"
+
+
+def test_a_missed_goal_has_no_time_but_the_clock_is_shown():
+    text = rows(time_to_accuracy=None)
+    assert "time to accuracy" not in text and text["time breakdown"].startswith("48.2 s from clock start")
+
+
+def test_start_up_is_shown_by_its_parts():
+    assert rows()["start-up"] == (
+        "12.7 s from the command to clock start: "
+        "command 1.2 s, cluster 5.4 s, scheduling 2.2 s, imports 3.9 s"
+    )
+
+
+def test_start_up_whose_parts_are_not_all_known_says_what_is_left():
+    parts = rows(startup={"command": 1.2, "cluster": 5.4})["start-up"]
+    assert parts.endswith(": command 1.2 s, cluster 5.4 s, rest 6.1 s")
+
+
+def test_phases_show_their_range_only_where_ranks_differ():
+    text = rows()["phases"]
+    assert text.startswith("of the batch, mean (lowest to highest rank): data wait 1.0 % (0.5 to 1.5)")
+    assert "backward 45.0 %, wait 5.0 % (2.5 to 7.5), transfer 7.5 %" in text
+    same = rows(phases={"forward": RankStats.of([1.0]), "backward": RankStats.of([3.0])})["phases"]
+    assert same.endswith("forward 25.0 %, backward 75.0 %")
+
+
+def test_communication_tells_exposed_from_hidden():
+    assert rows()["communication"] == (
+        "exposed 12.5 % of the batch (wait and transfer), overlapped with backward 7.5 % (5.0 to 10.0)"
+    )
+
+
+def test_bytes_sent_stand_beside_the_gradients():
+    sent = RankStats(min=2.0e6, mean=3.0e6, max=4.0e6)
+    text = rows(bytes_sent_per_step=sent, gradient_bytes=2_000_000)["bytes sent"]
+    assert text == "3 MB (2 to 4) per step and worker, 1.5 x its gradients"
+    assert "bytes sent" not in rows()
+
+
+def test_one_worker_communicates_with_nobody_and_has_no_rate_of_its_own():
+    text = rows(workers=1)
+    assert "communication" not in text
+    assert text["throughput"] == "71.9 images/s"
+
+
+def test_utilisation_is_shown_only_where_a_peak_is_known():
+    assert rows()["arithmetic"] == "model FLOP/s (all workers) 4.39 GFLOP/s, 61 MFLOP a sample"
+    assert "MFU 35.1 %" in rows(mfu=0.3512)["arithmetic"]
+    assert "arithmetic" not in rows(model_flops_per_s=None, flops_per_sample=None)
+
+
+def test_throughput_batches_and_training_have_units():
+    text = rows()
+    assert text["throughput"] == "71.9 images/s, 36 images/s per worker"
+    assert text["batch"] == "p50 152 ms, p95 181 ms, p99 250 ms"
+    assert text["trained"] == "2 epochs, 24.1 s per epoch, 46 steps, 2,876 images"
+    assert rows(epochs=1.0, steps=1)["trained"] == "1 epoch, 48.2 s per epoch, 1 step, 2,876 images"
+
+
+def test_a_run_without_phase_clocks_shows_none():
+    text = rows(
+        phases={},
+        overlapped_communication=None,
+        exposed_communication_share=None,
+        train_time=None,
+        step_s={},
+    )
+    assert not {"phases", "communication", "batch", "train time"} & text.keys()
+    assert text["time breakdown"].endswith(": validation 6.2 s (6.0 to 6.4), report 750 ms, rest 41.3 s")
+
+
+def test_a_run_that_never_trained_shows_how_far_it_came():
+    text = fields.rows(nothing_measured())
+    assert text.keys() == {"what", "trained", "start-up", "whole command", "mlbench"}
+    assert text["start-up"] == "command 1.2 s, cluster 5.4 s"
+    assert text["whole command"] == "1 min 12 s" and text["trained"] == "0 epochs, 0 steps, 0 images"
+
+
+def test_provisioning_that_nobody_measured_is_named_as_missing_from_the_bill():
+    hardware = record("hardware=gcp_n1_t4").experiment.hardware
+    bill = cost(hardware, 2, wall_s=72.0, time_to_accuracy_s=48.0, clustered=True)
+    assert "not in it: provisioning (not measured), " in rows(cost=vars(bill))["whole cluster"]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (72.333, "s", "1 min 12 s"),
+        (0.25, "share", "25.0 %"),
+        (2.5, "USD", "2.50 USD"),
+        (1.0004, "ratio", "1.0004"),
+        (3e6, "B", "3 MB"),
+        (1, "epochs", "1 epoch"),
+        (1, "images/s", "1 images/s"),
+        (2876, "images", "2,876 images"),
+        (2.0, "", "2"),
+        ("2026-11-21T03:45:01", "date", "11-21 03:45"),
+    ],
+)
+def test_a_unit_has_one_form(value: Any, unit: str, text: str):
+    assert format.quantity(value, unit) == text

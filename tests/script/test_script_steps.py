@@ -1,0 +1,242 @@
+"""Stamps, steps, intervals and sources without any process."""
+
+import random
+import shlex
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlbench import clock
+from mlbench.analysis.stragglers import straggler
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.config.goal import Goal
+from mlbench.config.identity import key
+from mlbench.script import child, intervals, sources
+from mlbench.script.collector import Collector, Rank
+from mlbench.script.steps import Step, assemble
+from mlbench.studies.grid import parse
+from mlbench.tasks import registry
+
+STAMPS: list[tuple[str, Any]] = [
+    ("data", 1.0),
+    ("data_end", 3.0),
+    ("forward", 4.0),
+    ("forward_end", 8.0),
+    ("loss_end", 9.0),
+    ("launch", 11.0),
+    ("reduced", (11.0, 13.0)),
+    ("launch", 14.0),
+    ("backward_end", 14.5),
+    ("reduced", (14.0, 17.0)),
+    ("optimizer", 18.0),
+    ("step", 20.0),
+]
+DURATIONS = ("validation", "data_wait", "forward", "loss", "backward", "transfer", "optimizer", "metrics")
+
+
+def test_a_step_is_what_its_stamps_say() -> None:
+    step = assemble(STAMPS, begin=0.5, rows=32)
+    values = {name: getattr(step, name) for name in DURATIONS}
+    assert values == {
+        "validation": 0.0,
+        "data_wait": 2.0,
+        "metrics": 1.5,
+        "forward": 4.0,
+        "loss": 1.0,
+        "backward": 5.0,
+        "transfer": 3.0,
+        "optimizer": 3.0,
+    }
+    assert (step.gap, step.launched, step.overlapped, step.rows) == (3.5, 14.0, 2.0, 32)
+    assert sum(values.values()) == step.end - step.begin
+
+
+def test_without_buckets_backward_ends_with_the_last_gradient_and_without_that_at_the_optimizer() -> None:
+    alone = [one for one in STAMPS if one[0] not in ("launch", "reduced")]
+    step = assemble(alone, begin=0.5, rows=1)
+    assert (step.backward, step.optimizer, step.transfer, step.launched) == (5.5, 5.5, 0.0, None)
+    step = assemble([one for one in alone if one[0] != "backward_end"], begin=0.5, rows=1)
+    assert (step.backward, step.optimizer) == (9.0, 2.0)
+
+
+def test_time_before_a_forward_pass_without_gradients_is_a_validation() -> None:
+    step = assemble([("validation_end", 10.0), *((kind, _later(at)) for kind, at in STAMPS)], begin=0, rows=1)
+    assert (step.validation, step.gap, step.data_wait) == (10.0, 104.0, 2.0)
+
+
+def _later(at: Any) -> Any:
+    return at + 100 if isinstance(at, float) else (at[0] + 100, at[1] + 100)
+
+
+def _steps(count: int, *, late: float, draw: random.Random) -> list[Step]:
+    made, at = [], 0.0
+    for _ in range(count):
+        launch = at + 3 + late + draw.uniform(0, 0.1)
+        stamps = [("forward", at + 1), ("forward_end", at + 2), ("launch", launch)]
+        stamps += [("reduced", (launch, at + 7)), ("optimizer", at + 7), ("step", at + 8)]
+        made.append(assemble(stamps, begin=at, rows=4))
+        at += 8
+    return made
+
+
+@pytest.mark.parametrize("late", [0.0, 0.2])
+def test_all_time_is_accounted_for_and_only_a_late_rank_is_late(late: float) -> None:
+    draw = random.Random(0)
+    ranks = [_steps(200, late=0.0, draw=draw), _steps(200, late=late, draw=draw)]
+    times, ends = intervals.phase_times(
+        ranks, since=[0.0, 0.0], until=1650.0, count=200, start=0.0, name="validation", clock_error_s=0.0
+    )
+    for each in times:
+        assert sum(each.phases.values()) == pytest.approx(each.seconds) == 1600
+        assert each.outside == {"validation": 50.0} and each.elapsed == 1650
+    assert ends == [1650, 1650]
+    named = straggler([each.lateness for each in times])
+    assert (named.rank if named else None) == (1 if late else None)
+    assert times[0].phases["wait"] == pytest.approx(200 * late, abs=200 * 0.06)
+
+
+def test_an_interval_begins_where_the_metric_was_printed() -> None:
+    (step,) = [
+        assemble([("validation_end", 10.0), *((kind, _later(at)) for kind, at in STAMPS)], begin=0, rows=1)
+    ]
+    (times,), _ = intervals.phase_times(
+        [[step]], since=[12.0], until=None, count=1, start=0.0, name="validation", clock_error_s=0.0
+    )
+    assert times.seconds == pytest.approx(step.end - 12) == pytest.approx(sum(times.phases.values()))
+    assert times.outside == {}
+
+
+def test_a_rank_that_is_within_a_step_when_rank_0_prints_has_no_negative_time() -> None:
+    step = assemble([(kind, _later(at)) for kind, at in STAMPS], begin=100.0, rows=1)
+    for until in (100.0, 103.6, 107.5, 116.0, 119.0):  # metrics, metrics, forward, transfer, optimizer
+        times, ends = intervals.phase_times(
+            [[step]], since=[until], until=None, count=1, start=0.0, name="validation", clock_error_s=0.0
+        )
+        assert min(times[0].phases.values()) >= 0 and ends == [120.0]
+        assert sum(times[0].phases.values()) == pytest.approx(times[0].seconds) == pytest.approx(120 - until)
+    before = step._replace(begin=90.0, end=100.0)
+    _, ends = intervals.phase_times(
+        [[before], [before, step]],
+        since=[90.0, 90.0],
+        until=115.0,
+        count=1,
+        start=0.0,
+        name="validation",
+        clock_error_s=0.0,
+    )
+    assert ends == [115.0, 104.0]  # the second rank had begun its next forward pass
+
+
+def test_a_log_keeps_begin_and_end_and_metrics_are_found_in_lines_that_come_in_parts() -> None:
+    values: list[float] = []
+    output = child.Output("acc ([0-9.]+)", values.append)
+    for chunk in (
+        b"ac",
+        b"c 0.5\nacc 0",
+        b".7",
+        b"5\n",
+        b"acc",
+        b" x\n",
+        b"y" * 3 * child.LOG_BYTES,
+        b"\nend\n",
+    ):
+        output.take(chunk)
+    assert values == [0.5, 0.75]
+    assert output.log().startswith(b"acc 0.5\n") and output.log().endswith(b"y\nend\n")
+    assert output.last_line() == "end"
+
+
+def test_a_collector_answers_nobody_without_its_token() -> None:
+    collector = Collector("127.0.0.1", metric="acc", goal=Goal("acc", 1.0, "max"))
+    host, port = collector.address.split(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(b'{"token": "guess", "rank": 0, "world": 1}\n')
+        assert stranger.recv(100) == b""
+    assert not collector.ranks
+    collector.close()
+
+
+def test_a_metric_that_comes_within_a_step_ends_the_interval_with_that_step() -> None:
+    collector = Collector("127.0.0.1", metric="acc", goal=None)
+    collector.printed(0.5)
+    now = clock.monotonic()
+    step = assemble([(kind, _later(at)) for kind, at in STAMPS], begin=100.0, rows=1)
+    before, within = step._replace(begin=now - 30, end=now - 10), step._replace(begin=now - 10, end=now + 10)
+    rank = collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[before], seen=now)
+    collector.world = 1
+    assert collector.take() == []
+    rank.steps.append(within)
+    ((validation, (times,)),) = collector.take()
+    assert (validation["step"], times.outside) == (2, {})
+    collector.close()
+
+
+def test_a_script_is_identified_by_its_content_and_its_folder_by_what_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "__init__.py").write_text("from .deep import Net\n")
+    (tmp_path / "nets" / "deep.py").write_text("Net = 1\n")
+    (tmp_path / "train.py").write_text("import nets\nimport torch\n")
+    (tmp_path / "other.py").write_text("import train\n")
+    words = ["task=script", "task.path=train.py"]
+    assert [path.name for path in sources.files(tmp_path / "train.py")] == [
+        "__init__.py",
+        "deep.py",
+        "train.py",
+    ]
+    before = key(compose(words))
+    (tmp_path / "other.py").write_text("")
+    assert key(compose(words)) == before
+    assert key(compose([*words, "task.args=--lr 0.1 --name 'a b'"])) != before
+    (tmp_path / "nets" / "deep.py").write_text("Net = 2\n")
+    assert key(compose(words)) != before
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["division=closed"], "task=script has no reference"),
+        (["goal=0.9"], "task.metric=NAME"),
+        (["task.metric=acc("], "acc( is no regular expression"),
+        ([], "task.path=train.py: there is no such file below"),
+        (["task.module=package.train"], "task.path=train.py or task.module=package.train"),
+        (["task.path=null", "task.module=package.train"], "task.module=package.train: there is no such file"),
+        (["task.args=--name 'a b"], "task.args=--name 'a b cannot be split: No closing quotation"),
+        (["task.path=no python.py"], "no python.py is no Python: expected"),
+    ],
+)
+def test_a_mistake_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "no python.py").write_text("def f()")
+    with pytest.raises(UserError) as caught:
+        registry.check(compose(["task=script", "task.path=train.py", *words]).task, workers=1, folder=None)
+    assert sentence in f"{caught.value}" and len(f"{caught.value}".splitlines()) == 1
+
+
+@pytest.mark.parametrize("given", [["a b", "it's", '"', "x=1, y", "--lr=0.1", "ü", "$HOME", "\\"], []])
+def test_paths_and_arguments_of_a_task_arrive_as_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = 'my "own" folder/it\'s a script.py'
+    (tmp_path / script).parent.mkdir()
+    (tmp_path / script).write_text("import sys\n")
+    words = [f"task.path={script}", f"task.args={shlex.join(given)}"]
+    task: Any = compose(["task=script", *words]).task
+    registry.check(task, workers=1, folder=None)
+    assert task.words("python") == ["python", script, *given] and task.sources
+
+
+def test_a_sweep_over_arguments_takes_them_between_quotes() -> None:
+    grid = parse(["task.args='--lr 0.1 --name \"a b\"','--lr 0.2'", "task.path=it's.py"])
+    assert grid.parameters == {
+        "task.args": ['task.args=--lr 0.1 --name "a b"', "task.args=--lr 0.2"],
+        "task.path": ["task.path=it's.py"],
+    }

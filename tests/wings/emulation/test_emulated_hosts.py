@@ -1,0 +1,80 @@
+"""What emulated hosts are to be, computed without making any."""
+
+import math
+import re
+
+import pytest
+
+from mlbench.clusters import node
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Experiment
+from mlbench.wings.emulation import kernel, probe, ray_hosts, topology
+from mlbench.wings.emulation.measurement import LinkMeasurement
+from mlbench.wings.emulation.namespace import Namespace
+
+
+def emulated(*words: str, workers: int = 2) -> Experiment:
+    return compose(["network=1gbit_1ms", f"workers={workers}", *(f"network.{word}" for word in words)])
+
+
+@pytest.mark.parametrize("part", ["round_trip_ms", "bandwidth_mbit_s", "bandwidth_back_mbit_s"])
+@pytest.mark.parametrize(("factor", "refused"), [(0.89, 1), (0.91, 0), (1.09, 0), (1.11, 1)])
+def test_more_than_ten_percent_off_the_profile_is_refused(part: str, factor: float, refused: int) -> None:
+    values = {"round_trip_ms": 10.0, "bandwidth_mbit_s": 100.0, "bandwidth_back_mbit_s": 40.0}
+    expected = {f"expected_{name}": value for name, value in values.items()}
+    measured = values | {part: factor * values[part]}
+    link = LinkMeasurement(
+        source=0, target=1, round_trip_min_ms=9.0, lost_percent=None, **measured, **expected
+    )
+    assert len(probe.deviations(link)) == refused
+
+
+def test_the_kernel_s_cables_add_up_to_the_profile() -> None:
+    """netem(8): `delay TIME JITTER`, `loss PERCENT` and `rate BITS` are of what leaves one interface."""
+    words = ("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5", "jitter_ms=1", "loss_percent=5")
+    racks = ("racks=2", "rack_delay_ms=3", "rack_bandwidth_mbit_s=60")
+    network = emulated(*words, *racks).network
+    hosts = [Namespace(f"host{number}", 0, 0) for number in range(2)]
+    paths = list(topology.paths(network, 2))
+    lines = kernel.commands(network, paths, hosts, ["198.19.0.10", "198.19.0.11"], "link")
+    netem = [(place and place.hostname, line.split()) for place, line in lines if "netem" in line]
+    by_cable = {(place, words[words.index("dev") + 1]): " ".join(words) for place, words in netem}
+    path = [by_cable[cable] for cable in (("host0", "link"), (None, "up0"), (None, "down1"), (None, "host1"))]
+    assert [int(number(line, r"rate (\d+)bit")) for line in path] == [80e6, 60e6, 60e6, 40e6]
+    assert sum(number(line, r"delay (\d+)us") for line in path) == 5000 + 3000
+    assert sum(number(line, r"delay \d+us (\d+)us") for line in path) == 1000
+    arrived = math.prod(1 - number(line, r"loss ([\d.]+)%") / 100 for line in path)
+    assert arrived == pytest.approx(0.95, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cpus", "slow_cpus"])
+def test_a_share_below_the_kernel_s_least_quota_is_refused(name: str) -> None:
+    assert getattr(emulated(f"{name}=0.1", "slow_rank=1", "slow_bandwidth_mbit_s=9").network, name) == 0.1
+    with pytest.raises(UserError, match=f"network.{name}=0.09: .*0.1"):
+        emulated(f"{name}=0.09")
+
+
+def number(line: str, pattern: str) -> float:
+    """Return the number in a line, 0 where the line has none."""
+    match = re.search(pattern, line)
+    return float(match[1]) if match else 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "workers", "threads", "crowded"),
+    [
+        (("cpus=1",), 2, 1, False),
+        (("cpus=0.5",), 2, 1, True),  # a thread gets half a CPU
+        (("cpus=2",), 2, 2, True),  # two hosts of 2 CPUs on a machine of 2
+        (("cpus=1", "hosts=2"), 4, 1, True),
+    ],
+)
+def test_workers_share_the_cpus_of_their_host(
+    words: tuple[str, ...], workers: int, threads: int, crowded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "usable_cpus", lambda: 2)
+    resources = ray_hosts._resources(emulated(*words, workers=workers))
+    assert (resources["threads"], resources["oversubscribed"]) == (threads, crowded)
+    hosts = [one[ray_hosts.LABEL] for one in resources["label_selector"]]
+    assert hosts == (["0", "1"] if workers == 2 else ["0", "0", "1", "1"])

@@ -1,0 +1,394 @@
+"""Emulated hosts and their links, measured with plain sockets that know nothing of mlbench's own probe."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import until
+from conftest import ROOT
+
+from mlbench import cluster
+from mlbench.clusters import control_groups, reaper
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.config.network import Network
+from mlbench.wings.emulation import cpu_share, kernel, links, namespace, user_space
+from mlbench.wings.emulation.links import Links, emulated
+
+SO_RCVBUFFORCE = 33  # asm-generic/socket.h
+MBIT = 1e6 / 8  # bytes
+TCP_SHARE = 1448 / 1500  # of a full packet that is data: IPv4, TCP and its time stamps take 52 bytes
+
+
+def network(*words: str, workers: int = 2) -> Network:
+    return compose(
+        ["network=1gbit_1ms", f"workers={workers}", *(f"network.{word}" for word in words)]
+    ).network
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+
+# What else a machine computes only delays packets, so this is asserted everywhere: nothing is quicker than
+# its profile. How near a link comes to its profile is measured on a quiet machine.
+QUIET = os.environ.get("MLBENCH_TEST_QUIET") == "1"
+needs_quiet = pytest.mark.skipif(not QUIET, reason="needs a quiet machine: MLBENCH_TEST_QUIET=1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _root() -> None:
+    try:
+        links.require(network(), 2)
+    except UserError as error:
+        pytest.skip(f"hosts cannot be emulated here: {error}")
+
+
+@contextmanager
+def hosts(*words: str, workers: int = 2) -> Iterator[Links]:
+    with emulated(network(*words, workers=workers), workers, in_kernel=False) as made:
+        yield made
+
+
+def check_rate(
+    made: Links, source: int, target: int, mbit_s: float, *, bytes_: float, rel: float = 0.1
+) -> None:
+    """Check the rate of one TCP stream: its data never come sooner than packets of a profile's rate could."""
+    check_rates(made, [(source, target)], mbit_s, bytes_=bytes_, rel=rel)
+
+
+def check_rates(
+    made: Links, pairs: Sequence[tuple[int, int]], mbit_s: float, *, bytes_: float, rel: float
+) -> None:
+    """Check the rate of several TCP streams that share a cable."""
+    with ThreadPoolExecutor() as pool:
+        begin = time.monotonic()
+        streams = list(pool.map(lambda pair: _stream(made, *pair, bytes_=bytes_), pairs))
+    limit = mbit_s * MBIT * TCP_SHARE
+    total = len(pairs) * bytes_ / (max(end for end, _ in streams) - begin)
+    assert total <= 1.01 * limit
+    if QUIET:
+        assert sum(steady for _, steady in streams) == pytest.approx(limit, rel=rel)
+
+
+def _stream(made: Links, source: int, target: int, *, bytes_: float) -> tuple[float, float]:
+    """Send bytes; return when the last one arrived, and bytes/s from the first third to the end."""
+    with made.hosts[target].entered():
+        server = socket.create_server((made.addresses[target], 0))
+    with made.hosts[source].entered():
+        near = socket.create_connection(server.getsockname())
+    far, _ = server.accept()
+    thread = threading.Thread(target=lambda: near.sendall(bytes(int(bytes_))))
+    thread.start()
+    times, counts = [], [0]
+    while counts[-1] < int(bytes_):
+        counts.append(counts[-1] + len(far.recv(2**16)))
+        times.append(time.monotonic())
+    thread.join()
+    for one in (near, far, server):
+        one.close()
+    first = next(i for i, count in enumerate(counts[1:]) if count > bytes_ / 3)
+    return times[-1], (counts[-1] - counts[first + 1]) / (times[-1] - times[first])
+
+
+def check_connection(made: Links, source: int, target: int, round_trip_ms: float, *, rel: float) -> None:
+    """Check the shortest time of a TCP connection, which is one round trip."""
+    with made.hosts[target].entered():
+        server = socket.create_server((made.addresses[target], 0))
+    times = []
+    for _ in range(7):
+        with made.hosts[source].entered():
+            begin = time.monotonic()
+            socket.create_connection(server.getsockname()).close()
+            times.append(1e3 * (time.monotonic() - begin))
+    server.close()
+    # A link that was calibrated in a busy moment takes too much of its own time off the delay.
+    assert min(times) > round_trip_ms / 2
+    if QUIET:
+        assert min(times) == pytest.approx(round_trip_ms, rel=rel)
+
+
+def test_bandwidth_and_delay_are_those_of_the_profile_in_each_direction() -> None:
+    with hosts("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5") as made:
+        # Either way passes one cable up, at 80, and one down, at 40.
+        check_rate(made, 0, 1, 40, bytes_=3e6)
+        check_rate(made, 1, 0, 40, bytes_=3e6)
+        check_connection(made, 0, 1, 10, rel=0.2)
+    with hosts("bandwidth_mbit_s=30", "bandwidth_down_mbit_s=60", "delay_ms=20") as made:
+        check_rate(made, 0, 1, 30, bytes_=3e6)
+        check_connection(made, 0, 1, 40, rel=0.1)
+
+
+@needs_quiet
+def test_a_gigabit_link_carries_a_gigabit() -> None:
+    with hosts() as made:
+        check_rate(made, 0, 1, 1000, bytes_=60e6)
+        measured = [made.probe(0, 1) for _ in range(3)]
+        assert min(one.round_trip_min_ms for one in measured) == pytest.approx(2.0, rel=0.25)
+        # Packets with their headers, as in a profile: the data alone are 965 Mbit/s.
+        assert max(one.bandwidth_mbit_s for one in measured) == pytest.approx(1000, rel=0.02)
+
+
+def test_packets_are_lost_at_the_rate_of_the_profile() -> None:
+    packets, share = 4000, 0.05
+    with hosts(f"loss_percent={100 * share}", "bandwidth_mbit_s=100") as made:
+        with made.hosts[1].entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as far:
+            far.bind((made.addresses[1], 0))
+            far.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 2**25)
+            far.settimeout(1)
+            with made.hosts[0].entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near:
+                for number in range(packets):
+                    near.sendto(b"%d" % number, far.getsockname())
+                    if number % 50 == 0:
+                        time.sleep(1e-3)  # or the device's own queue overflows
+            seen = []
+            with pytest.raises(TimeoutError):
+                while True:
+                    seen.append(int(far.recv(99)))
+        assert seen == sorted(set(seen)), "packets were repeated or reordered"
+        deviation = (share * (1 - share) / packets) ** 0.5
+        assert 1 - len(seen) / packets == pytest.approx(share, abs=5 * deviation)
+    assert made.counts["lost"] >= packets - len(seen) and made.counts["dropped"] == 0
+
+
+def test_hosts_of_a_rack_share_its_cable_and_one_host_shares_its_own() -> None:
+    words = ("bandwidth_mbit_s=100", "racks=2", "rack_bandwidth_mbit_s=60", "rack_delay_ms=10")
+    with hosts(*words, workers=4) as made:
+        check_connection(made, 0, 1, 2, rel=0.5)  # within a rack
+        check_connection(made, 0, 2, 22, rel=0.1)  # between racks
+        check_rates(made, [(0, 2), (1, 3)], 60, bytes_=5e6, rel=0.15)
+        check_rates(made, [(0, 1), (3, 1)], 100, bytes_=5e6, rel=0.15)  # incast
+
+
+def test_the_slow_rank_has_the_slow_link() -> None:
+    with hosts("slow_rank=1", "slow_bandwidth_mbit_s=20", "bandwidth_mbit_s=200", workers=3) as made:
+        check_rate(made, 0, 2, 200, bytes_=10e6)
+        check_rate(made, 0, 1, 20, bytes_=1e6)
+
+
+def test_a_link_that_this_machine_cannot_carry_is_refused() -> None:
+    with (
+        hosts("bandwidth_mbit_s=1e6") as made,
+        pytest.raises(
+            UserError, match=r"between hosts 0 and 1 .*the bandwidth is .* Mbit/s instead of 1e\+06"
+        ),
+    ):
+        made.measure()
+
+
+@needs_quiet
+def test_a_delay_that_was_calibrated_in_a_busier_moment_is_calibrated_again() -> None:
+    with hosts("delay_ms=1") as made:
+        if made.process is None or made.process.stdin is None:
+            pytest.skip("the kernel's links add no time of their own")
+        made.overhead_ms = 0.9  # as if the process in user space had added so much
+        made.process.stdin.write("0.0009\n")
+        made.process.stdin.flush()
+        assert made.probe(0, 1).round_trip_ms < 1.5
+        (link,) = made.measure()
+        assert link.round_trip_ms == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("delay_ms", "real_time"), [(1, True), (0.1, False)])
+def test_a_link_that_never_sleeps_has_no_real_time_priority(delay_ms: float, real_time: bool) -> None:
+    """The kernel would stop it for 50 ms of every second; one that sleeps has it, to wake up in time."""
+    with hosts(f"delay_ms={delay_ms}") as made:
+        assert made.process is not None
+        pid = made.process.pid
+        if real_time and subprocess.run(["chrt", "-f", "1", "true"], capture_output=True).returncode:
+            pytest.skip("nobody may have real-time priority here")
+        assert os.sched_getscheduler(pid) == (os.SCHED_FIFO if real_time else os.SCHED_OTHER)
+        assert real_time or os.getpriority(os.PRIO_PROCESS, pid) == -20
+
+
+def test_hosts_are_apart_from_each_other_and_from_the_machine() -> None:
+    with hosts() as made:
+        names = [
+            subprocess.run(
+                host.command(["hostname"]), capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for host in made.hosts
+        ]
+        assert names == ["emulated0", "emulated1"]
+        with made.hosts[0].entered(), socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            with made.hosts[1].entered(), pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+        assert not {"control", "link"} & psutil.net_if_addrs().keys()
+
+
+@pytest.mark.parametrize(
+    ("gso_type", "gso_size", "data", "wire"),
+    [
+        (0, 0, 1000, 1000),
+        (1, 1448, 52 + 1448, 1500),
+        (1, 1448, 52 + 3 * 1448, 4500),
+        (1, 1448, 52 + 1449, 1553),
+    ],
+)
+def test_a_large_packet_counts_the_headers_of_its_segments(
+    gso_type: int, gso_size: int, data: int, wire: int
+) -> None:
+    header = bytes([0, gso_type, 0, 0]) + gso_size.to_bytes(2, "little") + bytes(4)
+    assert user_space.wire_bytes(header + bytes(data)) == wire
+
+
+def test_equal_cables_in_a_row_add_no_time_and_a_full_queue_drops() -> None:
+    first, second, slow = user_space.Cable(1000, 1.0), user_space.Cable(1000, 1.0), user_space.Cable(100, 1.0)
+    assert first.end(0.0, 100, 0.0) == pytest.approx(0.1)
+    assert second.end(0.1, 100, 0.1) == pytest.approx(0.1)
+    assert slow.end(0.1, 100, 0.1) == pytest.approx(1.0)
+    assert slow.end(0.2, 100, 0.1) == pytest.approx(2.0)
+    assert slow.end(0.3, 100, 0.1) is None
+
+
+def test_nothing_is_left_behind() -> None:
+    def state() -> tuple[set[str], list[psutil.Process], list[Path], int]:
+        groups = list(
+            (control_groups.controller() or Path("/nowhere")).glob(f"{reaper.PREFIX}{reaper.owner()}")
+        )
+        own = [process for _, process in reaper.processes(reaper.owner())]
+        return set(psutil.net_if_addrs()), own, groups, len(os.listdir("/proc/self/fd"))
+
+    with hosts():
+        pass  # what Python opens once
+    before = state()
+    with hosts("racks=2", workers=4) as made:
+        words = cpu_share.limited(["sleep", "600"], host=1, cpus=0.5)
+        process = subprocess.Popen(made.hosts[1].command(words), env={**os.environ, **reaper.environment()})
+        until(lambda: len(reaper.processes(reaper.owner())) == 3)  # links, probe and sleeper
+        assert len(state()[2]) == 1
+        reaper.end(reaper.owner())
+        assert not psutil.pid_exists(process.pid)
+        process.wait()
+    assert state() == before
+
+
+OWNER = """
+import os, subprocess, sys, time
+from mlbench.clusters import reaper
+from mlbench.wings.emulation import cpu_share, links
+from mlbench.config.compose import compose
+network = compose(["network=1gbit_1ms"]).network
+with links.emulated(network, 2) as made:
+    words = cpu_share.limited(["sh", "-c", "setsid sleep 600 & sleep 600"], host=1, cpus=0.5)
+    subprocess.Popen(made.hosts[1].command(words), env={**os.environ, **reaper.environment()})
+    print(reaper.owner(), flush=True)
+    time.sleep(600)
+"""
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_what_kill_9_leaves_is_found_and_what_lives_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def start() -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    killed, dead = start()
+    living, alive = start()
+    until(lambda: {"sleep"} <= {process.name() for _, process in reaper.processes(dead)})
+    assert dead not in reaper.reap()
+    kill(killed)
+    # The kernel ends the links and the first process of each host; what that one had started is the reaper's.
+    until(lambda: not {"python", "sh"} & {process.name() for _, process in reaper.processes(dead)})
+    assert {process.name() for _, process in reaper.processes(dead)} == {"sleep"}
+    assert dead in reaper.reap()
+    assert not list(reaper.processes(dead))
+    root = control_groups.controller()
+    assert root is not None and not (root / f"{reaper.PREFIX}{dead}").exists()
+    assert (root / f"{reaper.PREFIX}{alive}").exists() and list(reaper.processes(alive))
+    kill(living)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert cluster.main(["reap"]) == 0
+    ended = [line for line in capsys.readouterr().out.splitlines() if "had left" in line]
+    assert ended == [f"ended and removed what a killed command had left: {alive}"]
+    assert not list(reaper.processes(alive)) and not (root / f"{reaper.PREFIX}{alive}").exists()
+
+
+def test_what_starts_while_a_run_is_ended_is_ended_too() -> None:
+    pid, _, namespace = reaper.owner().split("-")
+    name = f"{pid}-1-{namespace}"  # an owner that has died: its number was given again
+    forks = subprocess.Popen(
+        ["sh", "-c", "while :; do sleep 60 & sleep 0.002; done"], env={**os.environ, reaper.MARK: name}
+    )
+    until(lambda: len(reaper.processes(name)) > 20)
+    reaper.end(name)
+    forks.wait()
+    assert not reaper.processes(name)
+
+
+QUICK = ("nice", "-n", "-15")  # before what else this machine computes
+ALL_REDUCE = ROOT / "tests" / "wings" / "emulation" / "all_reduce.py"
+
+
+# A machine that is busy takes longer than 0.2 s a step by itself, so that the quick link shows nothing there.
+LINKS = [(100, 5, 4), (1000, 1, 12)] if QUIET else [(100, 5, 1)]
+
+
+@pytest.mark.parametrize(("mbit_s", "delay_ms", "steps"), LINKS)
+def test_a_step_takes_as_long_as_compute_and_the_theory_of_its_all_reduce(
+    mbit_s: int, delay_ms: int, steps: int
+) -> None:
+    with hosts(f"bandwidth_mbit_s={mbit_s}", f"delay_ms={delay_ms}") as made:
+        processes = [
+            subprocess.Popen(
+                host.command(
+                    [*QUICK, sys.executable, str(ALL_REDUCE), made.addresses[0], str(rank), str(steps)]
+                ),
+                env={**os.environ, "GLOO_SOCKET_IFNAME": links.INTERFACE, "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank, host in enumerate(made.hosts)
+        ]
+        lines = [process.communicate(timeout=240)[0].splitlines() for process in processes]
+        assert [process.returncode for process in processes] == [0, 0]
+    bytes_ = int(lines[0][0])
+    assert bytes_ == pytest.approx(25e6, rel=0.02)
+    # Two ranks in a ring: each sends half of the gradients twice, and waits for the first byte of either.
+    theory_s = 2 * (bytes_ / 2) / (mbit_s * MBIT * TCP_SHARE) + 2 * delay_ms / 1e3
+    computes, steps_s = zip(*(map(float, line.split()) for line in lines[0][1:]), strict=True)
+    assert min(steps_s) > 0.9 * theory_s, steps_s
+    if QUIET:
+        assert min(steps_s) == pytest.approx(min(computes) + theory_s, rel=0.25), (computes, steps_s)
+
+
+def test_links_by_the_kernel_carry_the_same() -> None:
+    place = namespace.create("probe")
+    try:
+        if not kernel.has_netem(place):
+            pytest.skip("this kernel has no netem (tc: Specified qdisc kind is unknown)")
+    finally:
+        place.close()
+    asked: Callable[..., Network] = network
+    with emulated(
+        asked("bandwidth_mbit_s=80", "bandwidth_down_mbit_s=40", "delay_ms=5"), 2, in_kernel=True
+    ) as made:
+        assert made.kind == "netem"
+        check_rate(made, 0, 1, 40, bytes_=3e6)
+        check_connection(made, 0, 1, 10, rel=0.2)
+
+
+def test_a_missing_program_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for tool in ("nsenter", "setpriv"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"network=1gbit_1ms needs the program ip \(install iproute2\)"):
+        links.require(network(), 2)

@@ -1,0 +1,112 @@
+"""What is told of clusters that were made here: their bill, their expiry, the tunnel to a dashboard."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from mlbench import clock
+from mlbench.config.errors import UserError
+from mlbench.wings.kuberay.provisioning import journal, lifecycle, plan, status
+
+SETTINGS = {name: "" for name in ("hardware", "spot", "place", "allow", "context")} | {
+    "project": "demo", "workers": "8", "hours": "4", "max_usd": "20", "name": "lab",
+}  # fmt: skip
+HOUR = 8 * 0.2272 + 0.19 + 0.10 + 9 * 100 * 0.04 / 730 + 0.005 + 9 * 0.0014  # USD, eight spot workers
+IDLE = 0.19 + 0.10 + 100 * 0.04 / 730 + 0.005 + 0.0014  # USD an hour without a worker
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> journal.Journal:
+    """Return a cluster that has been up for half an hour."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    spec = plan.parse("gke", SETTINGS, creating=True)
+    log = journal.begin(spec.model_copy(update={"created": clock.wall() - 1800}))
+    log.append(state="up")
+    return journal.load("lab")
+
+
+def tool(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_the_bill_lies_between_no_worker_and_all_of_them(lab: journal.Journal) -> None:
+    text = status.cost("lab")
+    assert f"at most {HOUR / 2:.2f} USD" in text
+    assert f"at least {IDLE / 2:.3f} USD" in text
+    assert f"until it expires at most {4 * HOUR:.2f} USD, cap 20.00 USD" in text
+    assert status.usd_at_most(lab, lab.spec.created + 3600) == pytest.approx(HOUR)
+    assert status.usd_at_most(lab, lab.spec.created + 1) == pytest.approx(HOUR / 60)  # a minute is the least
+
+
+def test_only_what_has_expired_or_was_killed_is_reaped(lab: journal.Journal, monkeypatch) -> None:
+    down: list[str] = []
+    monkeypatch.setattr(lifecycle, "down", lambda name, report: down.append(name))
+    assert lifecycle.reap(print, now=lab.spec.expires - 1) == []
+    assert lifecycle.reap(print, now=lab.spec.expires + 1) == ["lab"]
+    lab.append(state="deleting")  # and then its command was killed
+    assert lifecycle.reap(print, now=lab.spec.created) == ["lab"]
+    lab.append(state="gone")
+    assert lifecycle.reap(print, now=lab.spec.expires + 1) == [] and down == ["lab", "lab"]
+    assert status.rows() == []
+
+
+def test_a_journal_that_a_crash_cut_off_is_read_to_there(lab: journal.Journal) -> None:
+    with (lab.folder / journal.FILE).open("a") as file:
+        file.write('{"state": "gon')
+    assert journal.load("lab").state == "up"
+
+
+def test_a_dashboard_is_a_tunnel_from_this_machine_alone(lab: journal.Journal, tmp_path, monkeypatch) -> None:
+    services = {"items": [{"metadata": {"name": "mlb-run-head-svc"}}]}
+    tool(tmp_path, "kubectl", f"echo '{json.dumps(services)}'", monkeypatch)
+    argv, address = status.dashboard("lab", port="9000")
+    assert argv[-4:] == ["--address", "127.0.0.1", "service/mlb-run-head-svc", "9000:8265"]
+    assert address == "http://127.0.0.1:9000"
+    tool(tmp_path, "kubectl", "echo '{\"items\": []}'", monkeypatch)
+    with pytest.raises(UserError, match="no run of mlbench is on lab"):
+        status.dashboard("lab", port="9000")
+
+
+def test_the_mlflow_server_of_a_cluster_is_a_tunnel_from_this_machine_alone(
+    lab: journal.Journal, tmp_path, monkeypatch
+) -> None:
+    tool(tmp_path, "kubectl", "echo service/mlb-run-head-svc service/mlbench-mlflow", monkeypatch)
+    argv, address = status.mlflow("lab", port="5001")
+    assert argv[-4:] == ["--address", "127.0.0.1", "service/mlbench-mlflow", "5001:5000"]
+    assert argv[:2] == ["kubectl", "--context"] and address == "http://127.0.0.1:5001"
+    tool(tmp_path, "kubectl", "echo service/other-mlbench-mlflow", monkeypatch)
+    with pytest.raises(UserError, match="lab has no MLflow server"):
+        status.mlflow("lab", port="5001")
+
+
+def test_a_cluster_that_expired_elsewhere_is_named_with_what_deletes_it(lab, tmp_path, monkeypatch) -> None:
+    labels = {"mlbench-owner": "ann", "mlbench-cluster": "old", "mlbench-expires": "20261121t000000z"}
+    clusters = [
+        {"resourceLabels": labels | {"mlbench-id": "1"}, "zone": "us-central1-a"},
+        {
+            "resourceLabels": labels | {"mlbench-id": lab.spec.id},
+            "zone": "us-central1-a",
+        },  # ours: reap has it
+        {"resourceLabels": labels | {"mlbench-id": "2", "mlbench-expires": "29991121t000000z"}, "zone": "z"},
+    ]
+    tool(tmp_path, "gcloud", f"echo '{json.dumps(clusters)}'", monkeypatch)
+    text = status.elsewhere("demo", now=clock.wall())
+    assert text.splitlines() == [
+        "old of ann has expired (20261121t000000z): gcloud container clusters delete mlbench-old "
+        "--zone=us-central1-a --project=demo"
+    ]
+
+
+def test_a_journal_whose_beginning_was_cut_off_blocks_no_name(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    spec = plan.parse("gke", SETTINGS, creating=True)
+    folder = journal.root() / "lab"
+    folder.mkdir(parents=True)
+    (folder / "journal.part").write_text('{"at": 1, "spec": {"na')
+    assert journal.journals() == []  # `list` and `reap` go on
+    assert journal.begin(spec).spec == spec
+    assert [path.name for path in folder.iterdir()] == [journal.FILE]

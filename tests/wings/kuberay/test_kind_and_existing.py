@@ -1,0 +1,108 @@
+"""Clusters that no cloud bills: what is asked of kind, kubectl and helm, and that only our own is taken away.
+
+The three tools are stubs that keep what they were asked to make; nothing here shows what the real ones do.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from mlbench.config.errors import UserError
+from mlbench.wings.kuberay.provisioning import journal, lifecycle, plan
+
+KIND = """case "$1 $2" in
+"create cluster") cat > {here}/config.json; echo mlbench-lab >> {here}/clusters;;
+"get clusters") cat {here}/clusters;;
+"delete cluster") : > {here}/clusters;;
+esac"""
+KUBECTL = """case "$*" in
+*"get crd"*) test -e {here}/crd && echo crd/rayjobs.ray.io;;
+*"get nodes"*) grep -o '"mlbench-id": "[0-9a-f]*"' {here}/config.json | head -1 | grep -q "$(echo "$*" \
+| sed 's/.*mlbench-id=//')" && echo node/lab || true;;
+esac"""
+HELM = """echo "$*" >> {here}/helm.log
+case "$1" in
+upgrade) echo "$*" | sed 's/.*mlbench-id=//' > {here}/release;;
+list) if test -s {here}/release && test "$(cat {here}/release)" = "$(echo "$*" | sed 's/.*mlbench-id=//')"
+  then echo '[{{"name": "kuberay-operator", "namespace": "kuberay-system"}}]'; else echo '[]'; fi;;
+uninstall) : > {here}/release;;
+esac"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which the stubs keep their state."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("kind", KIND), ("kubectl", KUBECTL), ("helm", HELM)):
+        (tools / name).write_text(f"#!/bin/sh\n{text.format(here=tmp_path)}\n")
+        (tools / name).chmod(0o755)
+    (tmp_path / "clusters").touch()
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(lifecycle, "RETRY_S", 0.0)
+    return tmp_path
+
+
+def up(provider: str, **settings: str) -> None:
+    empty = ("hardware", "spot", "hours", "max_usd", "project", "place", "allow", "context")
+    values = dict.fromkeys(empty, "") | {"workers": "2", "name": "lab"} | settings
+    lifecycle.up(plan.parse(provider, values, creating=True), print)
+
+
+def test_kind_gets_a_labelled_node_a_worker_and_loses_them(here: Path) -> None:
+    up("kind")
+    nodes = json.loads((here / "config.json").read_text())["nodes"]
+    assert [node["role"] for node in nodes] == ["control-plane", "worker", "worker"]
+    spec = journal.load("lab").spec
+    assert all(node["labels"]["mlbench-id"] == spec.id for node in nodes)
+    assert [node["labels"]["mlbench/role"] for node in nodes] == ["system", "worker", "worker"]
+    assert "kuberay-operator" in (here / "helm.log").read_text()
+    lifecycle.down("lab", print)
+    assert (here / "clusters").read_text() == "" and journal.load("lab").state == "gone"
+
+
+def test_ctrl_c_takes_back_what_was_made(here: Path) -> None:
+    tool = here / "tools" / "kind"
+    tool.write_text(tool.read_text().replace("/clusters;;", "/clusters; kill -INT $PPID; sleep 1;;", 1))
+    command = [sys.executable, "-m", "mlbench.cluster", "up", "kind", "workers=2", "name=lab"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 130, done.stdout + done.stderr
+    assert done.stdout.endswith("delete cluster mlbench-lab\nnothing of lab is left\n")
+    assert (here / "clusters").read_text() == ""
+
+
+def test_a_kind_cluster_of_somebody_else_s_is_left_alone(here: Path) -> None:
+    (here / "clusters").write_text("mlbench-lab\n")
+    (here / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="there is already cluster mlbench-lab"):
+        up("kind")
+    assert (here / "clusters").read_text() == "mlbench-lab\n"
+
+
+def test_a_kind_cluster_that_took_the_name_is_not_deleted(here: Path) -> None:
+    up("kind")
+    (here / "config.json").write_text("{}")  # ours was deleted, and somebody has made another
+    with pytest.raises(UserError, match="cluster mlbench-lab does not carry the id"):
+        lifecycle.down("lab", print)
+    assert (here / "clusters").read_text() == "mlbench-lab\n"
+
+
+def test_an_operator_that_was_there_stays(here: Path) -> None:
+    (here / "crd").touch()
+    up("existing", context="lab")
+    lifecycle.down("lab", print)
+    assert [line.split()[0] for line in (here / "helm.log").read_text().splitlines()] == ["list"]
+
+
+def test_an_operator_of_ours_is_taken_away(here: Path) -> None:
+    up("existing", context="lab")
+    assert lifecycle.reap(print, now=journal.load("lab").spec.expires + 1) == []  # nobody pays for it
+    lifecycle.down("lab", print)
+    words = [line.split()[0] for line in (here / "helm.log").read_text().splitlines()]
+    assert words == ["upgrade", "list", "uninstall", "list"]

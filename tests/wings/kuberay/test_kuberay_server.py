@@ -1,0 +1,269 @@
+"""What a real API server says to our objects, rights and watches."""
+
+import contextlib
+import copy
+import secrets
+import shutil
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import real_server
+from fake_cluster import FakeCluster
+from real_server import Server
+from test_manifest import CEL, CPU, GPU, OPERATOR, SCHEMA, TOPOLOGY, change, job, objects, templates
+
+from mlbench import clock
+from mlbench.config.compose import compose
+from mlbench.launch import remote_run
+from mlbench.wings.kuberay import api as client
+from mlbench.wings.kuberay import objects as created
+from mlbench.wings.kuberay.api import ApiError, Kubernetes, path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real API server with KubeRay's definitions."""
+    if not real_server.named():
+        names = f"{real_server.ASSETS}=FOLDER or {real_server.KUBECONFIG}=FILE"
+        pytest.skip(f"needs a real API server, as the scripts of test_submission.py do: {names}")
+    with real_server.server(tmp_path_factory.mktemp("server")) as one:
+        yield one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fake", "real"])
+def test_a_server_takes_the_objects_and_what_the_operator_says_is_told(
+    kind: str,
+    tmp_path: Path,
+    empty_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Also with an MLflow server, and without what plays the rest of a cluster."""
+    monkeypatch.setattr(created, "GONE_S", 5.0)  # s; a bare server has no garbage collector to wait for
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    with contextlib.ExitStack() as stack:
+        if kind == "fake":
+            kubeconfig = stack.enter_context(FakeCluster()).kubeconfig(tmp_path)
+        else:
+            kubeconfig = request.getfixturevalue("server").kubeconfig
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        namespace = f"mlbench-test-{secrets.token_hex(3)}"
+        words = [*CPU, "seed=7", f"cluster.namespace={namespace}", f"output_root={tmp_path}"]
+        words += ["cluster.autoscaling=true", "cluster.mlflow=true"]
+        words += [f"tracking_uri=sqlite:///{tmp_path / 'mlflow.db'}"]
+        api = Kubernetes(None)
+        operator = threading.Thread(target=refuse, args=(api, namespace), daemon=True)
+        operator.start()
+        settings = remote_run.Settings()
+        try:
+            record = remote_run.execute(
+                compose(words), begun=clock.wall(), overrides=words, settings=settings
+            )
+        finally:
+            api.delete(path("v1", "Namespace", name=namespace))
+        operator.join()
+        assert record is not None and record.status == "failed"
+        assert (
+            record.error
+            == "KubeRay refuses the RayJob: a sentence of the test's; --cfg manifest shows the object"
+        )
+
+
+def refuse(api: Kubernetes, namespace: str) -> None:
+    """Wait for a RayJob and refuse it, as the operator does after the server has taken it."""
+    for seen in api.watch(path("ray.io/v1", "RayJob", namespace)):
+        if isinstance(seen, ApiError) or not seen:
+            continue
+        (name,) = seen
+        status = {"jobDeploymentStatus": "ValidationFailed", "message": "a sentence of the test's"}
+        api.patch(f"{path('ray.io/v1', 'RayJob', namespace, name)}/status", {"status": status})
+        return
+
+
+@pytest.fixture
+def namespace(server: Server) -> Iterator[str]:
+    """A namespace with what runs share there."""
+    api, name = server.client(), f"mlbench-test-{secrets.token_hex(3)}"
+    for item in objects((*CPU, f"cluster.namespace={name}")):
+        if item["kind"] not in ("RayJob", "NetworkPolicy"):
+            api.create(item)
+    yield name
+    api.delete(path("v1", "Namespace", name=name))
+
+
+@pytest.mark.parametrize("words", [CPU, GPU, TOPOLOGY])
+def test_a_real_server_admits_every_object_and_every_pod(
+    server: Server, namespace: str, words: tuple[str, ...]
+) -> None:
+    """With Pod Security "restricted" enforced, which it says of a pod and only warns of for a Deployment."""
+    api, place = server.client(), f"cluster.namespace={namespace}"
+    made = objects((*words, place))
+    for item in made:
+        if item["kind"] in ("Namespace", "ServiceAccount", "Role"):
+            continue  # it is there
+        api.create(item, dry_run=True)
+    templates_of = templates(made)
+    for number, spec in enumerate(templates_of):
+        metadata = {"name": f"pod-{number}", "namespace": namespace}
+        pod: Any = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        api.create(pod, dry_run=True)
+        loose = copy.deepcopy(pod)
+        loose["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+        with pytest.raises(ApiError, match='violates PodSecurity "restricted'):
+            api.create(loose, dry_run=True)
+    assert len(templates_of) >= 3
+
+
+@pytest.mark.parametrize(("place", "value", "sentence"), [*SCHEMA, *CEL])
+def test_a_real_server_refuses_what_schema_and_cel_refuse_here(
+    server: Server, namespace: str, place: str, value: Any, sentence: str
+) -> None:
+    broken = change(job((*CPU, f"cluster.namespace={namespace}")), place, value)
+    with pytest.raises(ApiError) as refused:
+        server.client().create(broken, dry_run=True)
+    assert refused.value.status in (400, 422) and not refused.value.passing
+
+
+@pytest.mark.parametrize(("place", "value", "sentence"), OPERATOR)
+def test_a_real_server_takes_what_only_the_operator_refuses(
+    server: Server, namespace: str, place: str, value: Any, sentence: str | None
+) -> None:
+    """So a run learns of it by its RayJob's status, which the operator sets."""
+    broken = job((*CPU, f"cluster.namespace={namespace}"))
+    server.client().create(change(broken, place, value), dry_run=True)
+
+
+def test_the_role_of_submitters_suffices_and_allows_nothing_more(
+    server: Server, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = server.client()
+    monkeypatch.setenv("KUBECONFIG", str(server.account(namespace, "mlbench-submitter")))
+    submitter = Kubernetes(None)
+    words = (*CPU, f"cluster.namespace={namespace}")
+    experiment = compose(words)
+    created.create_surroundings(submitter, experiment)
+    *_, policy, item = objects(words)
+    owner = created.create_owned(submitter, [policy, item])
+    assert submitter.get(path("v1", "Pod", namespace))["items"] == []
+    with pytest.raises(ApiError) as log:
+        submitter.get(f"{path('v1', 'Pod', namespace, 'none')}/log")
+    assert log.value.status == 404  # not 403: it may be read
+    name = owner["metadata"]["name"]
+    own = api.get(path("networking.k8s.io/v1", "NetworkPolicy", namespace, name))
+    assert own["metadata"]["ownerReferences"][0]["uid"] == owner["metadata"]["uid"]
+    for verb, group, resource in [
+        ("create", "", "pods"),
+        ("delete", "", "pods"),
+        ("create", "", "pods/exec"),
+        ("create", "", "pods/portforward"),
+        ("get", "", "secrets"),
+        ("list", "", "secrets"),
+        ("create", "", "serviceaccounts/token"),
+        ("create", "batch", "jobs"),
+        ("create", "rbac.authorization.k8s.io", "rolebindings"),
+        ("update", "rbac.authorization.k8s.io", "roles"),
+        ("deletecollection", "ray.io", "rayjobs"),
+        ("update", "ray.io", "rayjobs/status"),
+        ("patch", "networking.k8s.io", "networkpolicies"),
+    ]:
+        assert not allowed(submitter, namespace, verb, group, resource), (verb, resource)
+    assert not allowed(submitter, "default", "create", "ray.io", "rayjobs")
+    with pytest.raises(ApiError, match="forbidden"):
+        submitter.get(path("v1", "Node"))
+    api.patch(
+        path("ray.io/v1", "RayJob", namespace, name),
+        {"metadata": {"annotations": {"who": "the administrator"}}},
+    )
+    assert submitter.delete(path("ray.io/v1", "RayJob", namespace, name))
+
+
+def allowed(api: Kubernetes, namespace: str, verb: str, group: str, resource: str) -> bool:
+    """Ask the server whether the client may do something."""
+    kind, _, sub = resource.partition("/")
+    attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": kind, "subresource": sub}
+    kinds = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    review = kinds | {"metadata": {}, "spec": {"resourceAttributes": attributes}}
+    return api.create(review)["status"]["allowed"]
+
+
+class Counting(Kubernetes):
+    """A client that notes how often a watch listed, and from which versions it went on."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.lists, self.since = 0, list[str]()
+        request = self._client.request
+
+        def count(*words: Any, **settings: Any) -> Any:
+            query = dict(settings["query_params"])
+            if "resourceVersion" in query:
+                self.since.append(query["resourceVersion"])
+            else:
+                self.lists += 1
+            return request(*words, **settings)
+
+        self._client.request = count
+
+
+def names(seen: Iterator[dict[str, Any] | ApiError]) -> set[str]:
+    """Return the names of the next list that a watch yields."""
+    answer = next(seen)
+    assert not isinstance(answer, ApiError), answer
+    return set(answer)
+
+
+def put(api: Kubernetes, namespace: str, kind: str, name: str) -> str:
+    """Create a small object; return its version."""
+    spec = {"spec": {"podSelector": {}}} if kind == "NetworkPolicy" else {}
+    versions = {"NetworkPolicy": "networking.k8s.io/v1"}
+    metadata = {"name": name, "namespace": namespace}
+    item = {"apiVersion": versions.get(kind, "v1"), "kind": kind, "metadata": metadata, **spec}
+    return api.create(item)["metadata"]["resourceVersion"]
+
+
+def test_a_watch_lists_again_where_etcd_has_forgotten_its_version(
+    server: Server, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if server.etcd is None:
+        pytest.skip("only an etcd of the test's own is compacted")
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+    monkeypatch.setattr(client, "WATCH_S", 1)
+    api, watching = server.client(), Counting()
+    seen = watching.watch(path("v1", "ConfigMap", namespace))  # no cache before etcd: see real_server.py
+    before = names(seen)
+    put(api, namespace, "ConfigMap", "one")
+    assert names(seen) == before | {"one"} and watching.lists == 1
+    for number in range(3):
+        latest = put(api, namespace, "NetworkPolicy", f"other-{number}")
+    compact = urllib.request.Request(
+        f"{server.etcd}/v3/kv/compaction", data=f'{{"revision": "{latest}"}}'.encode(), method="POST"
+    )
+    with urllib.request.urlopen(compact, timeout=30) as answer:
+        assert answer.status == 200
+    time.sleep(2)  # until the server has ended the watch
+    put(api, namespace, "ConfigMap", "two")
+    assert names(seen) == before | {"one", "two"} and watching.lists == 2
+
+
+def test_bookmarks_keep_the_version_of_a_quiet_watch_young(
+    server: Server, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them a watch without events would go on from a version that etcd forgets after 5 minutes."""
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+    monkeypatch.setattr(client, "WATCH_S", 4)
+    api, watching = server.client(), Counting()
+    seen = watching.watch(path("networking.k8s.io/v1", "NetworkPolicy", namespace))
+    assert names(seen) == set()
+    put(api, "default", "NetworkPolicy", f"other-{namespace}")
+    later = threading.Timer(10, put, (api, namespace, "NetworkPolicy", "own"))
+    later.start()
+    assert names(seen) == {"own"} and watching.lists == 1
+    later.join()
+    api.delete(path("networking.k8s.io/v1", "NetworkPolicy", "default", f"other-{namespace}"))
+    assert int(watching.since[-1]) > int(watching.since[0])

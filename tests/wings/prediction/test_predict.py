@@ -1,0 +1,319 @@
+"""What `python -m mlbench.predict` prints, on records and studies that lie in a folder."""
+
+import datetime
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from records import save
+from worlds import World, as_record
+
+from mlbench import predict
+from mlbench.record import reader, study
+from mlbench.terminal import completion
+
+WORLD = World(grows=True, batch=32, alpha=1e-3)
+
+
+def lay(root: Path, world: World, *words: str, counts: tuple[int, ...] = (1, 2, 4), repeats: int = 3) -> None:
+    """Write a folder with a record for each run of a world."""
+    runs = world.measure(counts, repeats=repeats, noise=0.02, luck=0.03).runs
+    for seed, run in enumerate(runs, start=len(list(root.glob("*")))):
+        # A point's key is its configuration's; here the words and the workers stand for it.
+        one = as_record(run, *words, seed=seed, key=f"{'-'.join(words)}-{run.workers}")
+        folder = root / one.run_id
+        folder.mkdir()
+        save(one, folder)
+
+
+def planned(root: Path, *choices: tuple[str, ...], counts: tuple[int, ...] = (1, 2, 4)) -> None:
+    """Write a study `scaling` of these experiments, each at three worker counts with three runs."""
+    points = []
+    for place, words in enumerate(choices):
+        lay(root, WORLD, *words, counts=counts)
+        for index, workers in enumerate(counts):
+            first = 9 * place + 3 * index
+            key = f"{'-'.join(words)}-{workers}"
+            points.append(study.Point(key=key, words=words, seeds=tuple(range(first, first + 3))))
+    plan = study.new("scaling", question="?").model_copy(update={"points": tuple(points)})
+    study.save(plan, study.folder(root, "scaling"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A study of two backends in a folder of runs."""
+    planned(tmp_path, ("hardware=gcp_n1_t4",), ("hardware=gcp_n1_t4", "backend=nccl"))
+    return tmp_path
+
+
+def ask(root: Path, *words: str) -> int:
+    return predict.main([*words, f"output_root={root}"])
+
+
+def test_a_study_is_predicted_in_a_table_and_sentences(root: Path, capsys: Any) -> None:
+    assert ask(root, "scaling", "backend=gloo", "max_workers=64", "deadline=1h", "budget=5") == 0
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()
+    assert lines[0] == "scaling" and "Emulated" not in shown
+    assert re.split(r"\s{2,}", lines[2].strip())[:4] == ["workers", "measured", "predicted", "95 % interval"]
+    assert [line.split()[0] for line in lines[3:10]] == ["1", "2", "4", "8", "16", "32", "64"]
+    for start in ("Fastest: ", "Cheapest: ", "Deadline of 1 h 00 min: ", "Budget of 5.00 USD: "):
+        assert any(line.startswith(start) for line in lines), start
+    assert "Fitted on 9 runs at 1, 2, 4 workers." in lines
+    assert "Start-up comes on top: 12.0 s (median)." in lines
+    assert any(line.startswith("Leave one out, each worker count") for line in lines)
+
+
+@pytest.mark.slow
+def test_a_prediction_from_emulated_hosts_says_so_first(tmp_path: Path, capsys: Any) -> None:
+    planned(tmp_path, ("network=100mbit_5ms",), counts=(2, 4, 8))
+    assert ask(tmp_path, "scaling", "max_workers=8") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("Emulated: the runs used hosts that one machine emulates, linked by network=")
+    assert "100mbit_5ms (100 Mbit/s and 5 ms)" in lines[1] and "says nothing of a real network" in lines[1]
+    assert ask(tmp_path, "scaling", "network=10gbit,50us", "--json") == 0
+    first = json.loads(capsys.readouterr().out)["sentences"][0]
+    assert first.startswith("Emulated: ") and "only the network becomes 10gbit,50us" in first
+
+
+def test_json_has_the_numbers_of_the_table(root: Path, capsys: Any) -> None:
+    assert ask(root, "scaling", "backend=gloo", "max_workers=8", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["workers"] for one in told["predictions"]] == [1, 2, 4, 8]
+    eight = told["predictions"][-1]
+    assert eight["time_s"]["value"] == pytest.approx(WORLD.run(8).total_s, rel=0.15)
+    assert eight["time_s"]["low"] < WORLD.run(8).total_s < eight["time_s"]["high"]
+    assert eight["cost_usd"]["value"] == pytest.approx(8 * eight["time_s"]["value"] / 3600 * 0.54)
+    assert [one["workers"] for one in told["leave_one_out"]] == [1, 2, 4]
+    assert {one["question"] for one in told["advice"]} == {"fastest", "cheapest"}
+
+
+def test_runs_can_be_named_one_by_one_and_some_held_out(root: Path, capsys: Any) -> None:
+    names = [f"resnet20-w{workers}-{seed:x}" for workers, seed in ((1, 0), (2, 3), (4, 6))]
+    assert ask(root, *names, "workers=1,2", "max_workers=4") == 0
+    shown = capsys.readouterr().out
+    assert "* measured, but not fitted" in shown
+    assert re.search(r"Measured, but not fitted: 4 workers [+-]\d", shown)
+
+
+def test_other_hardware_and_an_allreduce_run_as_network(root: Path, capsys: Any) -> None:
+    line = {"kind": "fit", "collective": "all_reduce", "dtype": "float32", "workers": 2}
+    line |= {"alpha_s": 2e-5, "beta_s_per_byte": 1e-10}
+    folder = root / "2026-allreduce-w2-ff"
+    folder.mkdir()
+    save(as_record(WORLD.run(2), run_id=folder.name, table=[line]), folder)
+    asked = [
+        "scaling",
+        "backend=gloo",
+        "hardware=gcp_a2_highgpu_1g",
+        "network=2026-allreduce",
+        "max_workers=8",
+    ]
+    assert ask(root, *asked, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    eight = told["predictions"][-1]
+    assert eight["measured_s"] is None
+    assert eight["cost_usd"]["value"] == pytest.approx(8 * eight["time_s"]["value"] / 3600 * 3.673)
+    share = WORLD.batch * WORLD.a_sample + WORLD.fixed + WORLD.optimizer
+    exposed = 2 * 7 * 1e-5 + 2 * 7 / 8 * 4e6 * 1e-10
+    peaks = 19.5e12 / 8.1e12  # fp32, of an A100 and a T4
+    assert eight["step_s"] == pytest.approx(share / peaks + WORLD.batch * WORLD.data_wait + exposed, rel=0.05)
+    assert any("scaled from gcp_n1_t4 to gcp_a2_highgpu_1g" in sentence for sentence in told["sentences"])
+
+
+def test_a_run_of_another_task_is_no_network(root: Path, capsys: Any) -> None:
+    """ResNet-50 leaves a table, too: of decoding."""
+    folder = root / "2026-resnet50-w2-ff"
+    folder.mkdir()
+    save(as_record(WORLD.run(2), run_id=folder.name, table=[{"kind": "decoding", "images": 256}]), folder)
+    assert ask(root, "scaling", "backend=gloo", "network=2026-resnet50") == 2
+    assert "measured no bandwidth of all_reduce" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_missed_goal_is_no_error_and_its_json_is_json(tmp_path: Path, capsys: Any) -> None:
+    lay(tmp_path, WORLD, counts=(1, 2, 4))
+    names = [path.name for path in tmp_path.glob("2026*")]
+    for name in names:
+        if "-w4-" in name:
+            found = reader.load(tmp_path / name / "record.json")
+            missed = {"status": "goal_not_reached", "time_to_accuracy": None}
+            save(found.model_copy(update=missed), tmp_path / name)
+
+    def no_json(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    assert ask(tmp_path, *names, "max_workers=4", "--json") == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=no_json)
+    assert [one["measured_s"] == "infinite" for one in told["predictions"]] == [False, False, True]
+    assert ask(tmp_path, *names, "workers=1,2", "max_workers=4", "--json") == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=no_json)
+    assert told["held_out"] == []
+    assert ask(tmp_path, *names, "workers=1,2", "max_workers=4") == 0
+    shown = capsys.readouterr().out
+    assert "missed *" in shown and "Measured, but not fitted" not in shown
+
+
+def test_the_figure_shows_band_and_runs(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "curve.png"
+    assert ask(root, "scaling", "backend=gloo", f"plot={path}") == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert len(path.read_bytes()) > 10_000
+
+
+def test_the_published_runs_need_no_folder(tmp_path: Path, capsys: Any) -> None:
+    assert ask(tmp_path, "published:gnmt", "workers=1,2,4") == 0
+    shown = capsys.readouterr().out
+    assert "8  6 h 54 min *" in shown and "16  6 h 32 min *" in shown
+    assert "Measured, but not fitted: 8 workers" in shown
+
+
+def test_the_documented_tables_are_what_the_command_prints(tmp_path: Path, capsys: Any) -> None:
+    documented = (ROOT / "docs" / "prediction.md").read_text()
+    for task in ("gnmt", "transformer"):
+        assert ask(tmp_path, f"published:{task}", "workers=1,2,4", "max_workers=16") == 0
+        for line in capsys.readouterr().out.splitlines()[2:9]:
+            # The ends of intervals are quantiles of draws, whose last digit may differ between processors.
+            assert line.split("  95 %")[0][:35].rstrip() in documented
+
+
+def examples() -> list[str]:
+    """Return the command lines that the help and the documentation show as examples."""
+    lines = [line.strip() for line in (ROOT / "docs" / "prediction.md").read_text().splitlines()]
+    shown = predict.COMMAND.verbs[""].help.replace("\\\n", "")
+    lines += [line.strip() for line in shown.splitlines()]
+    found = [" ".join(line.split()) for line in lines if line.startswith("python -m mlbench.predict ")]
+    return [line.removeprefix("python -m mlbench.predict ") for line in dict.fromkeys(found)]
+
+
+@pytest.mark.slow
+def test_the_documented_examples_work_on_a_study_of_several_tasks(tmp_path: Path, capsys: Any) -> None:
+    planned(tmp_path, (), ("task=logreg",))
+    assert ask(tmp_path, "scaling") == 2, "the shipped study has several tasks as well"
+    assert "has runs of 2 tasks: " in capsys.readouterr().err
+    assert len(examples()) == 4
+    for example in examples():
+        assert ask(tmp_path, *example.split()) == 0, example
+        assert re.search("^(Fastest|Deadline): ", capsys.readouterr().out, re.M), example
+
+
+OFFERED = ["aws_p2_xlarge", "aws_p4d_24xlarge", "gcp_a2_highgpu_1g", "gcp_g2_standard_4", "gcp_n1_t4"]
+
+
+class Today(datetime.date):
+    """The day of the test: prices age."""
+
+    @classmethod
+    def today(cls) -> "Today":
+        return cls(2026, 11, 24)
+
+
+def test_all_profiles_are_cost_against_time(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: OFFERED)
+    monkeypatch.setattr("mlbench.wings.prediction.command.date", Today)
+    asked = ["published:gnmt", "hardware=all", "max_workers=16", "network=25gbit,30us"]
+    assert ask(tmp_path, *asked, "deadline=4h", "budget=1", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    offers = [
+        (one["forecast"]["time_s"]["value"], one["forecast"]["cost_usd"]["value"], one["dominated"])
+        for one in told["offers"]
+    ]
+    assert offers == sorted(offers) and len(offers) == 15  # 1, 2, 4, 8 and 16 on each of three
+    for time, usd, dominated in offers:
+        better = [(t, u) for t, u, _ in offers if t <= time and u <= usd and (t, u) != (time, usd)]
+        assert dominated is bool(better)
+    old = "its price is of 2025-03-02, older than a year"
+    assert told["refused"] == {"aws_p2_xlarge": old, "gcp_g2_standard_4": "it has no price"}
+    in_time, for_money = told["advice"]
+    cheapest = min(usd for time, usd, _ in offers if time <= 4 * 3600)
+    assert f"{cheapest:.2f} USD" in in_time["sentence"] and in_time["question"] == "deadline"
+    assert for_money["workers"] is None and "no offer is predicted to keep it" in for_money["sentence"]
+    assert ask(tmp_path, *asked[:-1]) == 0
+    shown = capsys.readouterr().out
+    assert "up to 8 workers shown" in shown and "up to 1 worker shown" in shown  # no network of p4d, a2
+    assert shown.count("no advice.") == 1  # the fastest is on another processor, the cheapest on the measured
+
+
+def test_links_that_no_profile_states_are_given_on_the_command_line(tmp_path: Path, capsys: Any) -> None:
+    asked = ["published:gnmt", "hardware=aws_p4d_24xlarge", "max_workers=16"]
+    for field, value in (("network_gbit_per_s", "400"), ("network_us", "20")):
+        assert ask(tmp_path, *asked) == 2
+        assert f"does not state hardware.{field}, of a link between nodes" in capsys.readouterr().err
+        asked.append(f"hardware.{field}={value}")
+    assert ask(tmp_path, *asked, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    eight, sixteen = told["predictions"][-2:]
+    assert (eight["workers"], sixteen["workers"]) == (8, 16)
+    assert sixteen["communication_share"] > 3 * eight["communication_share"] > 0
+    assert any("published pairs of processors" in sentence for sentence in told["sentences"])
+    assert {one["workers"] for one in told["advice"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "predict takes a study"),
+        (["nothing"], "is called 'nothing'"),
+        (["resnet20"], "'resnet20' is a part of "),
+        (["scaling"], 'backend.name is "gloo" and "nccl"'),
+        (["scaling", "backend=mpi"], "scaling has no finished run"),
+        (["scaling", "backend=gloo", "workers=1"], "at 2 or more worker counts, these have 1"),
+        (["scaling", "backend=gloo", "workers=1,3"], "3 workers was not measured"),
+        (["scaling", "backend=gloo", "workers=one"], "workers=one is not a number of workers"),
+        (["scaling", "backend=gloo", "max_workers=0"], "max_workers=0 is not a number of workers"),
+        (["scaling", "backend=gloo", "deadline=soon"], "deadline=soon is not a duration"),
+        (["scaling", "backend=gloo", "budget=-1"], "budget=-1 is not an amount of USD"),
+        (["scaling", "backend=gloo", "network=fast"], "network=fast is not a network"),
+        (["scaling", "backend=gloo", "hardware=abacus"], "hardware=abacus is unknown"),
+        (["scaling", "backend=gloo", "hardware=local"], "hardware=local states no peak in fp32"),
+        (["scaling", "backend=gloo", "plot=/nowhere/at/all.png"], "plot=/nowhere/at/all.png: cannot use"),
+        (["scaling", "colour=red"], "colour is unknown to predict"),
+        (["published:chess"], "no published runs of 'chess'"),
+        (["published:gnmt", "backend=mpi"], "gnmt was not published on 'mpi'"),
+        (["published:gnmt", "scaling"], "cannot be put together"),
+        (["published:transformer", "network=10gbit,20us"], "how many bytes of gradients"),
+    ],
+)
+def test_mistakes_are_sentences_with_exit_code_2(
+    root: Path, capsys: Any, words: list[str], told: str
+) -> None:
+    assert ask(root, *words) == 2
+    shown = capsys.readouterr()
+    assert told in shown.err and len(shown.err.splitlines()) == 1
+    assert shown.out == ""
+
+
+def test_a_budget_needs_a_price(tmp_path: Path, capsys: Any) -> None:
+    lay(tmp_path, WORLD)
+    names = [path.name for path in tmp_path.glob("2026*")]
+    assert ask(tmp_path, *names) == 0
+    assert "cost" not in capsys.readouterr().out.splitlines()[2]
+    assert ask(tmp_path, *names, "budget=5") == 2
+    assert "a budget needs a price" in capsys.readouterr().err
+
+
+def test_a_damaged_record_is_named(root: Path, capsys: Any) -> None:
+    broken = next(root.glob("*w1-0/record.json"))
+    broken.write_text("{")
+    assert ask(root, "resnet20-w1-0", "resnet20-w2-3") == 2
+    assert f"{broken} is damaged" in capsys.readouterr().err
+
+
+def test_runs_without_a_plan_that_say_that_they_are_of_a_study_are_predicted_from(
+    tmp_path: Path, capsys: Any
+) -> None:
+    lay(tmp_path, WORLD, "study=tutorial")
+    for word in ("tutorial", "study:tutorial"):
+        assert ask(tmp_path, word) == 0
+        assert "predicted" in capsys.readouterr().out
+
+
+def test_profiles_and_studies_are_completed(root: Path) -> None:
+    assert completion.replies("zsh", "mlbench predict on=gcp_n1_t", ["predict"]) == ["on=gcp_n1_t4 "]
+    line = f"mlbench predict output_root={root} sc"
+    assert completion.replies("zsh", line, ["predict"]) == ["scaling "]
