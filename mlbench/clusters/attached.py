@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mlbench import clock
-from mlbench.clusters import ray_env
+from mlbench.clusters import ray_env, ray_private
 from mlbench.config.errors import UserError, first_line
 from mlbench.config.experiment import Cluster, Experiment, NonNegativeFloat
 
@@ -83,10 +83,8 @@ def _reachable(place: str) -> str:
 
     What Ray notes of the last cluster that was started here outlives that cluster.
     """
-    from ray._private.services import canonicalize_bootstrap_address_or_die
-
     try:
-        address = canonicalize_bootstrap_address_or_die(place) if place == "auto" else place
+        address = ray_private.default_address() if place == "auto" else place
     except ConnectionError as error:
         if "multiple" in str(error):
             raise UserError(f"several Ray clusters run on this machine: {error}", hint=HINT) from error
@@ -108,8 +106,6 @@ def _fault(address: str) -> UserError | None:
 
     Before ray.init, which tries for a minute, and ends the process where the node that it takes is elsewhere.
     """
-    from ray._raylet import GcsClient  # type: ignore  (Ray's C++ part has no stub of it)
-
     host, _, port = address.rpartition(":")
     encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")  # as Ray reads it
     try:
@@ -122,13 +118,13 @@ def _fault(address: str) -> UserError | None:
         return _no_ray(address, "the server there is not Ray's")
     end = clock.monotonic() + REACH_S
     try:
-        client = GcsClient(address=address)
-        while not (nodes := client.get_all_node_info(timeout=REACH_S)) and clock.monotonic() < end:
+        server = ray_private.StateServer(address)
+        while not (raylets := server.raylet_sockets(REACH_S)) and clock.monotonic() < end:
             time.sleep(POLL_S)  # the head's own node registers a moment after its GCS answers
     except Exception as error:  # of Ray's C++ part, which has no type for each
         hint = "a Ray that asks for a token wants RAY_AUTH_MODE=token here, and the same token"
         return UserError(f"the server at {address} takes no driver: {first_line(error)}", hint=hint)
-    if not any(os.path.exists(node.raylet_socket_name) for node in nodes.values()):
+    if not any(map(os.path.exists, raylets)):
         hint = "run the command on a node of that cluster, or submit it as a Ray job"
         return UserError(f"this machine is no node of the Ray at {address}", hint=hint)
     return None

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from mlbench.clusters import processes, ray_env, reaper
+from mlbench.clusters import processes, ray_env, ray_private, reaper
 from mlbench.config import plugins
 from mlbench.config.experiment import Experiment
 
@@ -40,9 +40,8 @@ class Servers:
     def find(cls) -> "Servers":
         """Return the servers of the Ray that this process has joined."""
         import ray
-        from ray._private import worker
 
-        session = worker._global_node.get_session_dir_path() if worker._global_node else ""
+        session = ray_private.session_folder()
         local = []
         for process in processes.of_session(session) if session else ():
             with suppress(psutil.Error):
@@ -116,13 +115,9 @@ class Connection(WorkerResources):
 
     def workers(self) -> list[WorkerProcess]:
         """Return the workers' processes, as far as Ray has begun to make them."""
-        import ray
-        from ray._private import state
-
-        actors = state.actors(job_id=ray.JobID.from_hex(self.job_id)).values()
         return [
             WorkerProcess(actor["Address"]["NodeID"], actor["Address"]["IPAddress"], actor["Pid"])
-            for actor in actors
+            for actor in ray_private.actors(self.job_id)
             if actor["ActorClassName"] == WORKER
         ]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from mlbench.clusters import node, persistent, ray_env, reaper
+from mlbench.clusters import node, persistent, ray_env, ray_private, reaper
 from mlbench.clusters.processes import end, of_session
 from mlbench.config.errors import UserError, first_line
 from mlbench.config.experiment import Cluster, Experiment
@@ -97,7 +97,7 @@ def _init(address: str | None, folder: Path | None, *, verbose: bool) -> None:
                 **({} if address else own),
             )
         if not address and not verbose:
-            _end_log_monitor()
+            ray_private.end_log_monitor()
     except Exception as error:  # Ray raises whatever its servers die from
         with suppress(Exception):
             ray.shutdown()
@@ -106,14 +106,6 @@ def _init(address: str | None, folder: Path | None, *, verbose: bool) -> None:
             hint = "`python -m mlbench.cluster stop` ends it; a run then starts its own"
             raise UserError(f"the Ray at {address} does not answer: {reason}", hint=hint) from error
         raise UserError(f"Ray did not start: {reason}", hint="verbose=true shows what it prints") from error
-
-
-def _end_log_monitor() -> None:
-    """End the process that sends the workers' output to drivers: ten times a second it looks for some."""
-    from ray._private import worker
-
-    if worker._global_node:
-        worker._global_node.kill_log_monitor(check_alive=False)
 
 
 def _require_threads() -> None:

@@ -23,7 +23,8 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
     """
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-    from mlbench.launch.ray_hooks import EventLogCallback, LeanTrainer, ProcessGroupConfig
+    from mlbench.launch.ray_hooks import EventLogCallback, ProcessGroupConfig
+    from mlbench.launch.ray_train_private import LeanTrainer
 
     experiment, backend = spec.experiment, spec.experiment.backend
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.store_uri import check_store
-from mlbench.tracking import ui
+from mlbench.tracking import mlflow_private, ui
 from mlbench.tracking.mapping import COMPLETE, IMPORTED, MLFLOW_STATUS, RUN_ID, Metric
 
 Result = TypeVar("Result")
@@ -36,13 +36,6 @@ NAME_CHARACTERS = 250
 DIGEST_CHARACTERS = 36
 SQLITE = "sqlite:///"
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-# MLflow has no question for single tags: it answers with whole runs, and sorts all runs anew for every page.
-_COMPLETE = """
-SELECT run.value FROM runs
-JOIN tags AS run ON run.run_uuid = runs.run_uuid AND run.key = ?
-JOIN tags AS complete ON complete.run_uuid = runs.run_uuid AND complete.key = ? AND complete.value = 'true'
-WHERE runs.experiment_id = ?
-"""
 
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -77,10 +70,8 @@ class TrackingClient:
         """
         if self.uri.startswith(SQLITE):
             with suppress(sqlite3.Error):  # another version's tables: MLflow is asked
-                database = Path(self.uri.removeprefix(SQLITE)).absolute().as_uri()
-                with closing(sqlite3.connect(f"{database}?mode=ro", uri=True)) as opened:
-                    rows = opened.execute(_COMPLETE, (RUN_ID, COMPLETE, self.experiment_id))
-                    return {run_id for (run_id,) in rows}
+                database = Path(self.uri.removeprefix(SQLITE))
+                return mlflow_private.tag_values(database, self.experiment_id, tag=RUN_ID, where=COMPLETE)
         runs = self.search(f"tags.`{COMPLETE}` = 'true'", deleted=True, page_s=page_s)
         return {run.data.tags[RUN_ID] for run in runs}
 

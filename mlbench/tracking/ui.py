@@ -1,23 +1,16 @@
-"""MLflow's UI as mlbench opens it: saved views of the run table, their links, and their server.
+"""MLflow's UI as mlbench opens it: saved views of the run table, their links, and their server."""
 
-A saved view is a tag of the experiment, `mlflow.sharedViewState.ID`: a JSON object whose `state` is
-"deflate;" and the base64 of a zlib stream of JSON (the UI of MLflow 3.17).
-"""
-
-import base64
-import json
 import os
 import socket
 import sys
-import zlib
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
+from mlbench.tracking import mlflow_private
 
-PREFIX = "mlflow.sharedViewState."
 NOTE = "mlflow.note.content"
 HOST, PORT = "127.0.0.1", 5000
 TABLE, OVER_TIME, OVER_SAMPLES = "mlbench", "mlbench-time", "mlbench-samples"
@@ -55,7 +48,7 @@ def tags(created_ms: int) -> dict[str, str]:
         ),
     }
     return {NOTE: ABOUT} | {
-        PREFIX + key: _view(name, more, created_ms) for key, (name, more) in views.items()
+        mlflow_private.VIEW_TAG + key: _view(name, more, created_ms) for key, (name, more) in views.items()
     }
 
 
@@ -96,8 +89,4 @@ def serve(uri: str, experiment_id: str, *, port: int, show: Callable[[str], None
 
 def _view(name: str, more: dict[str, Any], created_ms: int) -> str:
     view = {"selectedColumns": list(COLUMNS), "columnOrder": list(COLUMNS), "orderByAsc": True}
-    state = json.dumps(view | {"orderByKey": BY_NAME} | more)
-    packed = base64.b64encode(zlib.compress(state.encode(), 9)).decode()
-    return json.dumps(
-        {"name": name, "createdAt": created_ms, "updatedAt": created_ms, "state": f"deflate;{packed}"}
-    )
+    return mlflow_private.view(name, view | {"orderByKey": BY_NAME} | more, created_ms=created_ms)

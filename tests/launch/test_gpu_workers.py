@@ -30,7 +30,8 @@ ray_env.configure_train(timeout_s=60)
 import ray
 from ray.train import RunConfig, ScalingConfig
 
-from mlbench.launch.ray_hooks import LeanTrainer, ProcessGroupConfig
+from mlbench.launch.ray_hooks import ProcessGroupConfig
+from mlbench.launch.ray_train_private import LeanTrainer
 from mlbench.launch.worker_process import WorkerSpec
 
 

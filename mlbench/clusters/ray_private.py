@@ -1,0 +1,50 @@
+"""All private names of Ray 2.60 that mlbench uses; tests/clusters/test_ray_private.py says for what."""
+
+from typing import Any
+
+
+def session_folder() -> str:
+    """Return the session folder of the Ray that this process has started or joined; "" without one."""
+    from ray._private import worker
+
+    return worker._global_node.get_session_dir_path() if worker._global_node else ""
+
+
+def end_log_monitor() -> None:
+    """End the process that sends the workers' output to drivers: ten times a second it looks for some."""
+    from ray._private import worker
+
+    if worker._global_node:
+        worker._global_node.kill_log_monitor(check_alive=False)
+
+
+def actors(job_id: str) -> list[dict[str, Any]]:
+    """Return what Ray knows of a job's actors; its public state API needs the dashboard, which is off."""
+    import ray
+    from ray._private import state
+
+    return list(state.actors(job_id=ray.JobID.from_hex(job_id)).values())
+
+
+def default_address() -> str:
+    """Return the address of the Ray on this machine; ConnectionError where none or several run."""
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
+    return canonicalize_bootstrap_address_or_die("auto")
+
+
+class StateServer:
+    """A client of a Ray cluster's state server (GCS), which no driver has joined yet.
+
+    - address: HOST:PORT. Raises whatever Ray's C++ part raises where the server takes no client.
+    """
+
+    def __init__(self, address: str) -> None:
+        from ray._raylet import GcsClient  # type: ignore  (Ray's C++ part has no stub of it)
+
+        self._client = GcsClient(address=address)
+
+    def raylet_sockets(self, timeout_s: float) -> list[str]:
+        """Return the path of each registered node's raylet socket on that node."""
+        nodes = self._client.get_all_node_info(timeout=timeout_s).values()
+        return [node.raylet_socket_name for node in nodes]
