@@ -1,7 +1,8 @@
 """Reproducible benchmarks of distributed machine learning: time to accuracy, cost and speed-up.
 
 Imports nothing heavy, so that `python -m mlbench.run --help` answers at once. For notebooks and scripts:
-`load_runs`, `summarize`, `answers`, `draw` and `compare` (mlbench.report.notebook), imported when used.
+`load_runs`, `summarize`, `answers`, `draw` and `compare` (mlbench.report.notebook), and for a training loop
+of one's own `measure` and `synchronise` (docs/your-own-script.md), imported when used.
 """
 
 from importlib import import_module
@@ -20,6 +21,8 @@ def __getattr__(name: str) -> Any:
         # The function, also after the import of the module has put the module in its place.
         globals()["measure"] = function = import_module("mlbench.measure").measure
         return function
+    if name == "synchronise":
+        return import_module("mlbench.training.synchronise").synchronise
     if name not in _NOTEBOOK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("mlbench.report.notebook"), name)

@@ -1,0 +1,152 @@
+"""`mlbench.synchronise` in a loop of one's own, beside mlbench's own loop, with real gloo processes."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from ranks import RankPool
+from torch import nn
+
+import mlbench
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.contract.by_hand import tensors
+from mlbench.contract.test_sync import Varied
+from mlbench.training import loop
+from mlbench.training.setup import TrainingSetup
+from mlbench.training.worker import Worker
+
+STEPS = 10
+# What `synchronise` is given, and the same as words of a run.
+STRATEGIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "ddp": ({}, ("sync=ddp",)),
+    "zero1": ({}, ("sync=zero1",)),
+    "fsdp": ({"unit": "child"}, ("sync=fsdp", "sync.unit=child")),
+    "all_reduce": ({"quantity": "weights"}, ("sync=all_reduce", "sync.quantity=weights")),
+    "powersgd": ({"rank": 1}, ("sync=compression", "sync.method=powersgd", "sync.rank=1")),
+    "topk": ({"density": 0.1}, ("sync=compression", "sync.method=topk", "sync.density=0.1")),
+    "randomk": ({"density": 0.1}, ("sync=compression", "sync.method=randomk", "sync.density=0.1")),
+    "local_sgd": (
+        {"every": 4, "outer_lr": 0.7, "outer_momentum": 0.9},
+        ("sync=local_sgd", "sync.every=4", "sync.outer_lr=0.7", "sync.outer_momentum=0.9"),
+    ),
+    "decentralised": ({}, ("sync=decentralised",)),
+}
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[RankPool]:
+    with RankPool(2) as pool:
+        yield pool
+
+
+def started(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = Varied().train()
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def batches(rank: int) -> list[torch.Tensor]:
+    return list(torch.randn(STEPS, 2, 8, 3, 6, 6, generator=torch.Generator().manual_seed(rank)))
+
+
+def in_our_loop(worker: Worker, words: tuple[str, ...]) -> tuple[dict[str, torch.Tensor], int]:
+    """Return the weights that mlbench's loop validates, and the bytes that this rank sent."""
+    model, optimizer = started(0)
+    validated = []
+
+    def validate(model: nn.Module, data: Any) -> dict[str, float]:
+        validated.append(tensors(model))
+        return {"loss": 1.0}
+
+    setup = TrainingSetup(
+        model=model,
+        optimizer=optimizer,
+        epochs=1,
+        load=lambda: batches(worker.rank),
+        steps=lambda data, epoch: [list(step) for step in data],
+        forward=lambda net, batch: net(batch),
+        loss=lambda output, batch: output.square().mean(),
+        validate=validate,
+        samples=len,
+    )
+    words = (*words, "division=open", f"workers={worker.world_size}")
+    result = loop.train(setup, replace(worker, sync=compose(words).sync))
+    return validated[-1], sum(times.bytes_sent or 0 for times in result.phase_times)
+
+
+def in_their_loop(worker: Worker, strategy: str, settings: dict[str, Any]) -> tuple[Any, int]:
+    """Return what a plain loop, whose ranks begin with different weights, has for its validation."""
+    model, optimizer = started(worker.rank)
+    sync = mlbench.synchronise(model, optimizer, strategy, **settings)
+    for first, second in batches(worker.rank):
+        with sync.accumulating():
+            sync.module(first).square().mean().backward()
+        sync.module(second).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    own = tensors(model) if strategy != "fsdp" else {}
+    with sync.validation() as validated:
+        assert validated is model
+        result = tensors(validated)
+    if strategy in ("local_sgd", "decentralised"):  # a validation changes nothing
+        assert all(torch.equal(own[name], value) for name, value in tensors(model).items())
+    return result, sync.bytes_sent()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_foreign_loop_makes_the_steps_of_ours_to_the_last_bit(strategy: str, pair: RankPool) -> None:
+    settings, words = STRATEGIES[strategy]
+    ours = pair.run(in_our_loop, words)
+    theirs = pair.run(in_their_loop, strategy, settings)
+    for (expected, bytes_sent), (weights, sent) in zip(ours, theirs, strict=True):
+        assert weights.keys() == expected.keys() and sent == bytes_sent > 0
+        for name, value in expected.items():
+            assert torch.equal(weights[name], value), name
+
+
+def test_alone_the_model_trains_as_it_is() -> None:
+    model, optimizer = started(0)
+    sync = mlbench.synchronise(model, optimizer, "powersgd")
+    assert sync.module is model
+    sync.module(batches(0)[0][0]).square().mean().backward()
+    optimizer.step()
+    with sync.validation() as validated:
+        assert validated is model
+    assert (sync.steps, sync.bytes_sent()) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "sentence"),
+    [
+        ("power_sgd", {}, "strategy 'power_sgd' is unknown: did you mean powersgd?"),
+        ("powersgd", {"rank": 0}, "sync.rank=0: must be greater than 0"),
+        ("powersgd", {"ranks": 4}, "ranks is not a field of the file of sync=compression"),
+        ("local_sgd", {"nesterov": True}, "nesterov=true needs outer_momentum above 0"),
+    ],
+)
+def test_a_mistake_is_a_sentence(strategy: str, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        mlbench.synchronise(*started(0), strategy, **settings)
+    assert sentence in str(error.value)
+
+
+def refused(worker: Worker) -> str:
+    with pytest.raises(UserError) as error:
+        mlbench.synchronise(*started(0), "powersgd", precision="fp16")
+    return str(error.value)
+
+
+def test_what_a_strategy_cannot_combine_is_refused_on_every_rank(pair: RankPool) -> None:
+    first, second = pair.run(refused)
+    assert first == second and first.startswith("sync.method=powersgd sync.memory=error_feedback: fp16")
+
+
+def test_the_name_costs_no_import_of_torch() -> None:
+    code = "import mlbench, sys; assert 'torch' not in sys.modules; print(mlbench.synchronise.__module__)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "mlbench.training.synchronise\n"
