@@ -123,6 +123,19 @@ def test_what_a_killed_command_has_made_is_reaped(google: Google, kill_at: str) 
 
 
 @pytest.mark.slow
+def test_a_pool_of_h100_gets_a_disk_that_its_machines_take(google: Google) -> None:
+    words = ("project=demo", "workers=8", "hours=1", "max_usd=100", "name=lab", "spot=false")
+    done = cluster("up", "gke", "hardware=gcp_a3_highgpu_8g", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pool = google.resources["nodePools"]["workers"]["config"]
+    assert (pool["machineType"], pool["diskType"]) == ("a3-highgpu-8g", "pd-balanced")
+    (gpu,) = pool["accelerators"]
+    assert gpu["gpuDriverInstallationConfig"] == {"gpuDriverVersion": "LATEST"}
+    assert google.resources["clusters"]["mlbench-lab"]["nodeConfig"]["diskType"] == "pd-standard"
+    lifecycle.down("lab", print)
+
+
+@pytest.mark.slow
 def test_what_carries_another_id_is_not_deleted(google: Google) -> None:
     lab(google)
     google.resources["networks"]["mlbench-lab"]["description"] = "mlbench-id=somebody-elses"

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 
 from mlbench import clock
+from mlbench.config import compose, price_file
 from mlbench.config.errors import UserError
 from mlbench.record import format
 from mlbench.record.overhead import overhead
-from mlbench.wings.kuberay import mlflow_server
 from mlbench.wings.kuberay.provisioning import gke, journal, kubernetes
 from mlbench.wings.kuberay.provisioning.journal import Journal
 from mlbench.wings.kuberay.provisioning.lifecycle import run
@@ -94,6 +94,18 @@ def cost(name: str) -> str:
     return "\n".join(lines)
 
 
+def prices() -> list[list[str]]:
+    """Return name, USD/h on demand and spot, date and source of every profile with a price."""
+    own, rows = price_file.read(), []
+    for name in compose.choices("hardware"):
+        price = compose.hardware(name).price
+        if price is not None:
+            spot = "-" if price.usd_per_hour_spot is None else f"{price.usd_per_hour_spot:g}"
+            where = "price file" if name in own else "shipped"
+            rows.append([name, f"{price.usd_per_hour:g}", spot, price.date, where, price.source])
+    return rows
+
+
 def dashboard(name: str, *, port: str) -> tuple[list[str], str]:
     """Return the command of a tunnel to Ray's dashboard of the cluster's run, and its address here."""
     find = ("get", "services", "--selector", "ray.io/node-type=head", "--output=json")
@@ -101,14 +113,6 @@ def dashboard(name: str, *, port: str) -> tuple[list[str], str]:
     if not services:
         raise UserError(f"no run of mlbench is on {name} now", hint="Ray's dashboard lives as long as a run")
     return _tunnel(name, services[-1], f"{port}:8265")
-
-
-def mlflow(name: str, *, port: str) -> tuple[list[str], str]:
-    """Return the command of a tunnel to the MLflow server of the cluster's runs, and its address here."""
-    find = ("get", "services", "--output=name")
-    if f"service/{mlflow_server.NAME}" not in _kubectl_answer(name, *find).split():
-        raise UserError(f"{name} has no MLflow server", hint="a run with cluster.mlflow=true makes one")
-    return _tunnel(name, mlflow_server.NAME, f"{port}:{mlflow_server.PORT}")
 
 
 def _kubectl_answer(name: str, *words: str) -> str:
