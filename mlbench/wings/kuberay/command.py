@@ -83,15 +83,6 @@ def _list(args: Args) -> int:
     return OK
 
 
-@COMMAND.verb("use", "NAME")
-def _use(args: Args) -> int:
-    """Make a cluster the current context of kubectl."""
-    from mlbench.wings.kuberay.provisioning import status
-
-    print(status.use(args.argument))
-    return OK
-
-
 @COMMAND.verb("cost", "NAME")
 def _cost(args: Args) -> int:
     """Print what a cluster has cost so far at list prices."""
@@ -160,19 +151,6 @@ def _data(args: Args) -> int:
             hint="say cluster=kuberay; python -m mlbench.data prepare prepares data on this machine",
         )
     dataset.prepare(experiment, args.arguments[1:], _report)
-    return OK
-
-
-@COMMAND.verb("prices")
-def _prices(args: Args) -> int:
-    """Print the prices in use: yours where your price file has one, else those that are shipped."""
-    from mlbench.config import price_file
-    from mlbench.terminal import tables
-    from mlbench.wings.kuberay.provisioning import status
-
-    headings = ("hardware", "USD/h", "spot", "date", "from", "source")
-    print(tables.table(headings, status.prices(), right=(False, True, True)))
-    print(f"your own prices go into {price_file.path()} (docs/clusters.md)")
     return OK
 
 

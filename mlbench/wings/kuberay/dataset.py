@@ -131,7 +131,7 @@ def _failed(api: Kubernetes, namespace: str, name: str, report: Callable[[str], 
             return waits or _last_line(api, namespace, owned)
         if waits and waits != said:
             report(said := waits)
-    raise AssertionError("a watch has no end")
+    return None  # a watch has no end
 
 
 def _last_line(api: Kubernetes, namespace: str, owned: Sequence[Object]) -> str:

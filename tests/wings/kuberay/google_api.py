@@ -104,7 +104,7 @@ class Google:
         name = values["name"]
         if self.refused and kind == self.refused[0]:
             return 403, error(403, "quotaExceeded", self.refused[1])
-        config = values.get("config", values.get("nodeConfig", {}))
+        config = values.get("nodePools", [values])[0].get("config", {})
         machine, disk = config.get("machineType", ""), config.get("diskType")
         if disk == "pd-standard" and machine.startswith(NO_HARD_DISKS):
             return 400, error(

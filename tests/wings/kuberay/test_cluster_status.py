@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlbench import clock
-from mlbench.cluster import main
+from mlbench.config.compose import hardware
 from mlbench.config.errors import UserError
 from mlbench.wings.kuberay.provisioning import journal, lifecycle, plan, status
 
@@ -72,18 +72,13 @@ def test_a_dashboard_is_a_tunnel_from_this_machine_alone(lab: journal.Journal, t
         status.dashboard("lab", port="9000")
 
 
-def test_the_prices_in_use_are_ones_own_before_those_that_are_shipped(tmp_path, monkeypatch, capsys) -> None:
-    """Also of a profile that has no price of its own: any provider's node gets one so."""
+def test_a_node_of_any_provider_has_the_price_that_one_states(tmp_path, monkeypatch) -> None:
     price = '{usd_per_hour: 2.5, usd_per_hour_spot: null, date: "2026-11-24", source: our contract}'
     (tmp_path / "prices.yaml").write_text(f"rtx_4090: {price}\n")
+    assert hardware("rtx_4090").price is None
     monkeypatch.setenv("MLBENCH_PRICES", str(tmp_path / "prices.yaml"))
-    monkeypatch.setattr(status.compose, "choices", lambda group: ["gcp_n1_t4", "h200", "rtx_4090"])
-    assert main(["prices"]) == 0
-    shown = capsys.readouterr().out
-    assert "rtx_4090" in shown and "our contract" in shown and str(tmp_path / "prices.yaml") in shown
-    assert [row[:2] + row[4:5] for row in status.prices()] == [
-        ["gcp_n1_t4", "0.54", "shipped"], ["rtx_4090", "2.5", "price file"],
-    ]  # fmt: skip
+    priced = hardware("rtx_4090").price
+    assert priced is not None and (priced.usd_per_hour, priced.source) == (2.5, "our contract")
 
 
 def test_a_cluster_that_expired_elsewhere_is_named_with_what_deletes_it(lab, tmp_path, monkeypatch) -> None:

@@ -1,10 +1,8 @@
 """What clusters there are, what exists of them, and what they have cost so far."""
 
 import json
-from collections.abc import Iterator
 
 from mlbench import clock
-from mlbench.config import compose, price_file
 from mlbench.config.errors import UserError
 from mlbench.record import format
 from mlbench.record.overhead import overhead
@@ -56,23 +54,9 @@ def text(name: str) -> str:
         lines += [] if resources else ["  nothing exists"]
         if log.spec.billed:
             left = log.spec.expires - clock.wall()
-            when = (
-                f"in {format.duration(left)}"
-                if left > 0
-                else f"{format.duration(-left)} ago: reap deletes it"
-            )
-            lines.append(f"  expires {when}")
+            ago = f"{format.duration(-left)} ago: reap deletes it"
+            lines.append(f"  expires {f'in {format.duration(left)}' if left > 0 else ago}")
     return "\n".join(lines)
-
-
-def use(name: str) -> str:
-    """Make the cluster kubectl's current context; return what was done."""
-    log = journal.load(name)
-    if log.state != "up":
-        raise UserError(f"{name} is {log.state}", hint="python -m mlbench.cluster list")
-    context = provider(log.spec).context(log.spec)
-    kubernetes.answer(run, ("kubectl", "config", "use-context", context))
-    return f"kubectl and cluster=kuberay use {context}"
 
 
 def cost(name: str) -> str:
@@ -92,18 +76,6 @@ def cost(name: str) -> str:
     lines.append(f"  until it expires at most {whole}, cap {format.usd(spec.max_usd or 0)}")
     lines.append(f"list prices, not your bill; not in it: {overhead(spec.provider).lacking}")
     return "\n".join(lines)
-
-
-def prices() -> list[list[str]]:
-    """Return name, USD/h on demand and spot, date and source of every profile with a price."""
-    own, rows = price_file.read(), []
-    for name in compose.choices("hardware"):
-        price = compose.hardware(name).price
-        if price is not None:
-            spot = "-" if price.usd_per_hour_spot is None else f"{price.usd_per_hour_spot:g}"
-            where = "price file" if name in own else "shipped"
-            rows.append([name, f"{price.usd_per_hour:g}", spot, price.date, where, price.source])
-    return rows
 
 
 def dashboard(name: str, *, port: str) -> tuple[list[str], str]:
@@ -132,16 +104,12 @@ def _kubectl(name: str) -> tuple[str, ...]:
 
 def elsewhere(project: str, *, now: float) -> str:
     """Return the expired clusters of a GKE project that other machines made, each with what deletes it."""
-    here = {one.spec.id for one in journal.journals()}
-    lines = list(_elsewhere(project, here, label_time(now)))
+    here, today = {one.spec.id for one in journal.journals()}, label_time(now)
+    lines = [
+        f"{labels['mlbench-cluster']} of {labels.get('mlbench-owner')} has expired "
+        f"({labels.get('mlbench-expires')}): gcloud container clusters delete "
+        f"mlbench-{labels['mlbench-cluster']} --zone={labels['zone']} --project={project}"
+        for labels in gke.expired(project, run)
+        if labels["mlbench-id"] not in here and labels.get("mlbench-expires", today) < today
+    ]
     return "\n".join(lines) or f"{project} has no expired cluster of mlbench"
-
-
-def _elsewhere(project: str, here: set[str], now: str) -> Iterator[str]:
-    for labels in gke.expired(project, run):
-        if labels["mlbench-id"] not in here and labels.get("mlbench-expires", now) < now:
-            name = labels["mlbench-cluster"]
-            yield (
-                f"{name} of {labels.get('mlbench-owner')} has expired ({labels.get('mlbench-expires')}): "
-                f"gcloud container clusters delete mlbench-{name} --zone={labels['zone']} --project={project}"
-            )
