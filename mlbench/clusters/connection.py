@@ -4,6 +4,7 @@ A cluster is a module of this folder, found by its name:
 
 - `connect(experiment)`: a context manager that makes this process a driver of the cluster's Ray and yields
   the address at which workers reach it. What it started ends with the block.
+- `data_source(experiment)`, where there is one: where its workers find the data set, for people.
 - `shares_files`: whether workers see the driver's files, so that the driver can prepare data for them.
 """
 

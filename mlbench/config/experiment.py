@@ -111,6 +111,7 @@ class Machine(Model):
     type: str  # machine or instance type, e.g. n1-standard-4
     accelerator: str | None  # GKE's name of a GPU, e.g. nvidia-tesla-t4; None: no GPU, or a part of the type
     place: str  # zone (gke) or region (aws) whose list price the profile states
+    disk_type: str | None = None  # of the boot disk; None: the cheapest that the provider has
 
 
 class Grid(Model):
@@ -129,6 +130,11 @@ class Hardware(Model):
     cpus: PositiveInt | None  # usable by workers; None: whatever this machine has
     gpus: Annotated[int, Field(ge=0)]
     gpu_model: str | None  # a part of the name that the driver reports, e.g. "T4"
+    gpu_resource: str = "nvidia.com/gpu"  # Kubernetes' name of a GPU
+    capability: PositiveFloat | None = (
+        None  # CUDA's compute capability, e.g. 7.5; None: not known, or no CUDA
+    )
+    memory_gib: PositiveFloat | None = None  # GiB of a node's main memory; None: not known
     workers_per_node: PositiveInt | None  # None: all workers on one node
     threads_per_worker: PositiveInt | None  # None: the node's CPUs shared out among its workers
     network_gbit_per_s: PositiveFloat | None  # of a node's link to other nodes, which its workers share

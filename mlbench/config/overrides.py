@@ -337,7 +337,7 @@ def _assign(composed: dict[str, Any], name: str, value: Any, errors: list[str]) 
         errors.append(f"{name} is unknown{f': {ELSEWHERE[name]}' if name in ELSEWHERE else near}")
     elif parents and last == "name":
         errors.append(f"{name} cannot be set: {parents[0]}=NAME chooses all values of that name")
-    elif isinstance(node[last], dict):
+    elif isinstance(node[last], dict) and not isinstance(value, dict):
         inner = ", ".join(f"{name}.{field}" for field in node[last])
         errors.append(f"{name} is a group of values; set one of {inner}")
     else:

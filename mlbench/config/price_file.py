@@ -42,14 +42,3 @@ def read() -> dict[str, Price]:
             f"{file} is not a price file: {reason}",
             hint="every price needs usd_per_hour, usd_per_hour_spot (or null), date and source",
         ) from error
-
-
-def write(prices: dict[str, Price]) -> Path:
-    """Write the file with these prices over those that it has; return its path."""
-    file = path()
-    known = read() if file.exists() else {}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(file.name + ".part")
-    part.write_text(yaml.safe_dump(PRICES.dump_python(known | prices), sort_keys=True))
-    part.replace(file)
-    return file

@@ -16,14 +16,19 @@ from typing import Any
 MAX_BYTES = 8192  # bytes; a heartbeat has a few hundred
 
 
+def family(address: str) -> socket.AddressFamily:
+    """Return the family of an address: IPv6 addresses have colons."""
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 class HeartbeatServer:
     """The driver's end."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.token = secrets.token_hex(8)
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket = socket.socket(family(host), socket.SOCK_DGRAM)
         self._socket.bind((host, 0))
-        self.address: tuple[str, int] = self._socket.getsockname()
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
     def poll(self, *, wait: float) -> list[dict[str, Any]]:
         """Return the heartbeats that have arrived, after waiting at most `wait` seconds for the first."""
@@ -52,6 +57,6 @@ class HeartbeatClient:
 
     def __call__(self, heartbeat: Mapping[str, Any]) -> None:
         """Send a heartbeat; a full or broken network loses it."""
-        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        with suppress(OSError), socket.socket(family(self._address[0]), socket.SOCK_DGRAM) as datagrams:
             datagrams.setblocking(False)
             datagrams.sendto(json.dumps({**heartbeat, **self._stamp}).encode(), self._address)

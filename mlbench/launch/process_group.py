@@ -15,6 +15,7 @@ from typing import Any
 from mlbench.config import plugins
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Backend
+from mlbench.launch.heartbeat import family
 
 # The variables in which NCCL reads a backend's fields (docs/measurements/communication.md).
 VARIABLES = {
@@ -79,7 +80,7 @@ def choose_interface(head: str, wanted: str | None = None, sockets: int | None =
     import psutil
 
     addresses = {
-        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        name: [entry.address.partition("%")[0] for entry in entries if entry.family == family(head)]
         for name, entries in psutil.net_if_addrs().items()
     }
     wanted = wanted or os.environ.get(INTERFACES[0])
@@ -87,7 +88,8 @@ def choose_interface(head: str, wanted: str | None = None, sockets: int | None =
         if not addresses.get(wanted):
             names = ", ".join(sorted(name for name, each in addresses.items() if each))
             raise UserError(
-                f"{socket.gethostname()} has no network interface {wanted!r} with an IPv4 address",
+                f"{socket.gethostname()} has no network interface {wanted!r} with an "
+                f"{'IPv6' if ':' in head else 'IPv4'} address",
                 hint=f"choose one of {names} with backend.interface=",
             )
         interface, address = wanted, addresses[wanted][0]
@@ -102,14 +104,14 @@ def choose_interface(head: str, wanted: str | None = None, sockets: int | None =
 
 def _address_towards(head: str) -> str:
     """Return the address from which packets to `head` are sent; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(family(head), socket.SOCK_DGRAM) as probe:
         probe.connect((head, 9))
         return probe.getsockname()[0]
 
 
 def listen(address: str) -> int:
     """Open rank 0's socket on this address alone; return its port."""
-    server = socket.create_server((address, 0), backlog=1024)
+    server = socket.create_server((address, 0), family=family(address), backlog=1024)
     _listening[:] = [server]
     return server.getsockname()[1]
 

@@ -19,9 +19,9 @@ class Overhead(Model):
     head_type: str
     head_usd_per_hour: PositiveFloat
     control_plane_usd_per_hour: NonNegativeFloat
-    disk_type: str
+    disk_type: str  # of the head, and of workers whose profile names no other
     disk_gb: PositiveInt  # of each node, the head's too
-    disk_usd_per_gb_month: NonNegativeFloat
+    disk_usd_per_gb_month: dict[str, NonNegativeFloat]  # by type
     nat_usd_per_hour: NonNegativeFloat
     nat_usd_per_hour_and_node: NonNegativeFloat
     nat_nodes: Annotated[int, Field(ge=0)]  # nodes above which the gateway costs no more
@@ -39,10 +39,11 @@ def overhead(provider: str) -> Overhead:
     return known[provider]
 
 
-def hourly(hardware: Hardware, nodes: int, *, spot: bool) -> dict[str, float]:
+def hourly(hardware: Hardware, nodes: int, *, spot: bool, disk_gb: int | None = None) -> dict[str, float]:
     """Return USD an hour by part of a cluster with this many worker nodes; the head is on demand.
 
-    Raises UserError where the hardware has no machine, no price, or no spot price that was asked for.
+    `disk_gb` is the size of a boot disk; None: the provider's usual one. Raises UserError where the hardware
+    has no machine, no price, or no spot price that was asked for, or its disk has no price.
     """
     machine, price = hardware.machine, hardware.price
     if machine is None or price is None:
@@ -58,12 +59,19 @@ def hourly(hardware: Hardware, nodes: int, *, spot: bool) -> dict[str, float]:
             hint="say spot=false, or state the spot price in your price file (docs/clusters.md)",
         )
     beside = overhead(machine.provider)
+    prices, disk = beside.disk_usd_per_gb_month, machine.disk_type or beside.disk_type
+    if disk not in prices:
+        raise UserError(
+            f"no price is known of the disk {disk} that hardware={hardware.name} needs",
+            hint="choose another profile",
+        )
+    usd_per_gb_month = prices[beside.disk_type] + nodes * prices[disk]
     nodes_with_nat = min(nodes + 1, beside.nat_nodes)
     return {
         "workers": nodes * worker,
         "head": beside.head_usd_per_hour,
         "control plane": beside.control_plane_usd_per_hour,
-        "disks": (nodes + 1) * beside.disk_gb * beside.disk_usd_per_gb_month / HOURS_PER_MONTH,
+        "disks": (disk_gb or beside.disk_gb) * usd_per_gb_month / HOURS_PER_MONTH,
         "NAT gateway": beside.nat_usd_per_hour + nodes_with_nat * beside.nat_usd_per_hour_and_node,
     }
 

@@ -259,6 +259,8 @@ class Submission(Values):
     namespace: str
     command: str  # that submitted it, without credentials
     image: str | None = None
+    head_pod: dict[str, Any] = {}  # what was merged into the pods' templates beyond mlbench's own
+    worker_pod: dict[str, Any] = {}
     ray_cluster: str | None = None
     created: str | None = None  # ISO 8601, by the cluster's clock
     started: str | None = None  # ISO 8601, when the command began in the cluster

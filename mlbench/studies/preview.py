@@ -203,7 +203,8 @@ def _data(experiment: Experiment) -> str:
         return "files of your own, read when the run begins"
     folder = experiment.data_root / task.dataset
     if not connection.shares_files(experiment):
-        return f"{folder} on every node"
+        source = getattr(connection.load(experiment.cluster.name), "data_source", None)
+        return source(experiment) if source else f"{folder} on every node"
     return f"{folder}, {'prepared' if _prepared(experiment) else BY_FIRST_RUN}"
 
 
@@ -211,7 +212,11 @@ def _prepared(experiment: Experiment) -> str | None:
     """Return the hash of the data set's manifest; None where it is not prepared, or not here."""
     task = experiment.task
     folder = experiment.data_root / task.dataset
-    if registry.own_data(task) or not (folder / arrow.MANIFEST).is_file():
+    if (
+        registry.own_data(task)
+        or not connection.shares_files(experiment)
+        or not (folder / arrow.MANIFEST).is_file()
+    ):
         return None
     return arrow.manifest_hash(folder)
 

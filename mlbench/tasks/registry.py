@@ -56,11 +56,14 @@ def own_data(task: Any) -> bool:
     return any(getattr(task, field) for field in task.OWN_DATA)
 
 
+def needs_preparation(task: Any, scale: str) -> bool:
+    """Return whether a run reads an official data set, which is prepared once and beforehand."""
+    return scale == "official" and not own_data(task) and task.dataset != NO_DATASET
+
+
 def require_data(task: Any, scale: str, root: Path) -> None:
     """Raise UserError if the task's official data set is not prepared below `root`, which can take hours."""
-    if scale != "official" or own_data(task) or task.dataset == NO_DATASET:
-        return
-    if not (root / task.dataset / "manifest.json").exists():
+    if needs_preparation(task, scale) and not (root / task.dataset / "manifest.json").exists():
         raise UserError(
             f"data set {task.dataset!r} is not prepared below {root}",
             hint=f"python -m mlbench.data prepare task={task.name} scale=official data_root={root}",

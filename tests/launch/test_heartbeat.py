@@ -19,6 +19,16 @@ def test_signs_arrive_with_their_rank() -> None:
     receiver.close()
 
 
+def test_signs_arrive_over_ipv6() -> None:
+    try:
+        receiver = HeartbeatServer("::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6; nothing of IPv6 was tested")
+    HeartbeatClient(receiver.address, token=receiver.token, rank=0)({"last": True})
+    assert [sign["last"] for sign in receiver.poll(wait=5)] == [True]
+    receiver.close()
+
+
 def test_strangers_are_ignored() -> None:
     receiver = HeartbeatServer()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:

@@ -17,11 +17,11 @@ from mlbench.launch.process_group import Rendezvous
 LOOPBACK = "127.0.0.1"
 
 
-def _rank(rank: int, port: Any, ready: Any, seen: Any) -> None:
+def _rank(rank: int, head: str, port: Any, ready: Any, seen: Any) -> None:
     import torch
     import torch.distributed as dist
 
-    address = process_group.choose_interface(LOOPBACK)
+    address = process_group.choose_interface(head)
     if rank == 0:
         port.value = process_group.listen(address)
         ready.set()
@@ -40,11 +40,19 @@ def _rank(rank: int, port: Any, ready: Any, seen: Any) -> None:
     seen.put((rank, total.item(), sorted(listening), dist.is_initialized()))
 
 
+IPV6 = "::1"
+needs_ipv6 = pytest.mark.skipif(
+    not any(one.address == IPV6 for each in psutil.net_if_addrs().values() for one in each),
+    reason="this machine has no IPv6; nothing of IPv6 was tested",
+)
+
+
 @pytest.mark.slow
-def test_two_ranks_meet_on_loopback_listen_nowhere_else_and_part() -> None:
+@pytest.mark.parametrize("head", [LOOPBACK, pytest.param(IPV6, marks=needs_ipv6)])
+def test_two_ranks_meet_on_loopback_listen_nowhere_else_and_part(head: str) -> None:
     spawn = multiprocessing.get_context("spawn")
     port, ready, seen = spawn.Value("i", 0), spawn.Event(), spawn.Queue()
-    ranks = [spawn.Process(target=_rank, args=(rank, port, ready, seen)) for rank in (0, 1)]
+    ranks = [spawn.Process(target=_rank, args=(rank, head, port, ready, seen)) for rank in (0, 1)]
     for rank in ranks:
         rank.start()
     results = sorted(seen.get(timeout=PATIENCE_S) for _ in ranks)
@@ -52,7 +60,9 @@ def test_two_ranks_meet_on_loopback_listen_nowhere_else_and_part() -> None:
         rank.join(PATIENCE_S)
     assert [total for _, total, _, _ in results] == [3.0, 3.0]
     for _, _, listening, member in results:
-        assert not member and listening and {ip.removeprefix("::ffff:") for ip in listening} == {LOOPBACK}
+        assert not member and {ip.removeprefix("::ffff:") for ip in listening} - {IPV6} == {LOOPBACK}
+    # gloo itself takes the interface's first address, which on a node without IPv4 is one of IPv6
+    assert (IPV6 in results[0][2]) == (head == IPV6)
 
 
 @pytest.fixture
@@ -74,6 +84,14 @@ def test_the_interface_is_the_one_that_reaches_the_head(environment: pytest.Monk
     assert process_group.choose_interface(LOOPBACK) == LOOPBACK
     assert os.environ["GLOO_SOCKET_IFNAME"] == loopback_interface()
     assert os.environ["NCCL_SOCKET_IFNAME"] == f"={loopback_interface()}"
+
+
+@needs_ipv6
+def test_a_head_with_an_address_of_ipv6_is_reached_by_one(environment: pytest.MonkeyPatch) -> None:
+    assert process_group.choose_interface(IPV6) == IPV6
+    assert process_group.choose_interface(IPV6, loopback_interface()) == IPV6
+    with pytest.raises(UserError, match="no network interface 'eth99' with an IPv6 address"):
+        process_group.choose_interface(IPV6, "eth99")
 
 
 def test_a_name_that_is_wanted_or_in_the_environment_comes_first(environment: pytest.MonkeyPatch) -> None:

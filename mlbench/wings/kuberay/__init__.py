@@ -1,6 +1,7 @@
 """A Kubernetes cluster with KubeRay: a run is submitted as a RayJob, and its event log is collected here."""
 
 from mlbench.wings.kuberay.config import Config as Config
+from mlbench.wings.kuberay.dataset import source as data_source  # noqa: F401
 from mlbench.wings.kuberay.expiry import expires as expires
 from mlbench.wings.kuberay.rayjob import manifest as manifest
 from mlbench.wings.kuberay.shared import end_sweep as end_sweep

@@ -1,96 +1,70 @@
 """Whether a run can ever be scheduled, from what the live cluster has: its quotas and nodes."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
+from mlbench.wings.kuberay import pods
 from mlbench.wings.kuberay.api import ApiError, Kubernetes, path
 from mlbench.wings.kuberay.config import cluster_config
-from mlbench.wings.kuberay.pods import (
-    SUBMITTER_REQUEST,
-    Object,
-    head_request,
-    worker_request,
-    worker_selector,
-)
+from mlbench.wings.kuberay.pods import Object
 from mlbench.wings.kuberay.rayjob import worker_pods
 
 
 def require_room(api: Kubernetes, experiment: Experiment) -> None:
-    """Raise UserError, with what would fit, for a run that this cluster can never schedule.
+    """Raise UserError for a run that this cluster can never schedule.
 
     Nodes that others use now may be free later, so what runs on them does not count; a quota does. Whoever
     may not read nodes or quotas is not told.
     """
-    config = cluster_config(experiment)
-    pods = worker_pods(experiment)
-    worker, head = worker_request(experiment), head_request(experiment)
+    config, count = cluster_config(experiment), worker_pods(experiment)
+    worker, head = pods.worker_request(experiment), pods.head_request(experiment)
     for quota in _items(api, path("v1", "ResourceQuota", config.namespace)):
-        _require_quota(quota, experiment, worker, head, pods)
+        status = quota.get("status", {})
+        for name, limit in status.get("hard", {}).items():
+            resource = name.removeprefix("requests.").removeprefix("limits.")
+            others = sum(quantity(one.get(resource, "0")) for one in (head, pods.SUBMITTER_REQUEST))
+            needed = count * quantity(worker.get(resource, "0")) + others if resource != "pods" else count + 2
+            left = quantity(limit) - quantity(status.get("used", {}).get(name, "0"))
+            if needed > left and (resource == "pods" or resource in worker):
+                raise UserError(
+                    f"the quota {quota['metadata']['name']} leaves {_amount(resource, left)} {name}, "
+                    f"workers={experiment.workers} needs {_amount(resource, needed)}",
+                    hint="use fewer workers, or ask for a larger quota",
+                )
     nodes = _items(api, path("v1", "Node"))
-    if not nodes:
-        return  # not readable
-    _require_nodes(nodes, experiment, worker, pods)
-    if not config.autoscaling and not _fitting(nodes, config.head_node_labels, head):
-        raise UserError(
-            f"no node can carry the head: {_words(head)}, labels {_words(config.head_node_labels)}",
-            hint="label one with kubectl label node NAME mlbench/role=system, or lower cluster.head_cpus and "
-            "cluster.head_memory_gib",
-        )
+    if nodes:
+        _require_nodes(nodes, experiment, "the workers", pods.worker_selector(experiment), worker, count)
+        _require_nodes(nodes, experiment, "the head", config.head_node_labels, head, 1)
 
 
 def _require_nodes(
-    nodes: Sequence[Object], experiment: Experiment, request: Mapping[str, str], pods: int
+    nodes: list[Object],
+    experiment: Experiment,
+    who: str,
+    labels: Mapping[str, str],
+    request: Mapping[str, str],
+    count: int,
 ) -> None:
-    selector = worker_selector(experiment)
-    labelled = [node for node in nodes if _has(node, selector)]
-    fitting = _fitting(nodes, selector, request)
-    if cluster_config(experiment).autoscaling and (fitting or not labelled):
-        return  # more of them can be added
-    if len(fitting) >= pods:
+    """Raise UserError where fewer than `count` nodes have the labels and allocate the request."""
+    labelled = [one.get("status", {}).get("allocatable", {}) for one in nodes if _carries(one, labels)]
+    fitting = [
+        have
+        for have in labelled
+        if all(quantity(have.get(name, "0")) >= quantity(value) for name, value in request.items())
+    ]
+    if len(fitting) >= count or (cluster_config(experiment).autoscaling and (fitting or not labelled)):
         return
-    what = f"workers={experiment.workers} needs {pods} node(s) with {_words(request)}"
-    if not labelled:
-        raise UserError(
-            f"{what}; none of the {len(nodes)} node(s) has the labels {_words(selector)}",
-            hint="kubectl label node NAME LABEL=VALUE, cluster.worker_node_labels={LABEL: VALUE}, or "
-            "cluster.autoscaling=true where nodes are added when they are needed",
-        )
-    if not fitting:
-        best = {name: max(_number(node, name) for node in labelled) for name in request}
-        most = ", ".join(f"{_amount(name, value)} {name}" for name, value in best.items())
-        raise UserError(
-            f"{what}; the largest of the {len(labelled)} labelled node(s) allocates {most}",
-            hint="lower cluster.worker_memory_gib, or choose the hardware that the nodes are",
-        )
-    each = experiment.hardware.workers_per_node or 1
+    best = {name: max((quantity(have.get(name, "0")) for have in labelled), default=0.0) for name in request}
+    most = ", ".join(f"{name}={_amount(name, value)}" for name, value in best.items())
+    asked, own = (", ".join(f"{name}={value}" for name, value in one.items()) for one in (request, labels))
     raise UserError(
-        f"{what}; {len(fitting)} of them are there",
-        hint=f"say workers={len(fitting) * each}, or cluster.autoscaling=true where nodes are added",
+        f"{who} of workers={experiment.workers} need {count} node(s) with {asked}; of {len(nodes)} node(s) "
+        f"{len(labelled)} have the labels {own}, {len(fitting)} of these are large enough"
+        + (f", and the most that one allocates is {most}" if labelled and not fitting else ""),
+        hint="kubectl label node NAME LABEL=VALUE; fewer workers or the hardware that the nodes are; "
+        "cluster.autoscaling=true where nodes are added",
     )
-
-
-def _require_quota(
-    quota: Object, experiment: Experiment, worker: Mapping[str, str], head: Mapping[str, str], pods: int
-) -> None:
-    hard, used = quota.get("status", {}).get("hard", {}), quota.get("status", {}).get("used", {})
-    each = experiment.hardware.workers_per_node or 1
-    for name, limit in hard.items():
-        if name == "pods":
-            for_worker, for_others = 1.0, 2.0  # the head's and the submitter's
-        else:
-            resource = name.removeprefix("requests.").removeprefix("limits.")
-            for_worker = quantity(worker.get(resource, "0"))
-            for_others = sum(quantity(one.get(resource, "0")) for one in (head, SUBMITTER_REQUEST))
-        left = quantity(limit) - quantity(used.get(name, "0"))
-        if for_worker and for_worker * pods + for_others > left:
-            fit = max(0, math.floor((left - for_others) / for_worker)) * each
-            raise UserError(
-                f"the quota {quota['metadata']['name']} leaves {_amount(name, left)} {name}, "
-                f"workers={experiment.workers} needs {_amount(name, for_worker * pods + for_others)}",
-                hint=f"say workers={fit}" if fit else "ask for a larger quota",
-            )
 
 
 def quantity(text: str | int | float) -> float:
@@ -100,26 +74,9 @@ def quantity(text: str | int | float) -> float:
     return float(parse_quantity(text))
 
 
-def _fitting(nodes: Sequence[Object], labels: Mapping[str, str], request: Mapping[str, str]) -> list[Object]:
-    return [
-        node
-        for node in nodes
-        if _has(node, labels)
-        and not node.get("spec", {}).get("unschedulable")
-        and all(_number(node, name) >= quantity(value) for name, value in request.items())
-    ]
-
-
-def _has(node: Object, labels: Mapping[str, str]) -> bool:
-    return labels.items() <= node["metadata"].get("labels", {}).items()
-
-
-def _number(node: Object, name: str) -> float:
-    return quantity(node.get("status", {}).get("allocatable", {}).get(name, "0"))
-
-
-def _words(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+def _carries(node: Object, labels: Mapping[str, str]) -> bool:
+    own = node["metadata"].get("labels", {})
+    return labels.items() <= own.items() and not node.get("spec", {}).get("unschedulable")
 
 
 def _amount(name: str, value: float) -> str:

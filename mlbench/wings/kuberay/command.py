@@ -2,7 +2,7 @@
 
 import subprocess
 
-from mlbench.terminal.args import FAILED, OK, Args, Command, Verb
+from mlbench.terminal.args import OK, Args, Command, Verb
 
 SIZE = {
     "hardware": ("", "a profile of conf/hardware; default: T4 nodes in a cloud, local elsewhere"),
@@ -13,6 +13,7 @@ SIZE = {
     "name": ("", "of the cluster; default: the hardware's"),
     "project": ("", "gke: the project that pays; default: CLOUDSDK_CORE_PROJECT"),
     "place": ("", "zone (gke) or region (aws); default: where the profile's price was read"),
+    "disk_gb": ("", "GB, boot disk of a node; default: 100"),
     "allow": ("", "aws: who reaches the cluster's API, e.g. 203.0.113.7/32"),
     "context": ("", "existing: the kubeconfig's context"),
 }
@@ -82,15 +83,6 @@ def _list(args: Args) -> int:
     return OK
 
 
-@COMMAND.verb("use", "NAME")
-def _use(args: Args) -> int:
-    """Make a cluster the current context of kubectl."""
-    from mlbench.wings.kuberay.provisioning import status
-
-    print(status.use(args.argument))
-    return OK
-
-
 @COMMAND.verb("cost", "NAME")
 def _cost(args: Args) -> int:
     """Print what a cluster has cost so far at list prices."""
@@ -106,20 +98,7 @@ def _dashboard(args: Args) -> int:
     from mlbench.wings.kuberay.provisioning import status
 
     argv, address = status.dashboard(args.argument, port=args.settings["port"])
-    return _open_tunnel("Ray's dashboard", argv, address)
-
-
-@COMMAND.verb("mlflow", "NAME", settings={"port": ("5000", "of this machine, on 127.0.0.1")})
-def _mlflow(args: Args) -> int:
-    """Open a tunnel to the MLflow server of a cluster's runs (cluster.mlflow=true)."""
-    from mlbench.wings.kuberay.provisioning import status
-
-    argv, address = status.mlflow(args.argument, port=args.settings["port"])
-    return _open_tunnel("MLflow", argv, address)
-
-
-def _open_tunnel(what: str, argv: list[str], address: str) -> int:
-    print(f"{what}: {address} until Ctrl-C, by a tunnel that only this machine reaches", flush=True)
+    print(f"Ray's dashboard: {address} until Ctrl-C, by a tunnel that only this machine reaches", flush=True)
     return subprocess.run(argv).returncode
 
 
@@ -150,44 +129,29 @@ def _reap(args: Args) -> int:
     return OK
 
 
-@COMMAND.verb(
-    "prices",
-    "[import FILE]",
-    settings={
-        "provider": ("", "import: gke or aws, whose catalogue it is"),
-    },
-)
-def _prices(args: Args) -> int:
-    """Print the prices in use; `prices import FILE` reads a public catalogue.
+@COMMAND.verb("data", "prepare [name=value ...]")
+def _data(args: Args) -> int:
+    r"""Prepare a task's official data set in a claim or bucket, by a Job of the cluster.
 
     examples:
-      python -m mlbench.cluster prices import vms.csv provider=aws
-          SkyPilot's catalogue of AWS.
+      python -m mlbench.cluster data prepare task=resnet20 scale=official \
+          cluster=kuberay cluster.image=IMAGE cluster.data_claim=datasets
     """
-    from pathlib import Path
-
-    from mlbench.config import price_file
+    from mlbench.config.compose import compose
     from mlbench.config.errors import UserError
-    from mlbench.terminal import tables
-    from mlbench.wings.kuberay.provisioning import catalog
+    from mlbench.wings.kuberay import dataset
+    from mlbench.wings.kuberay.config import Config
 
-    if not args.arguments:
-        headings = ("hardware", "USD/h", "spot", "date", "from", "source")
-        print(tables.table(headings, catalog.rows(), right=(False, True, True)))
-        print(f"your own prices go into {price_file.path()} (docs/clusters.md)")
-        return OK
-    provider = args.settings["provider"]
-    if len(args.arguments) != 2 or args.arguments[0] != "import" or provider not in ("gke", "aws"):
+    if args.arguments[:1] != ["prepare"]:
+        raise UserError("cluster data can do one thing", hint=f"{COMMAND.program} data prepare task=NAME ...")
+    experiment = compose(args.arguments[1:])
+    if not isinstance(experiment.cluster, Config):
         raise UserError(
-            "cluster prices takes nothing, or a catalogue and whose it is",
-            hint=f"{COMMAND.program} prices import FILE provider=aws (or gke)",
+            f"cluster={experiment.cluster.name} has no Jobs",
+            hint="say cluster=kuberay; python -m mlbench.data prepare prepares data on this machine",
         )
-    catalogue = catalog.read(Path(args.arguments[1]), provider)
-    if catalogue.prices:
-        print(f"{len(catalogue.prices)} prices are in {price_file.write(catalogue.prices)}")
-    for sentence in catalogue.refused:
-        print(f"refused: {sentence}")
-    return FAILED if catalogue.refused else OK
+    dataset.prepare(experiment, args.arguments[1:], _report)
+    return OK
 
 
 def _report(line: str) -> None:

@@ -3,12 +3,14 @@
 The security contexts keep the Pod Security Standard "restricted" (kubernetes.io/docs).
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.record import stream
+from mlbench.tasks import registry
 from mlbench.wings.kuberay.config import Config, cluster_config
 
 Object = dict[str, Any]
@@ -24,11 +26,44 @@ SPOT_LABELS = {
 }
 
 
+# Share of a node's memory that GKE keeps for itself, by parts of the memory in GiB; EKS keeps less
+# (cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes, read 2026-11-24)
+RESERVED = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
+EVICTION_GIB = 0.1  # GiB below which the kubelet evicts, as above
+SERVICES_GIB = 1.0  # GiB for the pods of the node's own services: network, logs, metrics, device plug-in
+# Copies a folder between a bucket and the pod, with whatever identity the pod has
+COPY = "import sys; from pyarrow import fs; fs.copy_files(sys.argv[1], sys.argv[2])"
+
+
+def allocatable_gib(memory_gib: float) -> int:
+    """Return the whole GiB that a node of so much memory has for a pod of ours."""
+    left, reserved = memory_gib, 0.0
+    for size, share in RESERVED:
+        reserved += share * min(left, size)
+        left -= min(left, size)
+    return max(1, math.floor(memory_gib - reserved - EVICTION_GIB - SERVICES_GIB))
+
+
+def worker_memory_gib(experiment: Experiment) -> float:
+    """Return the memory of a worker's pod in GiB; UserError where nothing says it."""
+    hardware, own = experiment.hardware, cluster_config(experiment).worker_memory_gib
+    if own is None and hardware.memory_gib is None:
+        raise UserError(
+            f"hardware={hardware.name} does not say how much memory a node has",
+            hint="say hardware.memory_gib=GIB, or cluster.worker_memory_gib=GIB for the pod itself",
+        )
+    return own or allocatable_gib(hardware.memory_gib or 0)
+
+
 def worker_request(experiment: Experiment) -> dict[str, str]:
     """Return what a worker pod asks of its node, as Kubernetes quantities."""
-    gpus = {"nvidia.com/gpu": str(experiment.hardware.gpus)} if experiment.hardware.gpus else {}
-    config = cluster_config(experiment)
-    return {"cpu": str(experiment.hardware.cpus), "memory": gib(config.worker_memory_gib)} | gpus
+    hardware, config = experiment.hardware, cluster_config(experiment)
+    request = {"cpu": str(hardware.cpus), "memory": gib(worker_memory_gib(experiment))}
+    if hardware.gpus:
+        request[hardware.gpu_resource] = str(hardware.gpus)
+    if config.data_bucket and config.data_gib:
+        request["ephemeral-storage"] = gib(config.data_gib)
+    return request
 
 
 def head_request(experiment: Experiment) -> dict[str, str]:
@@ -57,7 +92,8 @@ def head(experiment: Experiment, group: str) -> Object:
     """Return the template of the head's pod, whose process of the run prints its events."""
     config = cluster_config(experiment)
     container = _container(config, "ray-head", head_request(experiment), head=True)
-    return pod(config, {RUN: group, ROLE: "system"}, container, node_labels=config.head_node_labels)
+    template = pod(config, {RUN: group, ROLE: "system"}, container, node_labels=config.head_node_labels)
+    return merged(template, config.head_pod)
 
 
 def workers(experiment: Experiment, group: str) -> Object:
@@ -71,8 +107,12 @@ def workers(experiment: Experiment, group: str) -> Object:
         node_labels=worker_selector(experiment),
     )
     spec = template["spec"]
+    if config.data_bucket and experiment.task.dataset != registry.NO_DATASET:
+        folder = experiment.task.dataset
+        copy = copy_container(config, f"{config.data_bucket}/{folder}", f"{DATA}/{folder}", SUBMITTER_REQUEST)
+        spec["initContainers"] = [copy]
     spec["tolerations"] = [
-        *_tolerations(ROLE, "nvidia.com/gpu"),
+        *_tolerations(ROLE, experiment.hardware.gpu_resource),
         *(_tolerations(SPOT_LABELS["gcp"][0]) if config.spot else ()),
     ]
     # No two worker pods share a node, whichever run they are of: they would share what is measured.
@@ -81,7 +121,7 @@ def workers(experiment: Experiment, group: str) -> Object:
         template["metadata"]["annotations"] = {"kueue.x-k8s.io/podset-required-topology": config.topology}
     elif config.topology:
         spec["affinity"]["podAffinity"] = _together(labels, config.topology)
-    return template
+    return merged(template, config.worker_pod)
 
 
 def submitter(config: Config, group: str) -> Object:
@@ -97,14 +137,47 @@ def submitter(config: Config, group: str) -> Object:
     template = pod(config, {RUN: group, ROLE: "system"}, container, node_labels=config.head_node_labels)
     template["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]
     template["spec"]["restartPolicy"] = "Never"
-    return template
+    return with_head_pod(config, template)
+
+
+def with_head_pod(config: Config, template: Object) -> Object:
+    """Return the template of another pod on the head's nodes with what `head_pod` says of no container."""
+    spec = {
+        name: value
+        for name, value in config.head_pod.get("spec", {}).items()
+        if name not in ("containers", "initContainers")
+    }
+    return merged(template, config.head_pod | {"spec": spec})
+
+
+def merged(value: Any, change: Any) -> Any:
+    """Return a value with a change merged into it, much as kubectl's strategic merge patch does.
+
+    Objects are merged field by field, and null takes a field away. An entry of a list is merged with the one
+    of the same mountPath or name; others are added. Whatever else there is replaces what was there.
+    """
+    if isinstance(change, dict):
+        old = value if isinstance(value, dict) else {}
+        new = {name: merged(old.get(name), one) for name, one in change.items() if one is not None}
+        return {name: one for name, one in old.items() if name not in change or name in new} | new
+    if not isinstance(change, list):
+        return change
+    entries = list(value or ())
+    for entry in change:
+        keys = [key for key in ("mountPath", "name") if isinstance(entry, dict) and key in entry][:1]
+        same = [number for number, old in enumerate(entries) for key in keys if old.get(key) == entry[key]]
+        if same:
+            entries[same[0]] = merged(entries[same[0]], entry)
+        else:
+            entries.append(merged(None, entry))
+    return entries
 
 
 def pod(config: Config, labels: Object, container: Object, *, node_labels: Mapping[str, str]) -> Object:
     """Return a pod template of one container; volumes are those that it mounts."""
     volumes: Object = {
         "scratch": {"emptyDir": {}},
-        "shared-memory": {"emptyDir": {"medium": "Memory", "sizeLimit": gib(config.shm_gib)}},
+        "shared-memory": {"emptyDir": {"medium": "Memory", "sizeLimit": shared_memory(config, container)}},
         "data": claim(config.data_claim, read_only=True),
         "results": claim(config.results_claim),
     }
@@ -129,7 +202,7 @@ def pod(config: Config, labels: Object, container: Object, *, node_labels: Mappi
 
 
 def _container(config: Config, name: str, request: Mapping[str, str], *, head: bool = False) -> Object:
-    mounts = {"scratch": SCRATCH, "shared-memory": "/dev/shm", "data": DATA}
+    mounts = {"scratch": SCRATCH, "shared-memory": "/dev/shm"}
     environment: list[Object] = [
         {"name": "HOME", "value": SCRATCH},  # the root file system is read-only
         {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
@@ -139,6 +212,8 @@ def _container(config: Config, name: str, request: Mapping[str, str], *, head: b
         environment.append({"name": stream.VARIABLE, "value": "1"})
         if config.results_claim:
             mounts["results"] = RESULTS
+    else:
+        mounts["data"] = DATA
     container: Object = {
         "name": name,
         "image": config.image,
@@ -154,9 +229,33 @@ def _container(config: Config, name: str, request: Mapping[str, str], *, head: b
     if head:
         ports = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
         container["ports"] = [{"name": port, "containerPort": number} for port, number in ports.items()]
-    if config.environment_secret:
-        container["envFrom"] = [{"secretRef": {"name": config.environment_secret}}]
-    return container
+    return container | _secret(config)
+
+
+def copy_container(config: Config, source: str, target: str, request: Mapping[str, str]) -> Object:
+    """Return a container that copies a folder between a bucket and the volume of the data."""
+    return {
+        "name": "copy-data",
+        "image": config.image,
+        "command": ["python", "-c", COPY, source, target],
+        "env": [{"name": "HOME", "value": SCRATCH}],
+        "resources": exactly(request),
+        "securityContext": restricted(),
+        "volumeMounts": [{"name": "scratch", "mountPath": SCRATCH}, {"name": "data", "mountPath": DATA}],
+    } | _secret(config)
+
+
+def shared_memory(config: Config, container: Object) -> str:
+    """Return the size of /dev/shm: `shm_gib`, else half of the container's memory, as Linux has it."""
+    if config.shm_gib is not None:
+        return gib(config.shm_gib)
+    limit = container["resources"]["limits"]["memory"]
+    return gib(float(limit[:-2]) / (2 if limit.endswith("Gi") else 2048))
+
+
+def _secret(config: Config) -> Object:
+    name = config.environment_secret
+    return {"envFrom": [{"secretRef": {"name": name}}]} if name else {}
 
 
 def resource(

@@ -18,11 +18,12 @@ from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.record import stream
-from mlbench.wings.kuberay import mlflow_server, pods
-from mlbench.wings.kuberay.config import Config, cluster_config
+from mlbench.wings.kuberay import pods
+from mlbench.wings.kuberay.config import Config, cluster_config, require_data, require_kernels
 from mlbench.wings.kuberay.pods import MANAGED, RUN, Object
 
-OPERATOR = {"app.kubernetes.io/name": "kuberay-operator"}  # label of its pods in the operator's own chart
+# Label of the operator's pods: in its chart, and in its kustomize manifests (KubeRay v1.7.0, config/manager)
+OPERATOR = {"key": "app.kubernetes.io/name", "operator": "In", "values": ["kuberay-operator", "kuberay"]}
 # Not SidecarMode: the container that KubeRay 1.7 adds to the head has no security context, so that the Pod
 # Security Standard "restricted" refuses the head's pod.
 SUBMISSION = "K8sJobMode"
@@ -82,11 +83,11 @@ def surroundings(experiment: Experiment) -> list[Object]:
             rules=[
                 _rule("ray.io", ["rayjobs", "rayclusters"], "create get list watch patch delete"),
                 _rule("networking.k8s.io", ["networkpolicies"], "create get delete"),
-                _rule("", ["pods", "events", "resourcequotas"], "get list watch"),
+                _rule("", ["pods", "events", "resourcequotas", "persistentvolumeclaims"], "get list watch"),
+                _rule("batch", ["jobs"], "create get list watch delete"),
                 _rule("", ["pods/log"], "get"),
             ],
         ),
-        *(mlflow_server.objects(config) if config.mlflow else ()),
     ]
 
 
@@ -105,6 +106,7 @@ def run_objects(
     None: the run has its own.
     """
     config = cluster_config(experiment)
+    require_data(experiment)
     group = group or name
     spec: Object = {
         "entrypoint": shlex.join(
@@ -161,7 +163,7 @@ def pod_words(experiment: Experiment, overrides: Sequence[str], seed: int) -> li
     config = cluster_config(experiment)
     uri = tracking_uri(experiment)
     return [
-        *(word for word in _own_words(overrides) if _group(word) != "cluster"),
+        *pod_overrides(overrides),
         "cluster=attached",
         f"seed={seed}",
         "force=true",
@@ -169,6 +171,11 @@ def pod_words(experiment: Experiment, overrides: Sequence[str], seed: int) -> li
         f"output_root={pods.RESULTS if config.results_claim else f'{pods.SCRATCH}/runs'}",
         *([f"tracking_uri={uri}"] if uri else []),
     ]
+
+
+def pod_overrides(overrides: Sequence[str]) -> list[str]:
+    """Return the words that mean the same in a pod."""
+    return [word for word in _own_words(overrides) if _group(word) != "cluster"]
 
 
 def _own_words(overrides: Sequence[str]) -> list[str]:
@@ -181,7 +188,7 @@ def _group(word: str) -> str:
 
 
 def tracking_uri(experiment: Experiment) -> str | None:
-    """Return the MLflow server that pods write to: the user's, else the namespace's, else none."""
+    """Return the MLflow server that pods write to; None: this machine writes the run to its own store."""
     uri = experiment.tracking_uri
     if uri and uri.startswith(("http://", "https://")):
         if without_credentials(uri) != uri:
@@ -191,7 +198,7 @@ def tracking_uri(experiment: Experiment) -> str | None:
                 "with cluster.environment_secret",
             )
         return uri
-    return mlflow_server.URI if cluster_config(experiment).mlflow else None
+    return None
 
 
 def worker_pods(experiment: Experiment) -> int:
@@ -202,6 +209,7 @@ def worker_pods(experiment: Experiment) -> int:
             f"hardware={hardware.name} does not say what a node has, which cluster=kuberay asks for",
             hint="choose a profile with cpus and workers_per_node, e.g. hardware=gcp_n1_standard_4",
         )
+    require_kernels(hardware)
     return math.ceil(experiment.workers / hardware.workers_per_node)
 
 
@@ -239,7 +247,7 @@ def _network_policy(config: Config, group: str) -> Object:
         "ingress": [
             {"from": [{"podSelector": {"matchLabels": {RUN: group}}}]},
             {
-                "from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": OPERATOR}}],
+                "from": [{"namespaceSelector": {}, "podSelector": {"matchExpressions": [OPERATOR]}}],
                 "ports": [{"port": 8265, "protocol": "TCP"}],
             },
         ],

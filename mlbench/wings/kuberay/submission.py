@@ -10,6 +10,7 @@ from mlbench.wings.kuberay import diagnosis, rayjob, shared
 from mlbench.wings.kuberay.api import ApiError, Kubernetes, path
 from mlbench.wings.kuberay.capacity import require_room
 from mlbench.wings.kuberay.config import Config, cluster_config
+from mlbench.wings.kuberay.dataset import require_claim
 from mlbench.wings.kuberay.expiry import require_time
 from mlbench.wings.kuberay.follow import Follower
 from mlbench.wings.kuberay.objects import create_owned, create_surroundings, delete, patiently
@@ -96,6 +97,8 @@ class RayJobSubmission:
             "name": self.name,
             "namespace": self._config.namespace,
             "image": self._config.image,
+            "head_pod": self._config.head_pod,
+            "worker_pod": self._config.worker_pod,
             "ray_cluster": status.get("rayClusterName"),
             "created": job["metadata"].get("creationTimestamp"),
             "started": status.get("rayJobInfo", {}).get("startTime"),
@@ -127,6 +130,7 @@ def require_cluster(api: Kubernetes, experiment: Experiment) -> None:
                 "docs/clusters.md has the rest",
             ) from error
         raise
+    require_claim(api, experiment)
     require_room(api, experiment)
 
 

@@ -13,6 +13,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
+# Add-ons that a cluster begins with (aws/amazon-network-policy-controller-k8s issue 200)
+SELF_MANAGED = ("vpc-cni", "kube-proxy", "coredns")
 ADDON = re.compile(r"/clusters/([^/]+)/addons(?:/([^/]+))?$")
 
 
@@ -80,6 +82,13 @@ class Aws:
         if request.method == "POST":
             values = request.get_json()
             name = values["addonName"]
+            if name in SELF_MANAGED and values.get("resolveConflicts") != "OVERWRITE":
+                headers = {"X-Amzn-ErrorType": "InvalidParameterException"}
+                text = (
+                    "Conflicts found when trying to apply. Will not continue due to resolve conflicts mode."
+                )
+                return Response(json.dumps({"message": text}), status=400, headers=headers)
+            values.pop("podIdentityAssociations", None)  # answered as ARNs of resources that moto lacks
             self.addons[cluster, str(name)] = {**values, "clusterName": cluster, "status": "ACTIVE"}
         known = self.addons.get((cluster, str(name)))
         if known is None:

@@ -12,6 +12,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 KINDS = ("networks", "subnetworks", "routers", "disks", "clusters", "nodePools")
+# Series that refuse the disk type pd-standard (cloud.google.com/compute/docs/disks, "Machine series support";
+# sky/clouds/gcp.py of skypilot-org/skypilot says so of a3 and g2)
+NO_HARD_DISKS = ("a3-", "a4-", "g2-", "g4-")
 USES = {"networks": ("subnetworks", "routers", "clusters"), "subnetworks": ("clusters",), "routers": ()}
 
 
@@ -101,6 +104,12 @@ class Google:
         name = values["name"]
         if self.refused and kind == self.refused[0]:
             return 403, error(403, "quotaExceeded", self.refused[1])
+        config = values.get("nodePools", [values])[0].get("config", {})
+        machine, disk = config.get("machineType", ""), config.get("diskType")
+        if disk == "pd-standard" and machine.startswith(NO_HARD_DISKS):
+            return 400, error(
+                400, "badRequest", f"{disk} disk type cannot be used by {machine} machine type."
+            )
         if name in self.resources[kind]:
             return 409, error(409, "alreadyExists", f"{path}/{name} already exists")
         if "/regions/" in path:

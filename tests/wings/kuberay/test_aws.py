@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import device_plugin
 import killing_tools
 import pytest
 from aws_api import Aws
@@ -53,6 +54,13 @@ def cloud(server: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aws:
     tools.mkdir()
     killing_tools.write(tools, "terraform", ("init", "apply"))
     killing_tools.write(tools, "aws", ("update-kubeconfig",))
+    applied = tmp_path / "kubectl-apply"
+    applied.write_text(
+        f'#!/bin/sh\ncase " $* " in *" apply "*) cat > {tmp_path}/applied.json;; '
+        f'*) exec {shutil.which("kubectl")} "$@";; esac\n'
+    )
+    applied.chmod(0o755)
+    killing_tools.write(tools, "kubectl", ("apply",), tool=str(applied))
     killing_tools.write(tools, "helm", ("upgrade",), tool=f"echo >> {tmp_path}/helm.log")
     rc = tmp_path / "terraform.rc"
     rc.write_text(f'provider_installation {{\n  filesystem_mirror {{\n    path = "{MIRROR}"\n  }}\n}}\n')
@@ -89,7 +97,15 @@ def test_a_cluster_comes_up_and_goes_without_a_trace(cloud: Aws, tmp_path: Path)
     assert spec.labels.items() <= made["tags"].items()
     workers = eks.describe_nodegroup(clusterName="mlbench-lab", nodegroupName="workers")["nodegroup"]
     assert workers["scalingConfig"] == {"minSize": 0, "desiredSize": 2, "maxSize": 2}
-    assert workers["amiType"] == "AL2023_x86_64_NVIDIA" and workers["labels"] == {"mlbench/role": "worker"}
+    assert workers["amiType"] == "AL2023_x86_64_NVIDIA" and workers["labels"]["mlbench/role"] == "worker"
+    (taint,) = workers["taints"]
+    assert device_plugin.scheduled(workers["labels"], taint["key"])
+    system = eks.describe_nodegroup(clusterName="mlbench-lab", nodegroupName="system")["nodegroup"]
+    assert system["labels"] == {"mlbench/role": "system"}
+    assert {name for _, name in cloud.addons} == {"vpc-cni", "eks-pod-identity-agent", "aws-ebs-csi-driver"}
+    assert json.loads((tmp_path / "applied.json").read_text())["provisioner"] == "ebs.csi.aws.com"
+    policies = cloud.client("iam").list_attached_role_policies(RoleName="mlbench-lab-pods-eks")
+    assert [one["PolicyName"] for one in policies["AttachedPolicies"]] == ["AmazonEBSCSIDriverPolicy"]
     expiry = cloud.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]
     assert {one["StartTime"].timestamp() for one in expiry} == {spec.expires} and len(expiry) == 2
     assert all(one["DesiredCapacity"] == one["MaxSize"] == 0 for one in expiry)
@@ -113,7 +129,7 @@ EVERY_KILL = pytest.mark.skipif(
     not os.environ.get("MLBENCH_TEST_EVERY_KILL"),
     reason="takes minutes; MLBENCH_TEST_EVERY_KILL=1 runs it, docs/clusters.md has what it found",
 )
-STEPS = ("init", "apply", "update-kubeconfig", "device plug-in", "operator")
+STEPS = ("init", "apply", "update-kubeconfig", "class of volumes", "device plug-in", "operator")
 
 
 @pytest.mark.slow

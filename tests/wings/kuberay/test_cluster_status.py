@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlbench import clock
+from mlbench.config.compose import hardware
 from mlbench.config.errors import UserError
 from mlbench.wings.kuberay.provisioning import journal, lifecycle, plan, status
 
@@ -71,16 +72,13 @@ def test_a_dashboard_is_a_tunnel_from_this_machine_alone(lab: journal.Journal, t
         status.dashboard("lab", port="9000")
 
 
-def test_the_mlflow_server_of_a_cluster_is_a_tunnel_from_this_machine_alone(
-    lab: journal.Journal, tmp_path, monkeypatch
-) -> None:
-    tool(tmp_path, "kubectl", "echo service/mlb-run-head-svc service/mlbench-mlflow", monkeypatch)
-    argv, address = status.mlflow("lab", port="5001")
-    assert argv[-4:] == ["--address", "127.0.0.1", "service/mlbench-mlflow", "5001:5000"]
-    assert argv[:2] == ["kubectl", "--context"] and address == "http://127.0.0.1:5001"
-    tool(tmp_path, "kubectl", "echo service/other-mlbench-mlflow", monkeypatch)
-    with pytest.raises(UserError, match="lab has no MLflow server"):
-        status.mlflow("lab", port="5001")
+def test_a_node_of_any_provider_has_the_price_that_one_states(tmp_path, monkeypatch) -> None:
+    price = '{usd_per_hour: 2.5, usd_per_hour_spot: null, date: "2026-11-24", source: our contract}'
+    (tmp_path / "prices.yaml").write_text(f"rtx_4090: {price}\n")
+    assert hardware("rtx_4090").price is None
+    monkeypatch.setenv("MLBENCH_PRICES", str(tmp_path / "prices.yaml"))
+    priced = hardware("rtx_4090").price
+    assert priced is not None and (priced.usd_per_hour, priced.source) == (2.5, "our contract")
 
 
 def test_a_cluster_that_expired_elsewhere_is_named_with_what_deletes_it(lab, tmp_path, monkeypatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 import real_server
 from fake_cluster import FakeCluster
 from real_server import Server
-from test_manifest import CEL, CPU, GPU, OPERATOR, SCHEMA, TOPOLOGY, change, job, objects, templates
+from test_manifest import CEL, CPU, MANIFESTS, OPERATOR, SCHEMA, change, job, objects, templates
 
 from mlbench import clock
 from mlbench.config.compose import compose
@@ -44,7 +44,7 @@ def test_a_server_takes_the_objects_and_what_the_operator_says_is_told(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Also with an MLflow server, and without what plays the rest of a cluster."""
+    """Also without what plays the rest of a cluster."""
     monkeypatch.setattr(created, "GONE_S", 5.0)  # s; a bare server has no garbage collector to wait for
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     with contextlib.ExitStack() as stack:
@@ -55,7 +55,7 @@ def test_a_server_takes_the_objects_and_what_the_operator_says_is_told(
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         namespace = f"mlbench-test-{secrets.token_hex(3)}"
         words = [*CPU, "seed=7", f"cluster.namespace={namespace}", f"output_root={tmp_path}"]
-        words += ["cluster.autoscaling=true", "cluster.mlflow=true"]
+        words += ["cluster.autoscaling=true"]
         words += [f"tracking_uri=sqlite:///{tmp_path / 'mlflow.db'}"]
         api = Kubernetes(None)
         operator = threading.Thread(target=refuse, args=(api, namespace), daemon=True)
@@ -97,7 +97,7 @@ def namespace(server: Server) -> Iterator[str]:
     api.delete(path("v1", "Namespace", name=name))
 
 
-@pytest.mark.parametrize("words", [CPU, GPU, TOPOLOGY])
+@pytest.mark.parametrize("words", MANIFESTS.values())
 def test_a_real_server_admits_every_object_and_every_pod(
     server: Server, namespace: str, words: tuple[str, ...]
 ) -> None:

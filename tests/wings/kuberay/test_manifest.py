@@ -12,21 +12,40 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from mlbench.config.compose import compose
+from mlbench.config.compose import compose, hardware
 from mlbench.config.errors import UserError
 from mlbench.config.identity import key
 from mlbench.launch import execute
-from mlbench.wings.kuberay import pods, rayjob
+from mlbench.wings.kuberay import dataset, pods, rayjob
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGE = "cluster.image=ghcr.io/example/mlbench@sha256:" + 64 * "0"
 CPU = ("task=logreg", "workers=2", "hardware=gcp_n1_standard_4", "cluster=kuberay", IMAGE)
-GPU = (
-    *("task=gnmt", "workers=8", "hardware=gcp_n1_t4", "backend=nccl", "cluster=kuberay", IMAGE),
-    *("cluster.spot=true", "cluster.mlflow=true", "cluster.queue=team", "cluster.data_claim=datasets"),
+GPU = ("backend=nccl", "cluster=kuberay", IMAGE)
+T4 = ("task=gnmt", "workers=8", "hardware=gcp_n1_t4", *GPU)
+H100 = ("task=transformer", "workers=16", "hardware=gcp_a3_highgpu_8g", *GPU)
+LAB = (
+    *("task=resnet20", "workers=8", "hardware=h200", "hardware.cpus=120", "hardware.memory_gib=1024", *GPU),
+    "cluster.head_node_labels={kubernetes.io/os: linux}",
+    "cluster.head_pod={spec: {imagePullSecrets: [{name: harbor}]}}",
+    "cluster.worker_pod={metadata: {annotations: {k8s.v1.cni.cncf.io/networks: ib0}}, spec: {"
+    "imagePullSecrets: [{name: harbor}], runtimeClassName: nvidia, "
+    "tolerations: [{key: dedicated, operator: Equal, value: gpu, effect: NoSchedule}], "
+    "containers: [{name: ray-worker, resources: {limits: {rdma/hca_shared_devices_a: 1}}, "
+    "env: [{name: NCCL_IB_HCA, value: mlx5}]}]}}",
+)
+KUEUE = (
+    *(*T4, "cluster.spot=true", "cluster.queue=team", "cluster.data_claim=datasets"),
     *("cluster.topology=cloud.provider.com/topology-rack", "cluster.results_claim=runs"),
 )
+IMAGENET = (
+    *("task=resnet50", "scale=official", "workers=8", "hardware=aws_p4d_24xlarge", *GPU),
+    *("cluster.data_bucket=s3://lab-data/mlbench", "cluster.data_gib=200"),
+)
 TOPOLOGY = (*CPU, "cluster.topology=topology.kubernetes.io/zone")
+MANIFESTS = {
+    "cpu": CPU, "t4": T4, "h100": H100, "lab": LAB, "kueue": KUEUE, "imagenet": IMAGENET, "topology": TOPOLOGY
+}  # fmt: skip
 
 
 def objects(words: tuple[str, ...]) -> list[Any]:
@@ -41,7 +60,7 @@ def job(words: tuple[str, ...] = CPU) -> Any:
     return copy.deepcopy(objects(words)[-1])
 
 
-@pytest.mark.parametrize(("name", "words"), [("cpu", CPU), ("gpu", GPU), ("topology", TOPOLOGY)])
+@pytest.mark.parametrize(("name", "words"), MANIFESTS.items())
 def test_the_manifest_is_the_golden_file_and_passes_every_gate(name: str, words: tuple[str, ...]) -> None:
     made = objects(words)
     assert made == list(yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text()))
@@ -70,7 +89,7 @@ def templates(value: Any) -> list[Any]:
     return ([value] if "containers" in value else []) + templates(list(value.values()))
 
 
-@pytest.mark.parametrize("words", [CPU, GPU, TOPOLOGY])
+@pytest.mark.parametrize("words", MANIFESTS.values())
 def test_no_pod_has_more_rights_than_the_restricted_standard_allows(words: tuple[str, ...]) -> None:
     specs = templates(objects(words))
     assert len(specs) >= 2
@@ -80,14 +99,15 @@ def test_no_pod_has_more_rights_than_the_restricted_standard_allows(words: tuple
         assert spec["automountServiceAccountToken"] is False and spec["serviceAccountName"] == pods.ACCOUNT
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
         assert all({"emptyDir", "persistentVolumeClaim"} & volume.keys() for volume in spec["volumes"])
-        for container in spec["containers"]:
+        for container in [*spec["containers"], *spec.get("initContainers", ())]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             }
             assert "@sha256:" in container["image"]
-            assert container["resources"]["requests"] == container["resources"]["limits"]
+            requests, limits = (container["resources"][part] for part in ("requests", "limits"))
+            assert requests.items() <= limits.items()
 
 
 def test_the_entry_point_is_the_same_command_on_an_attached_cluster_and_the_same_point() -> None:
@@ -129,7 +149,7 @@ def test_a_run_that_cannot_be_described_is_refused(word: str, sentence: str) -> 
 
 
 def test_spot_nodes_of_an_unknown_provider_are_not_guessed() -> None:
-    lab = ("hardware=local", "hardware.cpus=2", "hardware.workers_per_node=1")
+    lab = ("hardware=local", "hardware.cpus=2", "hardware.workers_per_node=1", "hardware.memory_gib=8")
     words = (*CPU[:2], *lab, *CPU[3:], "cluster.spot=true")
     with pytest.raises(UserError, match="no label is known for spot nodes"):
         objects(words)
@@ -227,3 +247,138 @@ def test_the_command_is_told_when_its_nodes_were_asked_for(monkeypatch: pytest.M
     assert execute.submitted() is None
     monkeypatch.setenv(*words[1].split("="))
     assert execute.submitted() == 1795327200.0
+
+
+def selects(selector: Any, labels: dict[str, str]) -> bool:
+    """Return whether a label selector matches, as Kubernetes evaluates `matchLabels` and the operator In."""
+    expressions = selector.get("matchExpressions", ())
+    assert all(one["operator"] == "In" for one in expressions)
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(one["key"]) in one["values"] for one in expressions
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "allowed"),
+    [
+        ({"app.kubernetes.io/name": "kuberay-operator"}, True),  # helm-chart/kuberay-operator, v1.7.0
+        ({"app.kubernetes.io/name": "kuberay"}, True),  # ray-operator/config/manager/manager.yaml, v1.7.0
+        ({"app.kubernetes.io/name": "prometheus"}, False),
+    ],
+)
+def test_the_operator_reaches_a_run_however_it_was_installed(labels: dict[str, str], allowed: bool) -> None:
+    policy = objects(CPU)[-2]
+    peers = [peer for rule in policy["spec"]["ingress"] for peer in rule["from"]]
+    assert any(selects(peer["podSelector"], labels) for peer in peers) is allowed
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "allocatable_gib"),
+    [(7.5, 5.7), (15, 12.3), (30, 26.6), (60, 54.7), (120, 111.2), (240, 228.4), (360, 346.4)],
+)
+def test_a_pod_leaves_its_node_what_the_cloud_keeps_and_a_gib_for_services(
+    memory_gib: float, allocatable_gib: float
+) -> None:
+    """Of n1-standard-2 to -96, as Google's page "Plan GKE Standard node sizes" has listed them."""
+    pod = pods.allocatable_gib(memory_gib)
+    assert allocatable_gib - 2.5 < pod <= allocatable_gib - 1
+
+
+def test_every_profile_of_a_cloud_states_the_memory_of_its_node() -> None:
+    for file in (ROOT / "conf" / "hardware").glob("*.yaml"):
+        profile = yaml.safe_load(file.read_text())
+        assert profile["memory_gib"] or not profile["machine"], file
+
+
+@pytest.mark.parametrize("name", ["aws_m5_large", "gcp_g2_standard_4", "aws_p5en_48xlarge"])
+def test_a_pod_asks_for_less_than_its_node_has(name: str) -> None:
+    profile = hardware(name)
+    experiment = compose(CPU).model_copy(update={"hardware": profile})
+    template = pods.workers(experiment, "run")
+    limits = template["spec"]["containers"][0]["resources"]["limits"]
+    memory = float(limits["memory"].removesuffix("Gi"))
+    assert profile.memory_gib and 0.6 * profile.memory_gib < memory < 0.98 * profile.memory_gib
+    assert limits.get("nvidia.com/gpu", "0") == str(profile.gpus)
+    (shared,) = (v["emptyDir"] for v in template["spec"]["volumes"] if v["name"] == "shared-memory")
+    assert shared["sizeLimit"] == pods.gib(memory / 2)
+
+
+def test_the_decoders_buffers_of_eight_workers_fit_into_shared_memory() -> None:
+    """23 decoders with two batches each and one more of 256 images, as tasks/resnet50/decode.py has them."""
+    words = ("task=resnet50", "workers=8", "hardware=aws_p5_48xlarge", *GPU)
+    spec = job(words)["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
+    (shared,) = (one["emptyDir"]["sizeLimit"] for one in spec["volumes"] if one["name"] == "shared-memory")
+    ring = (2 * 23 + 1) * 256 * 224 * 224 * 3  # bytes a worker
+    assert float(shared.removesuffix("Mi").removesuffix("Gi")) * 2**20 > 8 * ring
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("hardware=aws_p3_2xlarge",), "compute capability 7, and PyTorch with CUDA 13.0"),
+        (("hardware=gcp_n1_t4", "hardware.memory_gib=null"), "does not say how much memory a node has"),
+        (("hardware=gcp_n1_t4", "scale=official"), "nowhere to read the data set 'cifar10' from"),
+        (
+            ("hardware=gcp_n1_t4", "cluster.data_claim=a", "cluster.data_bucket=gs://a/b"),
+            "both say where the data are",
+        ),
+    ],
+)
+def test_what_would_fail_on_nodes_that_are_paid_for_is_refused(words: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        objects(("task=resnet20", "workers=2", "backend=nccl", "cluster=kuberay", IMAGE, *words))
+
+
+def test_an_image_of_ones_own_may_have_other_kernels() -> None:
+    own = ("hardware=aws_p3_2xlarge", "hardware.capability=null")
+    objects(("task=resnet20", "workers=2", "backend=nccl", "cluster=kuberay", IMAGE, *own))
+    amd = job(
+        ("task=logreg", "workers=8", "hardware=mi300x", "hardware.cpus=90", "hardware.memory_gib=1000", *GPU)
+    )
+    spec = amd["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]
+    assert spec["containers"][0]["resources"]["limits"]["amd.com/gpu"] == "8"
+    assert "amd.com/gpu" in {one["key"] for one in spec["tolerations"]}
+
+
+def test_a_merge_changes_what_it_names_and_nothing_else() -> None:
+    template = {
+        "spec": {"containers": [{"name": "ray-worker", "env": [{"name": "A", "value": "1"}]}], "x": 1}
+    }
+    change = {
+        "metadata": {"annotations": {"a/b": "c"}},
+        "spec": {
+            "x": None,
+            "volumes": [{"name": "ib", "hostPath": {"path": "/dev/infiniband"}}],
+            "containers": [
+                {
+                    "name": "ray-worker",
+                    "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}],
+                    "volumeMounts": [{"name": "ib", "mountPath": "/dev/infiniband"}],
+                },
+                {"name": "sidecar", "image": "i"},
+            ],
+        },
+    }
+    before = copy.deepcopy((template, change))
+    container = {"name": "ray-worker", "env": [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}]}
+    container["volumeMounts"] = [{"name": "ib", "mountPath": "/dev/infiniband"}]
+    assert pods.merged(template, change) == {
+        "metadata": {"annotations": {"a/b": "c"}},
+        "spec": {
+            "containers": [container, {"name": "sidecar", "image": "i"}],
+            "volumes": [{"name": "ib", "hostPath": {"path": "/dev/infiniband"}}],
+        },
+    }
+    assert (template, change) == before
+
+
+def test_what_a_lab_adds_reaches_every_pod_that_it_concerns() -> None:
+    run = job(LAB)["spec"]
+    cluster = run["rayClusterSpec"]
+    head, (worker,) = cluster["headGroupSpec"]["template"], cluster["workerGroupSpecs"]
+    for template in (run["submitterPodTemplate"], head, worker["template"]):
+        assert template["spec"]["imagePullSecrets"] == [{"name": "harbor"}]
+    experiment = compose([*LAB, "cluster.data_claim=datasets"])
+    prepare = dataset.job(experiment, LAB)
+    assert prepare["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "harbor"}]
+    assert "&" not in yaml.safe_dump_all(objects(LAB))  # no aliases between parts, which people would read

@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import device_plugin
 import pytest
+import yaml
 from conftest import ROOT
 
 from mlbench.config.compose import compose, hardware
 from mlbench.config.errors import UserError
+from mlbench.config.experiment import Price
 from mlbench.record.overhead import hourly
 from mlbench.wings.kuberay.provisioning import aws, plan
 
@@ -45,7 +48,7 @@ def test_eight_t4_workers_cost_what_a_pencil_says(tmp_path) -> None:
 
 @pytest.mark.parametrize("spot", [True, False])
 def test_every_priced_machine_has_a_whole_price(spot: bool) -> None:
-    for name in ("gcp_n1_t4", "aws_p3_2xlarge"):
+    for name in ("gcp_n1_t4", "aws_p3_2xlarge"):  # the latter only to predict with: no cluster is made of it
         hardware = compose([f"hardware={name}"]).hardware
         parts = hourly(hardware, 3, spot=spot)
         price = hardware.price
@@ -71,6 +74,9 @@ def test_no_command_opens_an_address_or_reads_a_shell(provider: str) -> None:
         ("gke", {"hardware": "gcp_n1_t5", "project": "p"}, "hardware=gcp_n1_t5 is unknown.*gcp_n1_t4"),
         ("gke", {"hardware": "aws_m5_xlarge", "project": "p"}, "no machine of gke"),
         ("gke", {"hours": "4", "max_usd": "20"}, "the project that pays"),
+        ("gke", {"hardware": "gcp_n1_v100", "project": "p"}, "compute capability 7, and PyTorch"),
+        ("aws", {"hardware": "aws_p3_2xlarge"}, "compute capability 7, and PyTorch"),
+        ("gke", {"project": "p", "disk_gb": "10"}, "disk_gb=10 has to be a number from 50 on"),
         ("gke", {"project": "p", "hours": "4"}, "an expiry and a spending cap"),
         ("gke", {"project": "p", "hours": "40", "max_usd": "20"}, "above max_usd=20"),
         ("gke", {"project": "p", "workers": "2.5"}, "from 1 on"),
@@ -98,6 +104,41 @@ def test_a_cap_is_kept_to_the_cent_and_nodes_are_those_that_the_workers_need() -
     assert aws.variables(spec)["workers"] == 2 and " workers=8 " in plan.run_command(spec)
     with pytest.raises(UserError, match="which is above max_usd"):
         parse("aws", creating=True, max_usd=f"{most - 0.01:.2f}", **words)
+
+
+def test_the_device_plug_in_is_scheduled_where_the_plan_puts_gpus() -> None:
+    """By the labels that Terraform gets; tests/wings/kuberay/test_aws.py sees them on the node group."""
+    assert device_plugin.scheduled(aws.variables(parse("aws"))["worker_labels"], "nvidia.com/gpu")
+    assert not device_plugin.scheduled({"mlbench/role": "worker"}, "nvidia.com/gpu")
+    assert aws.variables(parse("aws", hardware="aws_m5_xlarge"))["worker_labels"] == {}
+
+
+HELM, CHART = (os.environ.get(f"MLBENCH_TEST_{name}") for name in ("HELM", "DEVICE_PLUGIN_CHART"))
+
+
+@pytest.mark.skipif(not (HELM and CHART), reason="MLBENCH_TEST_HELM and _DEVICE_PLUGIN_CHART name no chart")
+def test_what_the_tests_say_of_the_chart_is_what_helm_renders() -> None:
+    assert HELM and CHART
+    argv = [HELM, "template", "nvidia-device-plugin", CHART, "--namespace", "nvidia-device-plugin"]
+    rendered = yaml.safe_load_all(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    (pods,) = (
+        one["spec"]["template"]["spec"]
+        for one in rendered
+        if one and one["metadata"]["name"] == "nvidia-device-plugin" and one["kind"] == "DaemonSet"
+    )
+    assert {name: pods[name] for name in device_plugin.CHART} == device_plugin.CHART
+
+
+def test_a_larger_disk_costs_more_and_a_disk_without_a_price_is_refused() -> None:
+    l4 = hardware("gcp_g2_standard_4")
+    price = Price(usd_per_hour=1, usd_per_hour_spot=None, date="2026-11-24", source="a test")
+    l4 = l4.model_copy(update={"price": price})
+    disks = hourly(l4, 3, spot=False, disk_gb=200)["disks"]
+    assert disks == pytest.approx(200 * (3 * 0.10 + 0.04) / 730)  # the head's is pd-standard
+    assert l4.machine
+    machine = l4.machine.model_copy(update={"disk_type": "hyperdisk-balanced"})
+    with pytest.raises(UserError, match="no price is known of the disk hyperdisk-balanced"):
+        hourly(l4.model_copy(update={"machine": machine}), 3, spot=False)
 
 
 def test_a_profile_is_the_one_that_a_run_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -424,11 +424,11 @@ def test_a_quantity_is_read_in_every_form_of_kubernetes() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence", "hint"),
     [
-        ("none", "needs 9 node(s) with cpu=3, memory=11Gi; 2 of them are there", "say workers=2"),
-        ("labels", "none of the 1 node(s) has the labels mlbench/role=worker", "kubectl label"),
-        ("small", "the largest of the 2 labelled node(s) allocates 2 cpu, 15Gi memory", "the hardware"),
-        ("quota", "the quota team leaves 10 requests.cpu, workers=9 needs 29.5", "say workers=2"),
-        ("head", "no node can carry the head", "cluster.head_cpus"),
+        ("none", "need 9 node(s) with cpu=3, memory=11Gi; of 3 node(s) 2 have", "fewer workers"),
+        ("labels", "of 1 node(s) 0 have the labels mlbench/role=worker", "kubectl label"),
+        ("small", "0 of these are large enough, and the most that one allocates is cpu=2", "the hardware"),
+        ("quota", "the quota team leaves 10 requests.cpu, workers=9 needs 29.5", "fewer workers"),
+        ("head", "the head of workers=2 need 1 node(s) with cpu=2, memory=6Gi", "kubectl label"),
         ("kuberay", "KubeRay is not installed", "helm install"),
         ("rights", "cannot be submitted: a fault of the tests", "mlbench-submitter"),
     ],

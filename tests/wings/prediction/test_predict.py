@@ -200,7 +200,7 @@ def test_the_documented_examples_work_on_a_study_of_several_tasks(tmp_path: Path
         assert re.search("^(Fastest|Deadline): ", capsys.readouterr().out, re.M), example
 
 
-OFFERED = ["aws_p2_xlarge", "aws_p4d_24xlarge", "gcp_a2_highgpu_1g", "gcp_g2_standard_4", "gcp_n1_t4"]
+OFFERED = ["aws_g4dn_xlarge", "aws_p4d_24xlarge", "gcp_a2_highgpu_1g", "gcp_g2_standard_4", "gcp_n1_t4"]
 
 
 class Today(datetime.date):
@@ -228,7 +228,7 @@ def test_all_profiles_are_cost_against_time(
         better = [(t, u) for t, u, _ in offers if t <= time and u <= usd and (t, u) != (time, usd)]
         assert dominated is bool(better)
     old = "its price is of 2025-03-02, older than a year"
-    assert told["refused"] == {"aws_p2_xlarge": old, "gcp_g2_standard_4": "it has no price"}
+    assert told["refused"] == {"aws_g4dn_xlarge": old, "gcp_g2_standard_4": "it has no price"}
     in_time, for_money = told["advice"]
     cheapest = min(usd for time, usd, _ in offers if time <= 4 * 3600)
     assert f"{cheapest:.2f} USD" in in_time["sentence"] and in_time["question"] == "deadline"

@@ -16,6 +16,16 @@ from mlbench.wings.kuberay.provisioning.spec import ClusterSpec, Resource, Run, 
 LOCK_WAIT = "30m"  # that a command waits for one that still holds the state, e.g. of a killed `up`
 IMAGES = {True: "AL2023_x86_64_NVIDIA", False: "AL2023_x86_64_STANDARD"}  # by whether nodes have GPUs
 
+# EKS has none that claims take by default; a volume is made in the zone of the pod that first mounts it
+STORAGE_CLASS = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "gp3", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+    "provisioner": "ebs.csi.aws.com",
+    "parameters": {"type": "gp3"},
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
+
 
 def complete(spec: ClusterSpec, *, creating: bool) -> ClusterSpec:
     """Return the specification with its region; UserError where something is missing and needed."""
@@ -55,7 +65,8 @@ def variables(spec: ClusterSpec) -> dict[str, Any]:
         "spot": spec.spot,
         "gpu": spec.hardware.gpus > 0,
         "image": IMAGES[spec.hardware.gpus > 0],
-        "disk_gb": beside.disk_gb,
+        "worker_labels": kubernetes.DEVICE_PLUGIN_LABEL if spec.hardware.gpus else {},
+        "disk_gb": spec.disk_gb or beside.disk_gb,
         "expires": clock.iso(spec.expires).partition(".")[0] + "Z",
     }
 
@@ -74,6 +85,10 @@ def create(spec: ClusterSpec) -> list[Step]:
             "-auto-approve", f"-lock-timeout={LOCK_WAIT}",
         ),
         Step(kubeconfig, "access for kubectl"),
+        Step(
+            ("kubectl", "--context", context(spec), "apply", "--filename", "-"), "class of volumes",
+            input=json.dumps(STORAGE_CLASS),
+        ),
         *plugin,
         *kubernetes.operator(spec, context(spec)),
     ]  # fmt: skip

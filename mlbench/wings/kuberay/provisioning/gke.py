@@ -39,7 +39,9 @@ def create(spec: ClusterSpec) -> list[Step]:
     name, region, beside = _own(spec), _region(spec), overhead("gke")
     note = ("--description", _note(spec))
     labels = ",".join(f"{label}={value}" for label, value in spec.labels.items())
-    disk = (f"--disk-type={beside.disk_type}", f"--disk-size={beside.disk_gb}")
+    size = f"--disk-size={spec.disk_gb or beside.disk_gb}"
+    disk = (f"--disk-type={beside.disk_type}", size)
+    worker_disk = (f"--disk-type={spec.machine.disk_type or beside.disk_type}", size)
     return [
         _gcloud(
             spec, "a network of its own", "compute", "networks", "create", name, "--subnet-mode=custom", *note
@@ -69,7 +71,7 @@ def create(spec: ClusterSpec) -> list[Step]:
         ),
         _gcloud(
             spec, "pool of workers, empty until a run asks for them", "container", "node-pools", "create",
-            POOL, f"--cluster={name}", f"--zone={spec.place}", *_machine(spec), *disk, "--num-nodes=0",
+            POOL, f"--cluster={name}", f"--zone={spec.place}", *_machine(spec), *worker_disk, "--num-nodes=0",
             "--enable-autoscaling", "--min-nodes=0", f"--max-nodes={spec.nodes}",
             "--node-labels=mlbench/role=worker",
             # The cloud itself deletes a node that is older than the cluster may become.
@@ -142,7 +144,8 @@ def _note(spec: ClusterSpec) -> str:
 def _machine(spec: ClusterSpec) -> list[str]:
     words = [f"--machine-type={spec.machine.type}"]
     if spec.machine.accelerator:
-        gpu = f"type={spec.machine.accelerator},count={spec.hardware.gpus},gpu-driver-version=default"
+        # CUDA 13.0 needs driver 580.65.06 (CUDA Toolkit release notes); `default` is the older of GKE's two
+        gpu = f"type={spec.machine.accelerator},count={spec.hardware.gpus},gpu-driver-version=latest"
         words.append(f"--accelerator={gpu}")
     return [*words, "--spot"] if spec.spot else words
 

@@ -39,18 +39,8 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     name = f"mlbench-{spec.name}"
     if name not in kubernetes.answer(run, ("kind", "get", "clusters")).split():
         return []
-    nodes = run(
-        (
-            "kubectl",
-            "--context",
-            context(spec),
-            "get",
-            "nodes",
-            "--output=name",
-            "-l",
-            f"mlbench-id={spec.id}",
-        )
-    )
+    label = f"mlbench-id={spec.id}"
+    nodes = run(("kubectl", "--context", context(spec), "get", "nodes", "--output=name", "-l", label))
     ours = nodes.returncode != 0 or bool(nodes.stdout.strip())
     delete = Step(("kind", "delete", "cluster", "--name", name), "delete the containers")
     return [Resource("cluster", name, ours, delete)]

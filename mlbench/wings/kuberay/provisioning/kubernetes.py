@@ -12,6 +12,9 @@ KUBERAY_NAMESPACE = "kuberay-system"
 DEVICE_PLUGIN = "0.17.1"  # of NVIDIA/k8s-device-plugin
 DEVICE_PLUGIN_CHARTS = "https://nvidia.github.io/k8s-device-plugin"
 NAMESPACE = "mlbench"  # of the runs
+# The chart schedules its pods to nodes with this label, or with one of node-feature-discovery's, which nobody
+# sets in a managed group (values.yaml of v0.17.1, affinity)
+DEVICE_PLUGIN_LABEL = {"nvidia.com/gpu.present": "true"}
 WAIT = "5m"  # that a chart's pods may take to become ready
 
 

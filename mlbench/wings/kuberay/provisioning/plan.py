@@ -10,6 +10,7 @@ from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import Hardware
 from mlbench.record import format
 from mlbench.record.overhead import overhead
+from mlbench.wings.kuberay.config import require_kernels
 from mlbench.wings.kuberay.provisioning.spec import PROVIDERS, ClusterSpec, new_id, now, owner, require_name
 
 DEFAULT_HARDWARE = {
@@ -32,6 +33,8 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
         raise UserError(
             f"hardware={chosen} is no machine of {name}", hint=f"e.g. hardware={DEFAULT_HARDWARE[name]}"
         )
+    if name in ("gke", "aws"):
+        require_kernels(hardware)
     spec = ClusterSpec(
         name=require_name(settings["name"] or chosen.replace("_", "-")),
         id=new_id(),
@@ -45,6 +48,7 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
         created=now(),
         project=settings["project"] or None,
         place=settings["place"] or None,
+        disk_gb=int(_number(settings, "disk_gb", 50)) if settings.get("disk_gb") else None,
         allow=settings["allow"] or None,
         context=settings["context"] or None,
     )
@@ -136,7 +140,7 @@ def _number(settings: Mapping[str, str], setting: str, least: float) -> float:
         value = float(settings[setting])
     except ValueError:
         raise UserError(f"{setting}={settings[setting]} is not a number") from None
-    if not least <= value < float("inf") or (setting == "workers" and value != int(value)):
+    if not least <= value < float("inf") or (setting in ("workers", "disk_gb") and value != int(value)):
         raise UserError(f"{setting}={settings[setting]} has to be a number from {least:g} on")
     return value
 

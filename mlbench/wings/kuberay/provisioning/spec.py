@@ -38,6 +38,7 @@ class ClusterSpec(Model):
     created: float  # s since 1970
     project: str | None = None  # gke
     place: str | None = None  # zone (gke) or region (aws)
+    disk_gb: PositiveInt | None = None  # GB, boot disk of a node; None: as in mlbench/record/overhead.yaml
     allow: str | None = None  # aws: the addresses that reach the cluster's API, in CIDR notation
     context: str | None = None  # existing: of the kubeconfig
 
@@ -76,7 +77,8 @@ class ClusterSpec(Model):
         """Return USD an hour by part, {} where no cloud bills it; without workers, what an idle one costs."""
         if not self.billed:
             return {}
-        return hourly(self.hardware, self.nodes if workers else 0, spot=self.spot)
+        nodes = self.nodes if workers else 0
+        return hourly(self.hardware, nodes, spot=self.spot, disk_gb=self.disk_gb)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,11 @@
 """What clusters there are, what exists of them, and what they have cost so far."""
 
 import json
-from collections.abc import Iterator
 
 from mlbench import clock
 from mlbench.config.errors import UserError
 from mlbench.record import format
 from mlbench.record.overhead import overhead
-from mlbench.wings.kuberay import mlflow_server
 from mlbench.wings.kuberay.provisioning import gke, journal, kubernetes
 from mlbench.wings.kuberay.provisioning.journal import Journal
 from mlbench.wings.kuberay.provisioning.lifecycle import run
@@ -56,23 +54,9 @@ def text(name: str) -> str:
         lines += [] if resources else ["  nothing exists"]
         if log.spec.billed:
             left = log.spec.expires - clock.wall()
-            when = (
-                f"in {format.duration(left)}"
-                if left > 0
-                else f"{format.duration(-left)} ago: reap deletes it"
-            )
-            lines.append(f"  expires {when}")
+            ago = f"{format.duration(-left)} ago: reap deletes it"
+            lines.append(f"  expires {f'in {format.duration(left)}' if left > 0 else ago}")
     return "\n".join(lines)
-
-
-def use(name: str) -> str:
-    """Make the cluster kubectl's current context; return what was done."""
-    log = journal.load(name)
-    if log.state != "up":
-        raise UserError(f"{name} is {log.state}", hint="python -m mlbench.cluster list")
-    context = provider(log.spec).context(log.spec)
-    kubernetes.answer(run, ("kubectl", "config", "use-context", context))
-    return f"kubectl and cluster=kuberay use {context}"
 
 
 def cost(name: str) -> str:
@@ -103,14 +87,6 @@ def dashboard(name: str, *, port: str) -> tuple[list[str], str]:
     return _tunnel(name, services[-1], f"{port}:8265")
 
 
-def mlflow(name: str, *, port: str) -> tuple[list[str], str]:
-    """Return the command of a tunnel to the MLflow server of the cluster's runs, and its address here."""
-    find = ("get", "services", "--output=name")
-    if f"service/{mlflow_server.NAME}" not in _kubectl_answer(name, *find).split():
-        raise UserError(f"{name} has no MLflow server", hint="a run with cluster.mlflow=true makes one")
-    return _tunnel(name, mlflow_server.NAME, f"{port}:{mlflow_server.PORT}")
-
-
 def _kubectl_answer(name: str, *words: str) -> str:
     return kubernetes.answer(run, (*_kubectl(name), *words))
 
@@ -128,16 +104,12 @@ def _kubectl(name: str) -> tuple[str, ...]:
 
 def elsewhere(project: str, *, now: float) -> str:
     """Return the expired clusters of a GKE project that other machines made, each with what deletes it."""
-    here = {one.spec.id for one in journal.journals()}
-    lines = list(_elsewhere(project, here, label_time(now)))
+    here, today = {one.spec.id for one in journal.journals()}, label_time(now)
+    lines = [
+        f"{labels['mlbench-cluster']} of {labels.get('mlbench-owner')} has expired "
+        f"({labels.get('mlbench-expires')}): gcloud container clusters delete "
+        f"mlbench-{labels['mlbench-cluster']} --zone={labels['zone']} --project={project}"
+        for labels in gke.expired(project, run)
+        if labels["mlbench-id"] not in here and labels.get("mlbench-expires", today) < today
+    ]
     return "\n".join(lines) or f"{project} has no expired cluster of mlbench"
-
-
-def _elsewhere(project: str, here: set[str], now: str) -> Iterator[str]:
-    for labels in gke.expired(project, run):
-        if labels["mlbench-id"] not in here and labels.get("mlbench-expires", now) < now:
-            name = labels["mlbench-cluster"]
-            yield (
-                f"{name} of {labels.get('mlbench-owner')} has expired ({labels.get('mlbench-expires')}): "
-                f"gcloud container clusters delete mlbench-{name} --zone={labels['zone']} --project={project}"
-            )

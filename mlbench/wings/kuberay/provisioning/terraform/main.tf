@@ -20,6 +20,7 @@ variable "worker_type" { type = string }
 variable "workers" { type = number }
 variable "spot" { type = bool }
 variable "gpu" { type = bool }
+variable "worker_labels" { type = map(string) }
 variable "image" { type = string } # EKS's name of the nodes' image
 variable "disk_gb" { type = number }
 variable "expires" { type = string } # RFC 3339
@@ -29,16 +30,34 @@ provider "aws" {
   default_tags { tags = var.tags }
 }
 
-data "aws_availability_zones" "up" { state = "available" }
+data "aws_availability_zones" "up" {
+  state = "available"
+  filter {
+    name   = "opt-in-status"
+    values = ["opt-in-not-required"] # no Local Zone
+  }
+}
+
+data "aws_ec2_instance_type_offerings" "workers" {
+  location_type = "availability-zone"
+  filter {
+    name   = "instance-type"
+    values = [var.worker_type]
+  }
+}
 
 locals {
-  zones  = slice(sort(data.aws_availability_zones.up.names), 0, 2) # EKS asks for two
+  up     = data.aws_availability_zones.up.names
+  first  = sort(setintersection(local.up, data.aws_ec2_instance_type_offerings.workers.locations))[0]
+  zones  = [local.first, sort(setsubtract(local.up, [local.first]))[0]] # EKS asks for two; nodes are in the first
   groups = toset(["system", "workers"])
   policies = {
     AmazonEKSClusterPolicy             = "eks"
     AmazonEKSWorkerNodePolicy          = "ec2"
     AmazonEKS_CNI_Policy               = "ec2"
     AmazonEC2ContainerRegistryReadOnly = "ec2"
+
+    "service-role/AmazonEBSCSIDriverPolicy" = "pods.eks"
   }
 }
 
@@ -108,13 +127,13 @@ resource "aws_route_table_association" "private" {
 # --- roles: what EKS and its nodes need, and nothing else
 
 resource "aws_iam_role" "this" {
-  for_each = toset(["eks", "ec2"])
-  name     = "${var.name}-${each.key}"
+  for_each = toset(["eks", "ec2", "pods.eks"])
+  name     = "${var.name}-${replace(each.key, ".", "-")}"
   path     = "/mlbench/${var.tags["mlbench-id"]}/"
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
     Statement = [{
-      Action    = "sts:AssumeRole"
+      Action    = each.key == "pods.eks" ? ["sts:AssumeRole", "sts:TagSession"] : ["sts:AssumeRole"]
       Effect    = "Allow"
       Principal = { Service = "${each.key}.amazonaws.com" }
     }]
@@ -153,6 +172,9 @@ resource "aws_eks_addon" "network" {
   cluster_name         = aws_eks_cluster.this.name
   addon_name           = "vpc-cni"
   configuration_values = jsonencode({ enableNetworkPolicy = "true" })
+
+  # The cluster begins with one of its own, which the add-on takes over.
+  resolve_conflicts_on_create = "OVERWRITE"
 }
 
 resource "aws_eks_node_group" "this" {
@@ -165,7 +187,11 @@ resource "aws_eks_node_group" "this" {
   instance_types  = [each.key == "workers" ? var.worker_type : var.head_type]
   ami_type        = each.key == "workers" ? var.image : "AL2023_x86_64_STANDARD"
   disk_size       = var.disk_gb
-  labels          = { "mlbench/role" = each.key == "workers" ? "worker" : "system" }
+
+  labels = merge(
+    { "mlbench/role" = each.key == "workers" ? "worker" : "system" },
+    each.key == "workers" ? var.worker_labels : {},
+  )
 
   scaling_config {
     min_size     = 0
@@ -185,6 +211,25 @@ resource "aws_eks_node_group" "this" {
   depends_on = [
     aws_iam_role_policy_attachment.this, aws_route_table_association.private, aws_eks_addon.network,
   ]
+}
+
+# Volumes of claims: the driver acts with a role of its own, which the agent hands to its pod.
+resource "aws_eks_addon" "volumes" {
+  for_each     = toset(["eks-pod-identity-agent", "aws-ebs-csi-driver"])
+  cluster_name = aws_eks_cluster.this.name
+  addon_name   = each.key
+
+  resolve_conflicts_on_create = "OVERWRITE"
+
+  dynamic "pod_identity_association" {
+    for_each = each.key == "aws-ebs-csi-driver" ? [1] : []
+    content {
+      role_arn        = aws_iam_role.this["pods.eks"].arn
+      service_account = "ebs-csi-controller-sa"
+    }
+  }
+
+  depends_on = [aws_eks_node_group.this, aws_iam_role_policy_attachment.this]
 }
 
 # AWS itself takes all nodes away when the cluster expires, whatever has become of the machine that made it.

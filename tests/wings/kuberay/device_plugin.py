@@ -1,0 +1,16 @@
+"""Whether NVIDIA's device plug-in is scheduled on a node, by what its chart asks for."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHART: Any = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+
+
+def scheduled(labels: dict[str, str], taint: str) -> bool:
+    """Return whether a node with these labels and the taint of this key gets a pod of the plug-in."""
+    required = CHART["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms = [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+    fits = any(all(labels.get(one["key"]) in one["values"] for one in term) for term in terms)
+    return fits and any(one["key"] == taint for one in CHART["tolerations"])
