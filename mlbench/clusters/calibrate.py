@@ -2,8 +2,10 @@
 
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from mlbench.record.noise import SPEED_SHARE
 
 MATRIX = {"cpu": 2048, "cuda": 8192}  # rows and columns; a product takes 1 ms to 0.5 s on either
 BUFFER = 256 * 2**20  # bytes, beyond the caches of most processors
@@ -13,24 +15,29 @@ SECONDS = "MLBENCH_CALIBRATION_S"  # environment variable, recorded: s for all b
 Clock = Callable[[], float]
 
 
-def calibrate(threads: int, *, seconds: float | None = None, clock: Clock) -> dict[str, float]:
+def calibrate(
+    threads: int, *, seconds: float | None = None, devices: Sequence[str] | None = None, clock: Clock
+) -> dict[str, float]:
     """Return one flat row of rates of this node: the fastest of several timed blocks, and the median.
 
     - `cpu_gemm_flops_per_s`: products of square float32 matrices, 2n^3 FLOPs each.
     - `cpu_copy_bytes_per_s`: copies of a buffer, bytes read and bytes written both counted.
-    - `cuda_...`: the same on the current CUDA device, where there is one.
+    - `cuda_...`: the same on the current CUDA device, where there is one, and
+      `cuda_half_gemm_flops_per_s`: products of float16 matrices, which tensor cores compute.
 
     `threads` is how many CPU threads compute, `clock` returns seconds, `seconds` is for all blocks
     together, by default 2 or what MLBENCH_CALIBRATION_S says; what a block needs beyond its share comes on
     top, as does one untimed block of each. With 0 seconds nothing is measured and the row is empty.
+    `devices` are those to measure of "cpu" and "cuda", by default what there is.
     """
     import torch
 
     whole = float(os.environ.get(SECONDS, "2")) if seconds is None else seconds
     if whole <= 0:
         return {}
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    share = whole / (2 * len(devices))
+    if devices is None:
+        devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    share = whole / (2 * len(devices))  # of a block; a GPU's third comes on top
     row: dict[str, float] = {"threads": threads}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -46,6 +53,31 @@ def calibrate(threads: int, *, seconds: float | None = None, clock: Clock) -> di
     return row
 
 
+def slowest(gpus: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return of each rate the lowest of a node's GPUs, which all of them wait for."""
+    names = [name for name in gpus[0] if name != "threads"] if gpus else []
+    return {name: min(gpu[name] for gpu in gpus) for name in names}
+
+
+def slow_gpus(gpus: Sequence[dict[str, float]]) -> list[str]:
+    """Return one sentence for each rate in which a GPU is SPEED_SHARE below the median of its node's.
+
+    GPUs are in the order of their workers on the node.
+    """
+    sentences = []
+    for name in slowest(gpus):
+        if name.endswith("_median"):
+            continue
+        middle = statistics.median(gpu[name] for gpu in gpus)
+        sentences += [
+            f"GPU {number} of {len(gpus)} is {100 * (1 - gpu[name] / middle):.0f} % slower than the others "
+            f"in {name.removesuffix('_per_s').replace('_', ' ')}: all wait for it"
+            for number, gpu in enumerate(gpus)
+            if gpu[name] < (1 - SPEED_SHARE) * middle
+        ]
+    return sentences
+
+
 def _blocks(device: str) -> dict[str, tuple[int, Callable[[], Any]]]:
     """Return by name how much work a block does, and the block."""
     import torch
@@ -57,10 +89,14 @@ def _blocks(device: str) -> dict[str, tuple[int, Callable[[], Any]]]:
     product = torch.empty(n, n, device=device)
     source = torch.ones(BUFFER // 4, device=device)
     target = torch.zeros(BUFFER // 4, device=device)
-    return {
+    blocks: dict[str, tuple[int, Callable[[], Any]]] = {
         "gemm_flops": (2 * n**3, lambda: torch.mm(left, right, out=product)),
         "copy_bytes": (2 * BUFFER, lambda: target.copy_(source)),
     }
+    if device == "cuda":
+        halves = [matrix.half() for matrix in (left, right, product)]
+        blocks["half_gemm_flops"] = 2 * n**3, lambda: torch.mm(halves[0], halves[1], out=halves[2])
+    return blocks
 
 
 def _rates(

@@ -6,10 +6,12 @@
   zones are left out: what one shows depends on the model.
 
 Many machines let nobody read them (virtual machines; since 2020 CPU counters are root's). Such a part is
-absent: it is not zero. As with cost, all of a node counts, however many ranks it has.
+absent: it is not zero. All CPU packages of a node count, and of its GPUs those that the run computes on: on a
+machine that others share, the rest is theirs.
 """
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,16 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
-    """The energy of this node since the meter was made; several threads may read it."""
+    """The energy of this node since the meter was made; several threads may read it.
 
-    def __init__(self, powercap: Path = POWERCAP, nvml: Any = None) -> None:
+    - gpus: the UUIDs of those that count; None: all that the driver shows.
+    """
+
+    def __init__(
+        self, powercap: Path = POWERCAP, nvml: Any = None, *, gpus: Sequence[str] | None = None
+    ) -> None:
         self._zones = _packages(powercap)
-        self._nvml, self._gpus = _gpus(nvml)
+        self._nvml, self._gpus = _gpus(nvml, gpus)
         self._last = {zone: _number(zone / "energy_uj") for zone in self._zones}
         self._used_uj = 0
         self._lock = threading.Lock()
@@ -29,7 +36,7 @@ class EnergyMeter:
         self._begin_mj = self._gpu_mj()
 
     def read(self) -> dict[str, float]:
-        """Return the joules by part: `gpus` and `cpu_packages`, where all of the node's can be read."""
+        """Return the joules by part: `gpus` and `cpu_packages`, where all that count can be read."""
         joules = {}
         now_mj = self._gpu_mj()
         if self._begin_mj is not None and now_mj is not None:
@@ -53,7 +60,7 @@ class EnergyMeter:
         return True
 
     def _gpu_mj(self) -> int | None:
-        """Return the sum over the node's GPUs; None where there is none, or one has no counter."""
+        """Return the sum over the GPUs that count; None where there is none, or one has no counter."""
         if not self._gpus:
             return None
         try:
@@ -68,11 +75,14 @@ def _packages(powercap: Path) -> list[Path]:
     return [zone for zone in zones if _text(zone / "name").startswith("package")]
 
 
-def _gpus(nvml: Any) -> tuple[Any, list[Any]]:
+def _gpus(nvml: Any, uuids: Sequence[str] | None) -> tuple[Any, list[Any]]:
+    """Return NVML and a handle a GPU; none where one cannot be reached (a part of a GPU has no counter)."""
     if nvml is None:
         import pynvml as nvml
     try:
         nvml.nvmlInit()
+        if uuids is not None:
+            return nvml, [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
         return nvml, [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError:
         return nvml, []

@@ -48,6 +48,7 @@ def describe() -> Node:
         gpus=gpus_here,
         gpu_error=gpu_error,
         sources=provenance.sources(),
+        rdma_devices=rdma_devices(),
         cuda=cuda,
         nccl=nccl,
         environment=provenance.environment(),
@@ -137,6 +138,11 @@ def gpus() -> tuple[list[Gpu], str | None]:
     except pynvml.NVMLError as error:
         return [], str(error)
     return found, None
+
+
+def rdma_devices() -> list[str]:
+    """Return the kernel's names of the adapters for RDMA: InfiniBand, RoCE, EFA (kernel 6.x, sysfs ABI)."""
+    return sorted(path.name for path in (ROOT / "sys/class/infiniband").glob("*"))
 
 
 def _memory(handle: Any) -> int | None:

@@ -4,8 +4,8 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,6 +79,9 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     description = describe_node(spec) if worker.local_rank == 0 else None
     process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
     worker.barrier()
+    gpus = node_gpus(worker)
+    if description is not None and gpus:
+        description = with_gpus(description, [rates for _, rates in gpus])
     described = _gathered([description] if description else [], worker)
     require_fit(described, experiment, spec.log, worker.gather(_first_line(spec.log)))
     folder = task.prepare(experiment.task, experiment.data_root)
@@ -88,7 +91,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         description = description.model_copy(update={"data_cached": cached})
     calibrated = clock.wall()
     try:
-        with observed(description, spec, worker) as nodes:
+        with observed(description, spec, worker, gpus=[uuid for uuid, _ in gpus]) as nodes:
             if hasattr(implementation, "measure"):
                 result = implementation.measure(experiment.task, worker)
             else:
@@ -105,6 +108,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         sample_unit=result.unit,
         flops_per_sample=result.flops_per_sample,
         gradient_bytes=result.gradient_bytes,
+        peak_memory_bytes=max(filter(None, worker.gather(result.peak_memory_bytes)), default=None),
         table=result.table,
         profile=_profile(result.profile, worker),
         nodes=_gathered([_completed(one, result) for one in nodes], worker),
@@ -203,13 +207,43 @@ def describe_node(spec: WorkerSpec) -> Node:
         found = Node(hostname=hostname, usable_cpus=os.cpu_count() or 1, warnings=[warning])
     calibration, warnings = {}, found.warnings
     try:
-        calibration = calibrate.calibrate(found.usable_cpus, clock=clock.monotonic)
+        calibration = calibrate.calibrate(found.usable_cpus, devices=["cpu"], clock=clock.monotonic)
     except Exception as error:  # e.g. memory that ran out
         warnings = [*warnings, f"{found.hostname} could not be calibrated: {error}"]
     process_group.set_key(f"calibrated/{os.environ['RANK']}")
     more = {"calibration": calibration, "warnings": warnings, "threads_per_worker": spec.threads}
     more |= {"transport": process_group.describe(spec.experiment.backend.module)}
     return found.model_copy(update=more | {"ray_node_id": ray.get_runtime_context().get_node_id()})
+
+
+def node_gpus(worker: Any) -> list[tuple[str, dict[str, float]]]:
+    """Return the UUID and the rates of each GPU that this node's workers have, in their order.
+
+    All are calibrated at once, as they compute; every rank must call this, after the nodes' CPUs. An error of
+    one leaves its rates empty. On CPUs the list is empty.
+    """
+    import ray.train
+    import torch
+
+    if worker.device.type != "cuda":
+        return []
+    here, rates = ray.train.get_context().get_node_rank(), dict[str, float]()
+    with suppress(RuntimeError):  # e.g. memory that ran out
+        rates = calibrate.calibrate(torch.get_num_threads(), devices=["cuda"], clock=clock.monotonic)
+    own = [f"GPU-{torch.cuda.get_device_properties(worker.device).uuid}", rates]
+    every = sorted(worker.gather([here, worker.local_rank, own]), key=lambda each: each[:2])
+    return [tuple(gpu) for node, _, gpu in every if node == here]
+
+
+def with_gpus(description: Node, rates: list[dict[str, float]]) -> Node:
+    """Return a node's description with its GPUs' calibration, and a warning for each that is slow."""
+    if not all(rates):
+        missing = [f"a GPU of {description.hostname} could not be calibrated"] if any(rates) else []
+        return description.model_copy(update={"warnings": [*description.warnings, *missing]})
+    slow = [f"{description.hostname}: {sentence}" for sentence in calibrate.slow_gpus(rates)]
+    calibration = {**description.calibration, **calibrate.slowest(rates)}
+    more = {"calibration": calibration, "gpu_calibration": rates, "warnings": [*description.warnings, *slow]}
+    return description.model_copy(update=more)
 
 
 def require_fit(nodes: list[Node], experiment: Experiment, log: str, lines: list[str | None]) -> None:
@@ -242,10 +276,12 @@ def _first_line(log: str) -> str | None:
 
 
 @contextmanager
-def observed(description: Node | None, spec: WorkerSpec, worker: Any) -> Iterator[list[Node]]:
+def observed(
+    description: Node | None, spec: WorkerSpec, worker: Any, *, gpus: Sequence[str]
+) -> Iterator[list[Node]]:
     """Watch a node while the task runs there; the list gets its description with what was seen.
 
-    Empty on ranks that describe no node.
+    Empty on ranks that describe no node. gpus: the UUIDs of those that the node's workers have.
     """
     nodes: list[Node] = []
     if description is None:
@@ -253,7 +289,7 @@ def observed(description: Node | None, spec: WorkerSpec, worker: Any) -> Iterato
         return
     lock = None if spec.driver is not None else MachineLock().acquire(wait=False)
     roots = () if spec.driver is None else (spec.driver,)
-    meter = EnergyMeter()
+    meter = EnergyMeter(gpus=gpus)
     with NodeMonitor(node=_node_name(worker.world_size), meter=meter) as monitor:
         worker.drain_node_metrics, worker.read_energy = monitor.drain, meter.read
         cpu_use = CpuUse(own=lambda: own_processes(roots))
@@ -315,7 +351,8 @@ def _resume() -> "State | None":
     if checkpoint is None:
         return None
     with checkpoint.as_directory() as folder:
-        return torch.load(Path(folder) / "state.pt", weights_only=True)
+        # What rank 0's GPU held goes to this rank's own from the host's memory, not through rank 0's.
+        return torch.load(Path(folder) / "state.pt", map_location="cpu", weights_only=True)
 
 
 def _gathered(nodes: list[Node], worker: Any) -> list[Node]:

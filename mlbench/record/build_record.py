@@ -29,6 +29,7 @@ from mlbench.record.record import (
 
 Log = Sequence[dict[str, Any]]  # the events of one run, in their order
 RankTimes = list[list[PhaseTimes]]  # of each rank one entry a validation
+FABRIC_GPUS = 8  # of a node from which on clouds and vendors sell it with a fabric between nodes, 2026-11-24
 NOT_RETURNED = WorkerResult(status="failed")  # what is known of workers that returned nothing
 
 
@@ -130,6 +131,7 @@ def build_record(log: Log, frozen: official.Reference | None = None) -> Record:
         sample_unit=_unit(log) or result.sample_unit,
         flops_per_sample=flops,
         gradient_bytes=result.gradient_bytes,
+        peak_memory_bytes=result.peak_memory_bytes,
         model_flops_per_s=flops * rate if flops and rate else None,
         mfu=_mfu(experiment, flops * rate) if flops and rate and not other_hardware else None,
         cost=None
@@ -340,6 +342,12 @@ def _caveats(experiment: Experiment, nodes: list[Node], *, oversubscribed: bool)
         caveats.append(
             f"hardware={hardware.name} has GPUs that backend={experiment.backend.name} left idle: "
             "the cost is that of a node which could have done more"
+        )
+    without = [node.hostname for node in nodes if len(node.gpus) >= FABRIC_GPUS and node.rdma_devices == []]
+    if on_gpu and len(nodes) > 1 and without:
+        caveats.append(
+            f"{', '.join(without)} showed no RDMA device, so the GPUs' messages between nodes went through "
+            "TCP sockets: this is not what such machines' fabric (InfiniBand, EFA) does"
         )
     types = None if experiment.network.emulated else node_types.mixture(nodes)
     if types:

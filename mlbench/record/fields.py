@@ -239,6 +239,7 @@ FIELDS = (
     Field("mfu", unit="share", row="arithmetic", text="MFU {}"),
     Field("flops_per_sample", unit="FLOP", row="arithmetic", text="{} a sample"),
     Field("accuracy_after_time", unit="metric", row="best in budget", text="{} within the time budget"),
+    Field("peak_memory_bytes", unit="B", row="GPU memory", text="{} at most on the fullest GPU"),
     Field("data_cached", _cached, "share", "data", "{} were in memory when the clock started"),
     Field("epoch_rows_share", _epoch_rows, "share", "data", "an epoch takes {} of the training rows"),
     Field("data_rows", unit="rows", row="data"),

@@ -177,7 +177,9 @@ class Node(Values):
     warnings: list[str] = []  # what may have made the machine noisy
     threads_per_worker: int | None = None
     ray_node_id: str | None = None
-    calibration: dict[str, float] = {}  # rates by name; the name ends in the unit
+    calibration: dict[str, float] = {}  # rates by name, the name ends in the unit; of GPUs the slowest's
+    gpu_calibration: list[dict[str, float]] = []  # of each GPU that a worker has, in the workers' order
+    rdma_devices: list[str] | None = None  # by the kernel's name, e.g. mlx5_0; None: not looked for
     interference: Interference | None = None  # what else used its CPUs while the run trained
     machine_shared: bool = False  # another run of mlbench measured there at the same time
     data_cached: float | None = None  # share of the data set in memory when the clock started
@@ -298,6 +300,7 @@ class WorkerResult(Values):
     sample_unit: str = "samples"  # what `samples` counts: images, rows, tokens
     flops_per_sample: float | None = None
     gradient_bytes: int | None = None  # of one worker and step
+    peak_memory_bytes: int | None = None  # of a GPU that torch's allocator gave out, on any rank
     data_hash: str | None = None  # of the data set's manifest and content, checked before training
     data_rows: dict[str, int] = {}  # by split
     data_files: dict[str, str] = {}  # SHA-256 of the prepared file, by split
@@ -375,6 +378,7 @@ class Record(Extended):
     clock_error_s: float = 0.0  # bound of the error with which clocks of several hosts were compared
     flops_per_sample: float | None
     gradient_bytes: int | None = None  # of one worker and step; None: nothing was trained
+    peak_memory_bytes: int | None = None  # that torch gave out on the fullest GPU; None: trained on CPUs
     bytes_sent_per_step: RankStats | None = None  # by a rank, on average, what validations average included
     model_flops_per_s: float | None  # of all ranks
     mfu: float | None  # model FLOP/s over the peak of the hardware profile

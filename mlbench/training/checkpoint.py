@@ -42,6 +42,7 @@ def restore(setup: TrainingSetup, worker: Worker, reporter: Reporter) -> tuple[i
     reporter.validations = list(saved["validations"])
     reporter.phase_times = [PhaseTimes.from_plain(times) for times in own["phase_times"]]
     _set_random_state(worker.device, own["random"])
+    worker.resume = {name: value for name, value in saved.items() if name != "states"}  # a model's memory
     return saved["epoch"], saved["step"], own["samples"]
 
 

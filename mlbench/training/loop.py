@@ -86,6 +86,7 @@ def train(setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -
             gradient_bytes=sum(weight.numel() * weight.element_size() for weight in trained),
             table=setup.table(run.data),
             energy_j=reporter.energy_j,
+            peak_memory_bytes=worker.peak_memory_bytes(),
             profile=None if profiler is None else profiler.finish(),
         )
     finally:

@@ -37,6 +37,7 @@ class Reporter:
         self._bytes_sent = self._sync.bytes_sent(step)
         self._clock_offset = clock_offset.ClockOffset(worker)
         worker.barrier()
+        worker.reset_peak_memory()
         self._energy_before = worker.read_energy()
         self.clocks = clock_offset.start_clock(worker, self._clock_offset.estimates[-1].offset)
 

@@ -99,6 +99,7 @@ class TaskResult:
     unit: str = "samples"  # what `samples` counts: images, rows, tokens
     flops_per_sample: float | None = None
     gradient_bytes: int | None = None  # what a worker contributes to a step's all-reduce
+    peak_memory_bytes: int | None = None  # that torch gave out on this rank's GPU; None: a CPU
     error: str | None = None  # why the status is `failed`
     table: list[dict[str, Any]] = field(default_factory=list)  # of tasks that measure without training
     profile: Profile | None = None

@@ -169,7 +169,7 @@ class PhaseTimer:
         """Return the seconds of each of `repeats` calls of `operation`, for what is not a training step.
 
         Before each call, and not timed, come `prepare`, a wait until the device is idle, and `barrier`, so
-        that all ranks begin together with nothing queued.
+        that all ranks begin together. What `barrier` queues on a GPU is passed before the time begins.
         """
         stamps = []
         for _ in range(repeats):

@@ -88,6 +88,16 @@ class Worker:
         if self.world_size > 1:
             dist.barrier(group=self.control)
 
+    def reset_peak_memory(self) -> None:
+        """Forget what this rank's GPU has held so far, e.g. to calibrate it."""
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the most bytes that torch's allocator gave out on this rank's GPU since; None on a CPU."""
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+
     def generator(self, *numbers: int) -> torch.Generator:
         """Return randomness fixed by the seed and `numbers`, e.g. (epoch,); the same on every rank.
 

@@ -3,6 +3,7 @@ import time
 
 import pytest
 import torch
+from stand_in_gpu import Gpu
 
 from mlbench.clusters import calibrate as module
 from mlbench.clusters.calibrate import MATRIX, SECONDS, calibrate
@@ -121,3 +122,30 @@ def test_a_gpu_is_waited_for():
     torch.cuda.synchronize()
     best = 1e3 / min(a.elapsed_time(b) for a, b in itertools.pairwise(events))
     assert row["cuda_gemm_flops_per_s"] == pytest.approx(2 * n**3 * best, rel=0.25)
+
+
+def test_a_gpu_computes_in_float32_and_on_its_tensor_cores_and_is_waited_for(monkeypatch):
+    """On a stand-in: every block's end is waited for, products of halves are of float16."""
+    gpu = Gpu()
+    gpu.install(monkeypatch)
+    monkeypatch.setitem(MATRIX, "cuda", N)
+    monkeypatch.setattr(module, "BUFFER", BYTES)
+    ticks = itertools.count()
+    with gpu:
+        row = calibrate(1, seconds=1e-9, devices=["cuda"], clock=lambda: float(next(ticks)))
+    kinds = ("gemm_flops", "copy_bytes", "half_gemm_flops")
+    assert set(row) == {"threads"} | {f"cuda_{kind}_per_s{end}" for kind in kinds for end in ("", "_median")}
+    assert row["cuda_half_gemm_flops_per_s"] == GEMM and row["cuda_copy_bytes_per_s"] == COPY
+    runs = [name for name in gpu.log if name in ("mm", "copy_", "wait")]
+    assert runs == [*["mm", "wait"] * 4, *["copy_", "wait"] * 4, *["mm", "wait"] * 4]
+    assert gpu.faults == [] and gpu.log.count("half") == 3
+
+
+def test_a_node_is_as_fast_as_its_slowest_gpu_which_is_named():
+    fast = {"threads": 2, "cuda_gemm_flops_per_s": 60e12, "cuda_gemm_flops_per_s_median": 59e12}
+    slow = fast | {"cuda_gemm_flops_per_s": 54e12}
+    gpus = [fast, fast, slow, fast]
+    assert module.slowest(gpus)["cuda_gemm_flops_per_s"] == 54e12 and "threads" not in module.slowest(gpus)
+    (sentence,) = module.slow_gpus(gpus)
+    assert sentence == "GPU 2 of 4 is 10 % slower than the others in cuda gemm flops: all wait for it"
+    assert module.slow_gpus([fast] * 4) == module.slow_gpus([]) == [] and module.slowest([]) == {}

@@ -67,7 +67,7 @@ def test_from_the_command_to_the_third_forward_pass(
     node = Node(hostname="here", usable_cpus=1)
     monkeypatch.setattr(worker_process, "build_worker", lambda _: mini_worker(Worker(), data_root))
     monkeypatch.setattr(worker_process, "describe_node", lambda _: node)
-    monkeypatch.setattr(worker_process, "observed", lambda *_: nullcontext([node]))
+    monkeypatch.setattr(worker_process, "observed", lambda *_, **__: nullcontext([node]))
     monkeypatch.setattr(process_group, "await_keys", lambda *_: None)
     worker: list[tuple[str, str]] = []
     monkeypatch.setattr(Linear, "forward", stopping(worker, call=3))

@@ -10,7 +10,7 @@ import pytest
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
-from mlbench.record import events
+from mlbench.record import events, fields
 from mlbench.record.build_record import accuracy_after, build_record
 from mlbench.record.official import Dataset, Reference, reference
 from mlbench.record.phases import PHASES, duration_bin
@@ -224,6 +224,32 @@ def test_energy_is_all_nodes_unless_the_meters_began_anew_or_count_one_machine_s
     assert built("network=1gbit_1ms", result=result).energy is None
     # On a GPU the energy of its processors alone is not what the run took.
     assert built("backend=nccl", "hardware=gcp_n1_t4", result=result).energy is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "devices", "told"),
+    [
+        (8, 2, [], True),
+        (8, 2, ["rdmap0s6"], False),
+        (8, 2, None, False),
+        (8, 1, [], False),
+        (1, 2, [], False),
+    ],
+)
+def test_machines_with_a_fabric_that_showed_none_make_a_caveat(
+    gpus: int, nodes: int, devices: list[str] | None, told: bool
+) -> None:
+    node = NODE | {"gpus": [{"name": "NVIDIA H100 80GB HBM3"}] * gpus, "rdma_devices": devices}
+    result = RESULT | {"nodes": [node | {"hostname": f"host-{n}"} for n in range(nodes)]}
+    caveats = built("backend=nccl", result=result).caveats
+    assert any("host-0, host-1 showed no RDMA device" in caveat for caveat in caveats) == told
+
+
+def test_the_fullest_gpu_s_memory_is_in_the_record_and_on_the_card() -> None:
+    record = built(result=RESULT | {"peak_memory_bytes": 12_500_000_000})
+    assert record.peak_memory_bytes == 12_500_000_000
+    assert fields.rows(record)["GPU memory"] == "12.5 GB at most on the fullest GPU"
+    assert "GPU memory" not in fields.rows(built())
 
 
 @pytest.mark.wing("emulation")

@@ -37,11 +37,18 @@ def nvml(*joules: float | None) -> Any:
             raise NVMLError("not supported")
         return round(1e3 * joules)
 
+    def by_uuid(uuid: str) -> int:
+        index = int(uuid.removeprefix("GPU-"))
+        if index >= len(counters):
+            raise NVMLError("not found")
+        return index
+
     return SimpleNamespace(
         NVMLError=NVMLError,
         nvmlInit=lambda: None,
         nvmlDeviceGetCount=lambda: len(counters),
         nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetHandleByUUID=by_uuid,
         nvmlDeviceGetTotalEnergyConsumption=total,
         counters=counters,
     )
@@ -87,6 +94,15 @@ def test_gpus_count_from_the_meter_s_start_and_one_without_a_counter_hides_all(t
     driver.counters[:] = [1_250.0, 5_050.0]
     assert meter.read() == {"gpus": pytest.approx(300.0)}
     assert EnergyMeter(tmp_path, nvml(1.0, None)).read() == {}
+
+
+def test_of_a_shared_server_s_gpus_those_of_the_run_count_by_their_uuid(tmp_path: Path) -> None:
+    driver = nvml(1_000.0, 5_000.0, None)
+    meter = EnergyMeter(tmp_path, driver, gpus=["GPU-1"])
+    driver.counters[:] = [9_000.0, 5_050.0, None]
+    assert meter.read() == {"gpus": pytest.approx(50.0)}
+    assert EnergyMeter(tmp_path, driver, gpus=[]).read() == {}, "a run on CPUs has no GPU's energy"
+    assert EnergyMeter(tmp_path, driver, gpus=["GPU-0", "GPU-7"]).read() == {}, "one is not there"
 
 
 def test_the_monitor_reads_along_so_that_no_wrap_is_missed() -> None:

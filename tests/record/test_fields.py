@@ -44,6 +44,7 @@ def complete() -> Record:
         mfu=0.35,
         bytes_sent_per_step=RankStats(min=2e6, mean=3e6, max=4e6),
         gradient_bytes=2_000_000,
+        peak_memory_bytes=12_000_000_000,
         data_rows={"train": 1500},
         data_hash="d" * 64,
         software={"git": {"sha": "a" * 40, "dirty": False}},

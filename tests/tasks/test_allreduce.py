@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ranks import run_ranks
 from rich.console import Console
 from scripted import Clock
+from stand_in_gpu import CUDA, Gpu
 
 from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
@@ -366,6 +367,29 @@ def test_published_times_of_as_many_workers_are_drawn_beside_ours() -> None:
     assert gloo.y == pytest.approx([float(row["mean_time [ms]"]) / 1000 for row in rows])
     fifteen = [{**row, "workers": 15} for row in synthetic("gloo")]
     assert len(report.charts({"": fifteen}, about="")) == 2, "nobody has published times of 15 workers"
+
+
+def test_ranks_of_gpus_meet_on_the_device_behind_work_in_which_the_host_queues_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a stand-in whose every kernel lasts a millisecond: of it all only the operation's three count."""
+    gpu = Gpu()
+    gpu.install(monkeypatch)
+    monkeypatch.setattr(collectives, "DELAY_BYTES", 64)
+    monkeypatch.setattr(collectives, "DELAY_S", 4e-3)
+    monkeypatch.setattr(dist, "all_reduce", lambda number: gpu.log.append("all_reduce") or number.add_(0))
+    with gpu:
+        worker = Worker(device=CUDA, timer=PhaseTimer("cuda"))
+        barrier = collectives.DeviceBarrier(worker)
+        message = torch.zeros(4, device="cuda")
+        gpu.log.clear()
+        times = worker.timer.benchmark(
+            lambda: message.add_(1).mul_(2).sub_(1), 2, prepare=lambda: message.fill_(0), barrier=barrier
+        )
+    assert times == [3e-3, 3e-3]
+    once = ["fill_", "wait", *["zero_"] * 4, "all_reduce", "add_", "record", "add_", "mul_", "sub_", "record"]
+    assert gpu.log == [*once, *once, "wait"], "the host waits for nothing from the delay to the call's end"
+    assert gpu.faults == []
 
 
 def measure_cuda(worker: Worker, words: list[str]) -> Any:

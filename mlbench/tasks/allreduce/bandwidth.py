@@ -10,6 +10,7 @@ COLUMNS = (
     *("kind", "collective", "dtype", "backend", "device", "workers"),
     *("size", "elements", "bytes", "repeats"),  # size: requested; elements, bytes: see `bus_factor`
     *("min_s", "mean_s", "p50_s", "p95_s", "p99_s", "max_s"),
+    "fastest_p50_s",  # of the fastest rank of each repeat; the others are of the slowest
     *("algbw_bytes_per_s", "busbw_bytes_per_s"),  # both from p50_s
     *("alpha_s", "beta_s_per_byte", "residual", "points"),
     *("wrong_elements", "reason"),
@@ -46,8 +47,10 @@ def row(kind: str, **known: Any) -> dict[str, Any]:
     return dict.fromkeys(COLUMNS) | {"kind": kind} | known
 
 
-def times(slowest: Sequence[float], *, wrong: int, **known: Any) -> dict[str, Any]:
-    """Return the row of one size from the slowest rank's seconds of each repeat.
+def times(
+    slowest: Sequence[float], *, fastest: Sequence[float] | None = None, wrong: int, **known: Any
+) -> dict[str, Any]:
+    """Return the row of one size from the slowest, and the fastest, rank's seconds of each repeat.
 
     A time in which `wrong` elements came out wrong is no time: the row then has the count alone.
     """
@@ -64,6 +67,7 @@ def times(slowest: Sequence[float], *, wrong: int, **known: Any) -> dict[str, An
         p95_s=p95,
         p99_s=p99,
         max_s=max(slowest),
+        fastest_p50_s=None if fastest is None else float(np.median(fastest)),
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=algbw * bus_factor(known["collective"], known["workers"]),
         wrong_elements=0,

@@ -1,5 +1,6 @@
 """Collectives on buffers whose right content is known element by element."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -8,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from mlbench.training.sync.wire import all_gather_single, reduce_scatter_single
 from mlbench.training.worker import Worker
 
 LEVELS = 4  # elements are 1..4, so that sums are small integers; 0 is what no element may stay
@@ -15,6 +17,8 @@ SHIFT = 101  # elements between the content of two blocks; prime, so no buffer s
 # A check puts other things into the CPU's caches than a loop finds there that only calls. So up to this many
 # bytes a call that is not timed comes first; a larger message does not stay in the caches anyway.
 CACHED_BYTES = 2**24
+# Work that a GPU does while the host queues what is timed, chosen 2026-11-24: launches take tens of us.
+DELAY_S, DELAY_BYTES = 1e-3, 2**26
 # Integers up to here are exact: 2 to the significand's bits (IEEE 754 and bfloat16).
 EXACT = {torch.float32: 2**24, torch.float16: 2**11, torch.bfloat16: 2**8}
 
@@ -37,6 +41,7 @@ class CollectiveCase:
     - content: what `sent` must hold before, in parts that are slice_of from the values; `expected` is what
       `received` must hold after.
     - elements: of the larger of the two buffers, which is what nccl-tests counts.
+    - align: what brings the ranks together before each call; None: the backend's barrier.
     - errors: how many wrong elements the checks have errors so far.
     """
 
@@ -46,6 +51,7 @@ class CollectiveCase:
     content: list[Tensor]
     expected: Tensor
     elements: int
+    align: "DeviceBarrier | None" = None
     errors: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,11 +88,11 @@ class CollectiveCase:
         if collective == "all_gather":
             part, gathered = zeros(block), zeros(whole)
             expected = torch.cat([slice_of(key, block) for key in range(ranks)])
-            operation = partial(dist.all_gather_single, gathered, part)
+            operation = partial(all_gather_single, gathered, part)
             return cls(operation, part, gathered, [slice_of(rank, block)], expected, whole)
         if collective == "reduce_scatter":
             addends, part = zeros(whole), zeros(block)
-            operation = partial(dist.reduce_scatter_single, part, addends)
+            operation = partial(reduce_scatter_single, part, addends)
             return cls(operation, addends, part, [slice_of(rank, whole)], total(block * rank, block), whole)
         assert collective == "all_to_all", collective
         sent, received = zeros(whole), zeros(whole)
@@ -114,9 +120,9 @@ class CollectiveCase:
                 self.operation()
                 self.fill()
 
-        # On a CPU the backend's own barrier: gloo's leaves the ranks tens of microseconds apart, in which MPI
-        # has reduced a small message.
-        barrier = worker.barrier if worker.device.type == "cuda" else dist.barrier
+        # The backend's own barrier: gloo's leaves the ranks tens of microseconds apart, in which MPI has
+        # reduced a small message.
+        barrier = self.align or dist.barrier
         times = worker.timer.benchmark(self.operation, repeats, prepare=prepare, barrier=barrier)
         self.check()
         return times
@@ -137,6 +143,32 @@ class CollectiveCase:
     def wrong(self) -> int:
         """Return how many wrong elements the checks have errors on this rank."""
         return int(self.errors.item())
+
+
+class DeviceBarrier:
+    """Brings the ranks' GPUs together, as the call of a barrier on the host does not.
+
+    It queues an all-reduce of a number behind work of some DELAY_S, in which the host queues what is timed:
+    so a rank's time begins when its GPU leaves the all-reduce, and holds neither its own host's launch nor
+    the last rank's. nccl-tests instead queues 20 calls at once and takes the mean; these are single calls of
+    which the slowest rank counts, so a small message takes longer here.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.number = torch.zeros(1, device=worker.device)
+        self.buffer = torch.zeros(DELAY_BYTES // 4, device=worker.device)
+        self.fills = 1
+        fill_s = min(worker.timer.benchmark(self._delay, 5))
+        self.fills = math.ceil(DELAY_S / fill_s)
+
+    def _delay(self) -> None:
+        for _ in range(self.fills):
+            self.buffer.zero_()
+
+    def __call__(self) -> None:
+        """Queue both; returns at once."""
+        self._delay()
+        dist.all_reduce(self.number)
 
 
 def reason_to_skip(collective: str, dtype: torch.dtype, base: Tensor, worker: Worker) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from mlbench.tasks.allreduce import Config, bandwidth, check
-from mlbench.tasks.allreduce.collectives import CollectiveCase, reason_to_skip, values
+from mlbench.tasks.allreduce.collectives import CollectiveCase, DeviceBarrier, reason_to_skip, values
 from mlbench.training.setup import TaskResult
 from mlbench.training.worker import Worker
 
@@ -37,6 +37,7 @@ def _rows(config: Config, worker: Worker) -> Iterator[dict[str, Any]]:
     pairs = [(name, dtype) for dtype in config.dtypes for name in config.collectives]
     common = {"backend": worker.backend, "device": worker.device.type, "workers": worker.world_size}
     base = values(max(sizes), worker)
+    align = DeviceBarrier(worker) if worker.device.type == "cuda" else None
     for number, (collective, dtype) in enumerate(pairs, start=1):
         pair = common | {"collective": collective, "dtype": dtype}
         reason = reason_to_skip(collective, getattr(torch, dtype), base, worker)
@@ -51,11 +52,15 @@ def _rows(config: Config, worker: Worker) -> Iterator[dict[str, Any]]:
             if worker.rank == 0 and worker.timer.heartbeat_due():
                 doing = f"timing {collective} {dtype} ({number} of {len(pairs)})"
                 worker.heartbeat({"doing": doing + bandwidth.magnitude(exchange.bytes)})
+            exchange.align = align
             exchange.seconds(config.warmups, worker)
             seconds = exchange.seconds(config.repeats, worker)
-            slowest = [max(repeat) for repeat in zip(*worker.gather(seconds), strict=True)]
+            repeats = list(zip(*worker.gather(seconds), strict=True))
+            slowest, fastest = list(map(max, repeats)), list(map(min, repeats))
             wrong = int(worker.sum([exchange.wrong()]).item())
             what = {"size": size, "elements": exchange.elements, "bytes": exchange.bytes}
-            points.append(bandwidth.times(slowest, wrong=wrong, **pair, **what, repeats=config.repeats))
+            points.append(
+                bandwidth.times(slowest, fastest=fastest, wrong=wrong, **pair, **what, repeats=config.repeats)
+            )
         yield from points
         yield bandwidth.fitted(points, **pair)

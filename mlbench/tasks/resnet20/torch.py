@@ -33,6 +33,7 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
     normalise = normaliser(
         data.SIDE, mean=files.mean.tolist(), std=files.std.tolist(), device=device, memory_format=layout
     )
+    torch.backends.cudnn.benchmark = device.type == "cuda"  # all batches of a kind have one shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(worker.seed)  # the same start on every rank
         model = resnet(config.depth, variant=config.variant, shortcut=config.shortcut, width=config.width)

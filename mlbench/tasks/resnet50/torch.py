@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mlbench.tasks.pixels import memory_format, normaliser
 from mlbench.tasks.resnet50 import RATE_SAMPLES, Config, batches, data, decode, model
 from mlbench.training import precision, sampling, schedules
+from mlbench.training.copies import CopyStream
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
@@ -61,12 +62,12 @@ def build(config: Config, worker: Worker) -> TrainingSetup:
 
     normalise = normaliser(config.crop, mean=MEAN, std=STD, device=worker.device, memory_format=layout)
 
+    to_device = CopyStream(worker.device)
+
     def on_device(pixels: decode.Pixels) -> tuple[Tensor, Tensor]:
         if not cuda:
             return pixels.images.clone(), pixels.labels
-        # A GPU copies from page-locked memory on its own, while this process goes on.
-        images, labels = (each.pin_memory().to(worker.device, non_blocking=True) for each in pixels)
-        return images, labels
+        return to_device(pixels.images), to_device(pixels.labels)
 
     def load() -> tuple[Any, Any]:
         return files.train.labels, files.val.labels  # images come batch by batch

@@ -5,6 +5,7 @@ import torch
 
 from mlbench.tasks.translation.data import Pairs
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
+from mlbench.training.copies import CopyStream
 
 RESIDENT = 2 << 30  # bytes; sub-words of at most this size are kept on the GPU, chosen 2026-11-21
 
@@ -26,7 +27,7 @@ class RaggedColumn:
         self, values: np.ndarray, offsets: np.ndarray, device: torch.device, *, place: torch.device
     ) -> None:
         self.lengths = np.diff(offsets)
-        self.device = device
+        self.to_device = CopyStream(device)
         # torch.from_numpy warns about read-only memory; the exchange protocol carries the flag.
         self.values = torch.from_dlpack(values).to(place)
         self.offsets = torch.from_dlpack(offsets).to(place)
@@ -35,7 +36,9 @@ class RaggedColumn:
         self, rows: np.ndarray, width: int, *, begin: bool = False, max_length: int | None = None
     ) -> torch.Tensor:
         """Return sentences as [rows, width] int64 with EOS, padded, after BOS if `begin`."""
-        at = torch.from_numpy(rows).to(self.values.device)
+        at = torch.from_numpy(rows)
+        if self.values.is_cuda:
+            at = self.to_device(at)
         start = self.offsets[at][:, None]
         length = self.offsets[at + 1][:, None] - start
         if max_length is not None:
@@ -46,4 +49,4 @@ class RaggedColumn:
         ids = torch.where(inside, ids, torch.where(place == length, EOS, PAD))
         if begin:
             ids[:, 0] = BOS
-        return ids.to(self.device, non_blocking=True)
+        return self.to_device(ids)

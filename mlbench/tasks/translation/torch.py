@@ -13,6 +13,7 @@ from mlbench.tasks.translation.config import TranslationConfig
 from mlbench.tasks.translation.smoothing import smoothed_cross_entropy
 from mlbench.tasks.translation.subwords import BOS, EOS, PAD
 from mlbench.training import precision, schedules
+from mlbench.training.copies import CopyStream
 from mlbench.training.flops import training_flops
 from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import Worker
@@ -58,6 +59,7 @@ def build_translator(
         optimizer, lambda step: 1.0
     )  # `load` counts the steps that the recipe needs
     scores: list[bleu.Bleu] = []
+    to_device = CopyStream(worker.device)
 
     def load() -> Text:
         """Sort and cut the pairs, and read the test sentences and the vocabulary."""
@@ -67,8 +69,7 @@ def build_translator(
         return Text(plan, files.load_test())
 
     def forward(net: nn.Module, batch: MicroBatch) -> torch.Tensor:
-        lengths = batch.source_lengths.to(worker.device, non_blocking=True)
-        return net(batch.source, lengths, batch.target_in)
+        return net(batch.source, to_device(batch.source_lengths), batch.target_in)
 
     def validate(trained: nn.Module, text: Text) -> dict[str, float]:
         score = quality(cast(beam.Translator, trained), text.test, config=config, worker=worker)

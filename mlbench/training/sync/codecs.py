@@ -119,7 +119,12 @@ class RandomK:
         chosen = torch.randperm(len(vector), generator=generator, device=vector.device)[:count]
         factor = len(vector) / count if self.scaled else 1.0
 
-        return Message(vector[chosen] * factor, lambda payload, total: total.index_add_(0, chosen, payload))
+        def add(payload: torch.Tensor, total: torch.Tensor) -> None:
+            if chosen.is_cuda:  # called on a stream of the backend's, which its payload alone is known on
+                chosen.record_stream(torch.cuda.current_stream(chosen.device))
+            total.index_add_(0, chosen, payload)
+
+        return Message(vector[chosen] * factor, add)
 
 
 @dataclass(frozen=True)

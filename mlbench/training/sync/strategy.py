@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mlbench.config import plugins
-from mlbench.training.sync.wire import Wire, float_buffers
+from mlbench.training.sync.wire import Wire, connect, float_buffers
 
 if TYPE_CHECKING:
     from mlbench.training.worker import Worker
@@ -76,5 +76,6 @@ def synchronise(model: nn.Module, optimizer: torch.optim.Optimizer, worker: "Wor
     """Return `model` under the strategy that the worker's configuration names."""
     if worker.world_size == 1:
         return BareModel(model)
+    connect(worker)
     strategy = plugins.implementation("sync", worker.sync.name)
     return strategy.synchronise(model, optimizer, worker.sync, worker)

@@ -11,6 +11,31 @@ if TYPE_CHECKING:
     from mlbench.training.worker import Worker
 
 
+LARGE_BYTES = 2**24  # of a message that NCCL sends by another algorithm than a number, chosen 2026-11-24
+# Their names since torch 2.13, and before.
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+def connect(worker: "Worker") -> None:
+    """Let the backend make the connections of all collectives now; every rank must call this, off the clock.
+
+    NCCL makes its communicator at the first collective, the connections of an algorithm at the first message
+    that takes it, and those between two ranks at the first that one sends the other, 0.1 to 10 s in all. DDP
+    alone needs some before it trains, so the others would pay for theirs in step 0.
+    """
+    workers, device = worker.world_size, worker.device
+    for size in (4, LARGE_BYTES) if device.type == "cuda" else (4,):
+        part = torch.zeros(-(-size // (4 * workers)), device=device)
+        whole = torch.zeros(len(part) * workers, device=device)
+        dist.all_reduce(whole)
+        all_gather_single(whole, part)
+        reduce_scatter_single(part, whole)
+        dist.all_to_all_single(torch.empty_like(whole), whole)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def all_reduce_bytes(size: int, workers: int) -> int:
     """Return the bytes that each worker sends for a ring all-reduce of `size` bytes.
 

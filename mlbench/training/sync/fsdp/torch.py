@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 from mlbench.training.flops import keep_shapes
 from mlbench.training.sync.fsdp import Config
 from mlbench.training.sync.strategy import BareModel
-from mlbench.training.sync.wire import Wire, all_reduce_bytes
+from mlbench.training.sync.wire import Wire, all_gather_single, all_reduce_bytes, reduce_scatter_single
 
 if TYPE_CHECKING:
     from mlbench.training.worker import Worker
@@ -151,7 +151,7 @@ class AllGather(_Stamped):
     ) -> Any:
         """Count and launch."""
         self.wire.sent += (self.wire.workers - 1) * input_tensor.nbytes
-        return dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+        return all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 class ReduceScatter(_Stamped):
@@ -171,6 +171,4 @@ class ReduceScatter(_Stamped):
         else:
             self.wire.sent += (self.wire.workers - 1) * output_tensor.nbytes
         with self.wire.stamped():
-            return dist.reduce_scatter_single(
-                output_tensor, input_tensor, op=op, group=group, async_op=async_op
-            )
+            return reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

@@ -1,0 +1,73 @@
+"""Every GPU of a node is calibrated and counted, by the workers that have them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from stand_in_gpu import CUDA, Gpu
+
+from mlbench.clusters import calibrate
+from mlbench.launch import worker_process
+from mlbench.record.record import Node
+from mlbench.training.worker import Worker
+
+OTHERS = [
+    [1, 1, ["GPU-d", {"cuda_gemm_flops_per_s": 4.0}]],
+    [0, 1, ["GPU-b", {"cuda_gemm_flops_per_s": 2.0}]],
+]
+
+
+@pytest.fixture(autouse=True)
+def node_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.train.get_context", lambda: SimpleNamespace(get_node_rank=lambda: 0))
+
+
+def test_a_node_s_first_worker_learns_of_all_gpus_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(uuid="a")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    measured: list[Any] = []
+
+    def measure(threads: int, **options: Any) -> dict[str, float]:
+        measured.append(options["devices"])
+        return {"cuda_gemm_flops_per_s": 1.0}
+
+    monkeypatch.setattr(calibrate, "calibrate", measure)
+    worker: Any = SimpleNamespace(device=CUDA, local_rank=0, gather=lambda own: [*OTHERS, own])
+    gpus = worker_process.node_gpus(worker)
+    assert gpus == [("GPU-a", {"cuda_gemm_flops_per_s": 1.0}), ("GPU-b", {"cuda_gemm_flops_per_s": 2.0})]
+    assert measured == [["cuda"]]
+    node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), [rates for _, rates in gpus])
+    assert node.calibration == {"cuda_gemm_flops_per_s": 1.0} and len(node.gpu_calibration) == 2
+    assert node.warnings and node.warnings[0].startswith("here: GPU 0 of 2 is 33 % slower")
+
+
+def test_a_gpu_that_cannot_be_calibrated_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a"))
+
+    def out_of_memory(threads: int, **_: Any) -> dict[str, float]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(calibrate, "calibrate", out_of_memory)
+    worker: Any = SimpleNamespace(device=CUDA, local_rank=0, gather=lambda own: [*OTHERS, own])
+    rates = [each for _, each in worker_process.node_gpus(worker)]
+    assert rates[0] == {}
+    node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), rates)
+    assert node.warnings == ["a GPU of here could not be calibrated"] and node.gpu_calibration == []
+
+
+def test_workers_on_cpus_have_no_gpus() -> None:
+    assert worker_process.node_gpus(Worker()) == []
+
+
+def test_a_gpu_s_peak_counts_from_the_start_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    gpu = Gpu()
+    gpu.install(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: calls.append(f"reset {device}"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5)
+    worker = Worker(device=CUDA)
+    worker.reset_peak_memory()
+    assert calls == ["empty", "reset cuda:0"] and worker.peak_memory_bytes() == 5
+    assert Worker().peak_memory_bytes() is None
