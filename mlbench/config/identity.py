@@ -21,6 +21,7 @@ Role = Literal["identity", "location", "presentation", "operation"]
 IDENTITY = (
     "task.*",
     "workers",
+    "launcher",
     "scale",
     "goal",
     "framework",

@@ -119,7 +119,7 @@ class Probe:
             register_optimizer_step_pre_hook(self._before_optimizer)
             register_optimizer_step_post_hook(self._after_optimizer)
             self._searching = register_module_forward_pre_hook(self._find)
-            self._watch_loader(dataloader._BaseDataLoaderIter)
+            self._watch_loader(dataloader.DataLoader, dataloader._BaseDataLoaderIter)
             os.register_at_fork(after_in_child=self._forget)
             atexit.register(self.finish)
         except (ImportError, AttributeError) as error:
@@ -130,18 +130,23 @@ class Probe:
         self._steps, self._stamps, self._begin, self._count = [], [], None, 0
         self._thread = threading.get_ident()
 
-    def _watch_loader(self, iterator: Any) -> None:
-        draw, probe = iterator.__next__, self
+    def _watch_loader(self, loader: Any, iterator: Any) -> None:
+        """Stamp the making of an iterator, which starts the loader's workers, each batch, and its end."""
+        loader.__iter__ = self._timed(loader.__iter__)
+        iterator.__next__ = self._timed(iterator.__next__)
 
-        def __next__(self: Any) -> Any:
-            if threading.get_ident() != probe._thread:
-                return draw(self)
-            probe.mark("data")
-            batch = draw(self)
-            probe.mark("data_end")
-            return batch
+    def _timed(self, draw: Any) -> Any:
+        @wraps(draw)
+        def timed(loader: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return draw(loader)
+            self.mark("data")
+            try:
+                return draw(loader)
+            finally:
+                self.mark("data_end")
 
-        iterator.__next__ = __next__
+        return timed
 
     def _now(self) -> Any:
         if not self._cuda:

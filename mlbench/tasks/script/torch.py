@@ -108,6 +108,7 @@ def _place(worker: Worker, port: int) -> dict[str, str]:
         "MASTER_PORT": port,
         "LOCAL_WORLD_SIZE": os.environ.get("LOCAL_WORLD_SIZE", "1"),
         "GROUP_RANK": os.environ.get("NODE_RANK", "0"),
+        "TORCHELASTIC_USE_AGENT_STORE": False,  # of launcher=torchrun, which holds mlbench's own group
     }
     return {name: str(value) for name, value in variables.items()}
 
