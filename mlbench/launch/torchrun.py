@@ -12,6 +12,7 @@ import pickle
 import platform
 import secrets
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -169,6 +170,7 @@ def main(scratch: Path) -> None:
     spec: WorkerSpec = pickle.loads((scratch / SPEC).read_bytes())
     clock.adopt(spec.epoch)
     stamps = {"backend_begin": clock.wall()}
+    tempfile.tempdir = str(scratch)  # where the agent makes its files, which it leaves when a rank is killed
     plugins.implementation("task", spec.experiment.task.name)
     config = LaunchConfig(
         min_nodes=1,
@@ -191,6 +193,7 @@ def main(scratch: Path) -> None:
 
 def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
     """Be a worker: meet the others, and train."""
+    tempfile.tempdir = None
     rank, backend = context().rank, spec.experiment.backend
     log = os.open(scratch / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)

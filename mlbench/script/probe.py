@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -215,8 +216,7 @@ class Probe:
         if self._trains(module):
             self.mark("forward")
             self._forward = True
-            given = next((one for one in (*args, *kwargs.values()) if getattr(one, "ndim", 0)), None)
-            self._rows += 0 if given is None else given.shape[0]
+            self._rows += _rows((*args, *kwargs.values()))
 
     @_guarded
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
@@ -436,6 +436,16 @@ class Sender:
             rounds.append(((end - begin) / 2, there - (begin + end) / 2))
         error, offset = min(rounds)
         return offset, error
+
+
+def _rows(inputs: Any) -> int:
+    """Return the first dimension of a model's first input that has dimensions, also in a dict; else 0."""
+    for value in inputs:
+        if getattr(value, "ndim", 0):
+            return value.shape[0]
+        if isinstance(value, Mapping) and (rows := _rows(value.values())):
+            return rows
+    return 0
 
 
 def _with_gradient(output: Any) -> Any:

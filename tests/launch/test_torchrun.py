@@ -48,7 +48,9 @@ def test_two_workers_train_to_the_goal_without_ray(
     (path,) = tmp_path.glob("runs/*/record.json")
     record = load(path)
     assert (record.status, record.workers, record.contradictions) == ("goal_reached", 2, [])
-    assert record.experiment.launcher == "torchrun" and "gloo, torchrun, local" in done.stdout
+    assert record.experiment.launcher == "torchrun" and "gloo, torchrun, local" in " ".join(
+        done.stdout.split()
+    )
     assert record.startup_time is not None and None not in dict(record.startup).values()
     assert record.phases["transfer"].mean > 0 and len(record.nodes) == 1
     assert sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".log") == []

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -84,10 +85,18 @@ def _script(values: dict[str, Any]) -> Path | None:
     if values["path"]:
         return folder / values["path"]
     if values["module"]:
-        stem = folder.joinpath(*values["module"].split("."))
-        return next((one for one in (stem.with_suffix(".py"), stem / "__main__.py") if one.is_file()), None)
-    given = [folder / word for word in values["command"][1:] if str(word).endswith(".py")]
-    return next((one for one in given if one.is_file()), None)
+        return _module(folder, values["module"])
+    command = [str(word) for word in values["command"]]
+    files = [folder / word for word in command[1:] if word.endswith(".py")]
+    modules = [after for word, after in pairwise(command) if word in ("-m", "--module")]
+    scripts = [*(path for path in files if path.is_file()), *(_module(folder, name) for name in modules)]
+    return next(filter(None, scripts), None)
+
+
+def _module(folder: Path, name: str) -> Path | None:
+    """Return the file that `python -m NAME` runs in a folder, if it is there."""
+    stem = folder.joinpath(*name.split("."))
+    return next((path for path in (stem.with_suffix(".py"), stem / "__main__.py") if path.is_file()), None)
 
 
 def check(config: Config, *, workers: int, folder: Path | None) -> None:
