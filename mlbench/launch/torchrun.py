@@ -118,8 +118,8 @@ def _failure(scratch: Path, folder: Path, said: str) -> Exception:
     failures: dict[int, Exception] = {}
     with suppress(FileNotFoundError):
         failures |= {rank: RankDied() for rank in json.loads((scratch / DIED).read_text())}
-    for path in scratch.glob("*.pickle"):
-        failures[int(path.stem)] = pickle.loads(path.read_bytes())
+    for path in scratch.glob("rank_*.pickle"):
+        failures[int(path.stem.removeprefix("rank_"))] = pickle.loads(path.read_bytes())
     if not failures:
         return WorkersFailed(f"torch's elastic agent ended with {said}")
     logs = [folder / f"rank_{rank}.log" for rank in range(max(failures) + 1)]
@@ -186,7 +186,7 @@ def main(scratch: Path) -> None:
     try:
         elastic_launch(config, work)(spec, scratch, stamps)
     except ChildFailedError as error:
-        died = [rank for rank in error.failures if not (scratch / f"{rank}.pickle").exists()]
+        died = [rank for rank in error.failures if not (scratch / f"rank_{rank}.pickle").exists()]
         (scratch / DIED).write_text(json.dumps(died))
         raise
 
@@ -216,9 +216,9 @@ def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
             text = pickle.dumps(error)
         except Exception:  # whatever a class of somebody's own raises
             text = pickle.dumps(WorkersFailed(f"{type(error).__name__}: {error}"))
-        part = scratch / f"{rank}.part"
+        part = scratch / f"rank_{rank}.part"
         part.write_bytes(text)
-        part.rename(scratch / f"{rank}.pickle")
+        part.rename(scratch / f"rank_{rank}.pickle")
         raise
 
 

@@ -110,7 +110,7 @@ def test_what_the_ranks_left_becomes_one_sentence(tmp_path: Path) -> None:
     lost = torchrun._failure(scratch, folder, "exit code 1: no torch")
     assert str(lost) == "torch's elastic agent ended with exit code 1: no torch"
     error = RuntimeError("Connection closed by peer")
-    (scratch / "0.pickle").write_bytes(pickle.dumps(error))
+    (scratch / "rank_0.pickle").write_bytes(pickle.dumps(error))
     (scratch / torchrun.DIED).write_text(json.dumps([1]))
     (scratch / "rank_1.log").write_text("Segmentation fault")
     found = torchrun._failure(scratch, folder, "")
@@ -118,7 +118,7 @@ def test_what_the_ranks_left_becomes_one_sentence(tmp_path: Path) -> None:
     assert str(found) == f"rank 1 died: killed, or crashed; log of rank 1: {folder / 'rank_1.log'}"
     assert (folder / "rank_1.log").read_text() == "Segmentation fault"
     mistake = UserError("the nodes hold different data sets", hint="prepare the same one")
-    (scratch / "0.pickle").write_bytes(pickle.dumps(mistake))
+    (scratch / "rank_0.pickle").write_bytes(pickle.dumps(mistake))
     assert str(torchrun._failure(scratch, folder, "")) == str(mistake)
 
 

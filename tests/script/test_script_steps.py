@@ -1,5 +1,6 @@
 """Stamps, steps, intervals and sources without any process."""
 
+import json
 import random
 import shlex
 import socket
@@ -234,6 +235,27 @@ def test_a_script_is_identified_by_its_content_and_its_folder_by_what_it_imports
     assert module.plain()["task"]["sources"] == file.plain()["task"]["sources"] is not None
     (tmp_path / "nets" / "deep.py").write_text("Net = 2\n")
     assert key(compose(words)) != before
+
+
+def test_a_launcher_s_own_arguments_do_not_separate_runs_and_the_script_s_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    lines = [
+        ["torchrun", "--nproc-per-node=1", "train.py", "--lr", "0.1"],
+        ["python", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", "--lr", "0.1"],
+        ["torchrun", "-m", "train", "--lr", "0.1"],
+        ["torchrun", "train.py", "--lr", "0.2"],
+        ["sh", "-c", "python train.py"],
+    ]
+    command = [f"task.command={json.dumps(line)}" for line in lines]
+    runs = [compose(["task=script", "cluster=launcher", line]) for line in command]
+    tasks: list[Any] = [run.task for run in runs]
+    assert [task.args for task in tasks] == ["--lr 0.1"] * 3 + ["--lr 0.2", "sh -c 'python train.py'"]
+    assert (tasks[0].path, tasks[2].module, tasks[4].path) == ("train.py", "train", None)
+    keys = [key(run) for run in runs]
+    assert keys[0] == keys[1] and len(set(keys)) == 4
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ class Config(TaskConfig):
         if values["pattern"] is None and values["metric"] != "none":
             with suppress(re.error):
                 values |= _metric(str(values["metric"]))
+        if values["command"] and values["path"] is None and values["module"] is None:
+            values |= _of_command([str(word) for word in values["command"]], Path(values["cwd"]))
         script = _script(values)
         if script is not None and script.is_file():
             values["sources"] = sources.digest(script)
@@ -80,17 +82,28 @@ def _metric(text: str) -> dict[str, str]:
 
 
 def _script(values: dict[str, Any]) -> Path | None:
-    """Return the script that a task runs, or the first file of a launcher's command that is Python."""
+    """Return the script that a task runs."""
     folder = Path(values["cwd"])
     if values["path"]:
         return folder / values["path"]
     if values["module"]:
         return _module(folder, values["module"])
-    command = [str(word) for word in values["command"]]
-    files = [folder / word for word in command[1:] if word.endswith(".py")]
-    modules = [after for word, after in pairwise(command) if word in ("-m", "--module")]
-    scripts = [*(path for path in files if path.is_file()), *(_module(folder, name) for name in modules)]
-    return next(filter(None, scripts), None)
+    return None
+
+
+def _of_command(command: list[str], folder: Path) -> dict[str, str]:
+    """Return the script of a launcher's command line and its arguments: the launcher's own decide nothing.
+
+    It is the first file that is Python, else the first module of the folder; without either the whole command
+    line stands for the arguments.
+    """
+    for place, argument in enumerate(command[1:], start=1):
+        if argument.endswith(".py") and (folder / argument).is_file():
+            return {"path": argument, "args": shlex.join(command[place + 1 :])}
+    for place, (option, name) in enumerate(pairwise(command)):
+        if option in ("-m", "--module") and _module(folder, name):
+            return {"module": name, "args": shlex.join(command[place + 2 :])}
+    return {"args": shlex.join(command)}
 
 
 def _module(folder: Path, name: str) -> Path | None:
