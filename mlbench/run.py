@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import yaml
@@ -11,7 +12,7 @@ from mlbench.clusters import connection
 from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
-from mlbench.launch import execute, remote_run, signals
+from mlbench.launch import execute, remote_run, signals, torchrun
 from mlbench.terminal import help, show, streams
 from mlbench.terminal.args import (
     BEFORE,
@@ -97,40 +98,43 @@ def _run(args: Args) -> int:
     command_started = clock.process_start()
     signals.exit_with_parent()
     check_overrides(args.arguments)
-    experiment = compose.compose(args.arguments)
-    if args.options.cfg == "manifest":
-        print(_manifest(experiment, args.arguments), end="")
-        return OK
-    if args.options.cfg:
-        print(yaml.safe_dump(experiment.plain(), sort_keys=False), end="")
-        return OK
-    if args.options.dry_run:
-        from mlbench.studies import preview
+    # torch's import is most of the start-up, so it begins before the experiment is known.
+    early = "launcher=torchrun" in args.arguments and not (args.options.cfg or args.options.dry_run)
+    with torchrun.agent() if early else nullcontext():
+        experiment = compose.compose(args.arguments)
+        if args.options.cfg == "manifest":
+            print(_manifest(experiment, args.arguments), end="")
+            return OK
+        if args.options.cfg:
+            print(yaml.safe_dump(experiment.plain(), sort_keys=False), end="")
+            return OK
+        if args.options.dry_run:
+            from mlbench.studies import preview
 
-        print("\n".join(preview.run(experiment, args.arguments)))
-        return OK
-    name = experiment.cluster.name
-    if remote_run.takes(name):
-        settings = remote_run.Settings.parse(args.settings)
-        record = remote_run.execute(
-            experiment,
-            begun=command_started,
-            overrides=args.arguments,
-            settings=settings,
-            output=show.Terminal(),
-        )
-        if record is None:
-            return OK  # detached
-    elif changed := [word for word, (default, _) in SETTINGS.items() if args.settings[word] != default]:
-        hint = f"{connection.offering('submit')} does"
-        raise UserError(f"cluster={name} does not take {', '.join(changed)}", hint=hint)
-    else:
-        record = execute.execute(
-            experiment, begun=command_started, overrides=args.arguments, output=show.Terminal()
-        )
-    failed = dict.fromkeys(("failed", "preempted", "diverged"), FAILED)
-    code = ({"interrupted": INTERRUPTED} | failed).get(record.status, OK)
-    return FAILED if streams.discarded and code == OK else code
+            print("\n".join(preview.run(experiment, args.arguments)))
+            return OK
+        name = experiment.cluster.name
+        if remote_run.takes(name):
+            settings = remote_run.Settings.parse(args.settings)
+            record = remote_run.execute(
+                experiment,
+                begun=command_started,
+                overrides=args.arguments,
+                settings=settings,
+                output=show.Terminal(),
+            )
+            if record is None:
+                return OK  # detached
+        elif changed := [word for word, (default, _) in SETTINGS.items() if args.settings[word] != default]:
+            hint = f"{connection.offering('submit')} does"
+            raise UserError(f"cluster={name} does not take {', '.join(changed)}", hint=hint)
+        else:
+            record = execute.execute(
+                experiment, begun=command_started, overrides=args.arguments, output=show.Terminal()
+            )
+        failed = dict.fromkeys(("failed", "preempted", "diverged"), FAILED)
+        code = ({"interrupted": INTERRUPTED} | failed).get(record.status, OK)
+        return FAILED if streams.discarded and code == OK else code
 
 
 def _manifest(experiment: Experiment, words: Sequence[str]) -> str:

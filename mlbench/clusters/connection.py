@@ -115,7 +115,9 @@ class Connection(WorkerResources):
     restarts: bool = False  # whether the run goes on without a node
 
     def workers(self) -> list[WorkerProcess]:
-        """Return the workers' processes, as far as Ray has begun to make them."""
+        """Return the workers' processes, as far as Ray has begun to make them; none without Ray."""
+        if not self.job_id:
+            return []
         return [
             WorkerProcess(actor["Address"]["NodeID"], actor["Address"]["IPAddress"], actor["Pid"])
             for actor in ray_private.actors(self.job_id)

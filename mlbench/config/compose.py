@@ -152,7 +152,10 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         problems.append(("", error))
         experiment = None
     if experiment is not None:
-        errors += filter(None, [idle(experiment.network), _unknown_algorithm(experiment.backend)])
+        if (experiment.cluster.name, experiment.launcher) == ("launcher", "ray"):
+            experiment = experiment.model_copy(update={"launcher": "command"})
+        faults = [idle(experiment.network), _unknown_algorithm(experiment.backend), _unserved(experiment)]
+        errors += filter(None, faults)
         if experiment.network.emulated:
             errors += plugins.emulator().faults(experiment)
     if experiment is not None and (sentence := _too_easy(experiment)):
@@ -178,6 +181,22 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         )
     errors += [one for one in complaints.sentences(problems, composed) if one not in errors]
     return experiment if not problems else None
+
+
+def _unserved(experiment: Experiment) -> str | None:
+    """Return what of an experiment its launcher cannot start."""
+    cluster = experiment.cluster.name
+    if experiment.launcher == "command" and cluster != "launcher":
+        return "launcher=command: that is a command of your own, `python -m mlbench.measure -- COMMAND`"
+    if experiment.launcher != "torchrun":
+        return None
+    if cluster != "local":
+        return f"launcher=torchrun starts workers on this machine, not on cluster={cluster}: leave one out"
+    if experiment.network.emulated:
+        return "launcher=torchrun starts no emulated hosts: leave network out, or launcher"
+    if experiment.max_failures:
+        return "launcher=torchrun starts no failed run again: leave max_failures out, or launcher"
+    return None
 
 
 def _varied(parsed: overrides.Overrides, reference: dict[str, Any]) -> Iterator[Deviation]:

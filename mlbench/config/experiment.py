@@ -226,6 +226,7 @@ class Experiment(Model):
     sync: Sync
     division: Division
     network: Network = HOST
+    launcher: Literal["ray", "torchrun", "command"] = "ray"  # command: the user's own (mlbench.measure)
     workers: PositiveInt
     scale: Literal["official", "mini"]
     goal: Literal["official", "light", "none"] | float

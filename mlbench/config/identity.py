@@ -21,6 +21,7 @@ Role = Literal["identity", "location", "presentation", "operation"]
 IDENTITY = (
     "task.*",
     "workers",
+    "launcher",
     "scale",
     "goal",
     "framework",
@@ -45,7 +46,7 @@ IDENTITY = (
     "profile",
 )
 # Where data, results and the cluster are found.
-LOCATION = ("task.cwd", "data_root", "output_root", "tracking_uri", "cluster.*")
+LOCATION = ("task.cwd", "task.command", "data_root", "output_root", "tracking_uri", "cluster.*")
 # Labels, and prices and peaks by which a result is judged; computed anew whenever a result is shown.
 PRESENTATION = (
     "study",

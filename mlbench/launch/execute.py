@@ -6,7 +6,7 @@ import platform
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from mlbench.config import identity
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment, TrainingConfig
-from mlbench.launch import cache, signals
+from mlbench.launch import cache, signals, torchrun
 from mlbench.launch.driver import run_workers
 from mlbench.launch.event_stream import EventStream
 from mlbench.launch.failures import WorkersFailed
@@ -322,9 +322,14 @@ def _measure(
     kills = node.oom_kills()
     try:
         with watch, ExitStack() as cluster:
-            watch.show("say", f"starting Ray ({experiment.cluster.name})")
-            with starting(give_up):
-                connection = cluster.enter_context(clusters.connect(experiment))
+            on_ray = experiment.launcher == "ray"
+            watch.show("say", f"starting {'Ray' if on_ray else 'torchrun'} ({experiment.cluster.name})")
+            with starting(give_up) if on_ray else nullcontext():
+                connection = (
+                    cluster.enter_context(clusters.connect(experiment))
+                    if on_ray
+                    else torchrun.connection(experiment)
+                )
             # ray.init replaces signal handlers, so ours are set again after it.
             with watch.connected(connection) as heartbeats, signals.interruptible():
                 stamps["connect_end"] = clock.wall()
@@ -340,7 +345,10 @@ def _measure(
                     driver=os.getpid() if lock else None,
                     epoch=clock.epoch(),
                 )
-                run_workers(spec, connection, folder)
+                if on_ray:
+                    run_workers(spec, connection, folder)
+                else:
+                    torchrun.run_workers(spec, folder)
     except (KeyboardInterrupt, SystemExit):  # Ray's own handler of SIGTERM raises the second while it starts
         status, error = ("failed", watch.lost) if watch.lost else ("interrupted", STOPPED)
     except WorkersFailed as failure:

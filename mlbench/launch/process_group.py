@@ -126,12 +126,10 @@ def join(
     module: str | None = None,
 ) -> None:
     """Make the default process group; every rank must call this, and rank 0 have called `listen`."""
-    import torch.distributed as dist
     from torch._C._distributed_c10d import TCPStore  # the same class, exported for type checkers
 
     os.environ |= {"MASTER_ADDR": meeting.host, "MASTER_PORT": str(meeting.port)}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a rank that is stuck ends
     store = TCPStore(
         meeting.host,
         meeting.port,
@@ -140,6 +138,23 @@ def join(
         timeout=timedelta(seconds=meeting.start_timeout_s),
         master_listen_fd=_listening.pop().detach() if rank == 0 else None,
     )
+    _init(store, rank, backend=backend, world_size=world_size, timeout_s=timeout_s, module=module)
+
+
+def join_by_environment(*, backend: str, timeout_s: float, module: str | None = None) -> None:
+    """Make the default process group of the ranks that a launcher has started (RANK, MASTER_ADDR, ...)."""
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+    _init(store, rank, backend=backend, world_size=world_size, timeout_s=timeout_s, module=module)
+
+
+def _init(
+    store: Any, rank: int, *, backend: str, world_size: int, timeout_s: float, module: str | None
+) -> None:
+    import torch.distributed as dist
+
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a rank that is stuck ends
     _stores[:] = [store]
     dist.init_process_group(
         backend if module is None else getattr(import_module(module), "TORCH_NAME", backend),

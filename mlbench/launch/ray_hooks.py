@@ -1,9 +1,7 @@
 """What runs inside Ray Train's own processes: the set-up of the process group, and the event log's writer."""
 
-import gzip
 import platform
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,8 @@ from ray.train.backend import Backend, BackendConfig
 
 from mlbench import clock
 from mlbench.launch.process_group import Rendezvous, choose_interface, import_backend, join, leave, listen
-from mlbench.launch.worker_process import TRACES
+from mlbench.launch.report_log import ReportLog, save_traces
 from mlbench.record import events
-from mlbench.record.messages import Report
 
 START_TIMEOUT_S = 300.0  # s; importing torch took 100 s on 2 CPUs with a load of 45
 LEAVE_TIMEOUT_S = 5.0  # s, for a rank that does not end its process group
@@ -104,50 +101,19 @@ def await_ranks(results: Sequence[Any], what: str, timeout_s: float, hosts: Sequ
     return ray.get(list(results))
 
 
-def save_traces(ranks: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write all ranks' traces into the run's folder; a full disk costs the traces, not the run."""
-    with suppress(OSError):
-        for message in ranks:
-            for name, packed in message.get(TRACES, {}).items():
-                target = folder / name if name.endswith(".log") else folder / TRACES / name
-                target.parent.mkdir(exist_ok=True)
-                target.write_bytes(gzip.decompress(packed))
-
-
 class EventLogCallback(UserCallback):
     """Appends validations and restarts to the event log; lives in the controller, beside the driver."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path.absolute())
+        self.reports = ReportLog(path)
         self.restarts = 0
-        self.started = False
 
     def after_report(self, run_context: Any, metrics: list[Any], checkpoint: Any) -> None:
         """Write each validation with every rank's times and the nodes' samples, or rank 0's result."""
-        ranks = sorted(metrics, key=lambda m: m["rank"])
-        path = Path(self.path)
-        if "result" in ranks[0]:
-            save_traces(ranks, path.parent)
-            events.append(path, "worker_result", ranks[0]["result"])
-            return
-        reports: list[Report] = ranks
-        started_at = reports[0]["started_at"]
-        system = [sample for message in reports for sample in message["system"]]
-        if not self.started:
-            self.started = True
-            host = reports[0].get("hostname")
-            events.append(path, "run_start", started_at, kind="INTERVAL_START", hostname=host)
-        for parts in zip(*(message["parts"] for message in reports), strict=True):
-            events.append(
-                path,
-                "validation",
-                parts[0]["validation"],
-                started_at=started_at,
-                unit=reports[0]["unit"],
-                phase_times=[part["phase_times"] for part in parts],
-                system=system,
-            )
-            system = []
+        for message in metrics:
+            save_traces(message, Path(self.path).parent)
+        self.reports.append(metrics)
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Write which ranks failed; Ray decides whether the run goes on."""

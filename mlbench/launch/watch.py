@@ -159,7 +159,7 @@ class Watch:
                 who = f"process {worker.pid} on {worker.address}"
                 return f"a worker is frozen before the training, {who}: it was stopped by a signal"
         if self._deadline is not None and now > self._deadline:
-            who = ", ".join(f"process {one.pid} on {one.address}" for one in workers) or "Ray has made none"
+            who = ", ".join(f"process {one.pid} on {one.address}" for one in workers) or "there is none"
             return f"the workers did not start within {START_S:g} s: one may be frozen ({who})"
         return None
 

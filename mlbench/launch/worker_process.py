@@ -22,6 +22,7 @@ from mlbench.config.experiment import Experiment
 from mlbench.launch import process_group
 from mlbench.launch.failures import name_missing_rank, source_line
 from mlbench.launch.heartbeat import HeartbeatClient
+from mlbench.launch.report_log import TRACES
 from mlbench.record import node_types
 from mlbench.record.messages import Report
 from mlbench.record.record import Node, Profile, WorkerResult
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from mlbench.datasets import verify
     from mlbench.training.worker import State
 
-TRACES = "profile"  # what torch.profiler recorded: a folder in the run's own
 CALIBRATION_WAIT_S = 120.0  # s that a rank waits for its node's calibration, which takes 2 s when idle
 
 
@@ -56,10 +56,19 @@ class WorkerSpec:
     epoch: clock.Epoch
 
 
+@dataclass(frozen=True)
+class RankContext:
+    """Which of the workers a process is, as its launcher says."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+
+
 def train_loop_per_worker(config: dict[str, Any]) -> None:
     """Run the task on this worker and report the result to the event log; every rank takes part."""
-    import ray.train
-
     from mlbench.datasets import page_cache, verify
     from mlbench.training import loop
 
@@ -120,7 +129,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     )
     # The log gets what it does not hold yet; once this is there, the run has finished.
     traces = result.files | ({} if result.profile is None else result.profile.files)
-    ray.train.report(end_message(worker.rank, outcome, traces))
+    worker.report_validation(end_message(worker.rank, outcome, traces), None)
 
 
 def end_message(rank: int, outcome: WorkerResult, traces: dict[str, bytes]) -> dict[str, Any]:
@@ -152,8 +161,7 @@ def watched_data(folder: Path, worker: Any) -> "tuple[verify.Content | None, dic
 
 
 def build_worker(spec: WorkerSpec) -> Any:
-    """Build this process's Worker from Ray's context and the process group."""
-    import ray.train
+    """Build this process's Worker from its launcher's context and the process group."""
     import torch
 
     from mlbench.training import precision
@@ -163,19 +171,16 @@ def build_worker(spec: WorkerSpec) -> Any:
     precision.allow_tf32(False)
     torch.set_num_threads(spec.threads)
     os.environ["OMP_NUM_THREADS"] = str(spec.threads)  # Ray said 1; loaders inherit this
-    context = ray.train.get_context()
-    rank = context.get_world_rank()
+    context = rank_context(experiment.launcher)
     device = torch.device("cpu")
     if experiment.backend.device == "cuda":
-        from ray.train.torch import get_device
-
-        device = get_device()
+        device = _gpu(experiment.launcher, context)
         torch.cuda.set_device(device)
-    world_size = context.get_world_size()
-    return Worker(
+    rank, world_size = context.rank, context.world_size
+    worker = Worker(
         rank=rank,
         world_size=world_size,
-        local_rank=context.get_local_rank(),
+        local_rank=context.local_rank,
         device=device,
         seed=spec.seed,
         data_root=experiment.data_root,
@@ -183,13 +188,50 @@ def build_worker(spec: WorkerSpec) -> Any:
         backend=experiment.backend.name,
         timer=timer.PhaseTimer(str(device), enabled=experiment.phase_timing),
         goal=experiment.target,
-        report_validation=partial(_report, rank),
         heartbeat=HeartbeatClient(spec.heartbeats, token=spec.token, rank=rank),
         keep_checkpoints=experiment.max_failures > 0,
-        resume=_resume(),
+        resume=_resume() if experiment.launcher == "ray" else None,
         profile_steps=experiment.profile,
         control=control_group(experiment.backend.timeout_s) if world_size > 1 else None,
     )
+    worker.report_validation = partial(_report, rank)
+    if experiment.launcher == "torchrun":
+        from mlbench.launch.torchrun import Reports
+
+        reports = Reports(spec.log)
+        worker.report_validation = lambda message, _: reports.report(
+            worker, {**message, "hostname": platform.node()}
+        )
+    return worker
+
+
+def rank_context(launcher: str) -> RankContext:
+    """Return which of the workers this process is."""
+    if launcher == "torchrun":
+        from mlbench.launch import torchrun
+
+        return torchrun.context()
+    import ray.train
+
+    context = ray.train.get_context()
+    return RankContext(
+        context.get_world_rank(),
+        context.get_world_size(),
+        context.get_local_rank(),
+        context.get_local_world_size(),
+        context.get_node_rank(),
+    )
+
+
+def _gpu(launcher: str, context: RankContext) -> Any:
+    """Return this rank's GPU as torch names it."""
+    import torch
+
+    if launcher == "torchrun":
+        return torch.device("cuda", context.local_rank)
+    from ray.train.torch import get_device
+
+    return get_device()
 
 
 def describe_node(spec: WorkerSpec) -> Node:
@@ -197,8 +239,6 @@ def describe_node(spec: WorkerSpec) -> Node:
 
     Before the training, so that nothing that fails here can happen to a finished run.
     """
-    import ray
-
     try:
         found = node.describe()
     except Exception as error:
@@ -213,7 +253,11 @@ def describe_node(spec: WorkerSpec) -> Node:
     process_group.set_key(f"calibrated/{os.environ['RANK']}")
     more = {"calibration": calibration, "warnings": warnings, "threads_per_worker": spec.threads}
     more |= {"transport": process_group.describe(spec.experiment.backend.module)}
-    return found.model_copy(update=more | {"ray_node_id": ray.get_runtime_context().get_node_id()})
+    if spec.experiment.launcher == "ray":
+        import ray
+
+        more |= {"ray_node_id": ray.get_runtime_context().get_node_id()}
+    return found.model_copy(update=more)
 
 
 def node_gpus(worker: Any) -> list[tuple[str, dict[str, float]]]:
@@ -289,8 +333,14 @@ def observed(
         return
     lock = None if spec.driver is not None else MachineLock().acquire(wait=False)
     roots = () if spec.driver is None else (spec.driver,)
+<<<<<<< HEAD
     meter = EnergyMeter(gpus=gpus)
     with NodeMonitor(node=_node_name(worker.world_size), meter=meter) as monitor:
+=======
+    meter = EnergyMeter()
+    context = rank_context(spec.experiment.launcher)
+    with NodeMonitor(node=_node_name(context), meter=meter) as monitor:
+>>>>>>> script
         worker.drain_node_metrics, worker.read_energy = monitor.drain, meter.read
         cpu_use = CpuUse(own=lambda: own_processes(roots))
         yield nodes
@@ -321,12 +371,9 @@ def _first_ranks(worker: Any) -> list[int]:
     return [rank for rank, local in enumerate(worker.gather(worker.local_rank)) if local == 0]
 
 
-def _node_name(world_size: int) -> str | None:
+def _node_name(context: RankContext) -> str | None:
     """Return this node's name in the system metrics; None where the run has one node."""
-    import ray.train
-
-    context = ray.train.get_context()
-    return None if context.get_local_world_size() == world_size else f"node_{context.get_node_rank()}"
+    return None if context.local_world_size == context.world_size else f"node_{context.node_rank}"
 
 
 def _report(rank: int, message: Report, state: "State | None") -> None:

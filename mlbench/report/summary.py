@@ -15,6 +15,7 @@ from mlbench.report.grouping import Group, ScalingCurve, of, tables
 from mlbench.tasks import registry
 
 MOST_NAMED = 5  # other curves that a sentence names; of more it names the fastest and counts the rest
+SAME_BATCH = 0.1  # of a batch, by which an epoch's last one may shift the mean
 NEAR = 0.93  # a coverage below this is stated: five runs reach 94 %, four 88 %
 
 
@@ -72,8 +73,9 @@ def _busy(some: Sequence[Point]) -> int:
 
 
 def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
+    scaling = _scaling(ours)
     if group.goal is None:
-        return "The runs had no goal, so there is no time to accuracy and no speed-up."
+        return f"The runs had no goal, so there is no time to accuracy and no speed-up{scaling}."
     reached = _reached(ours)
     allowed = _allowed(reached)
     if not allowed:
@@ -89,7 +91,27 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     sentence = f"Fastest to {group.goal} is {which} in {duration(time.value)} ({repeats}{within})"
     slower = _slower_points(group.compared)
     one = _against_one(best, curve.speedups, slower)
-    return f"{sentence}{one}{_against_others(curve, best, allowed, slower)}."
+    return f"{sentence}{one}{_against_others(curve, best, allowed, slower)}{scaling}."
+
+
+def _scaling(ours: Sequence[ScalingCurve]) -> str:
+    """Return whether workers share a step's samples or have as many each, where no task states its batch."""
+    kinds: dict[str, None] = {}
+    for curve in ours:
+        runs = [run for point in curve.points for run in point.records if run.steps and run.samples]
+        batches = {run.workers: run.samples / run.steps for run in runs}
+        if len(batches) < 2 or any(hasattr(run.experiment.task, "batch_size") for run in runs):
+            continue
+        fewest, unit = min(batches), runs[0].sample_unit
+        one, rest = batches[fewest], [(k / fewest, batches[k]) for k in batches if k > fewest]
+        if all(math.isclose(batch, one * more, rel_tol=SAME_BATCH) for more, batch in rest):
+            kinds[f"weak scaling: each worker has {number(one / fewest)} {unit} of a step"] = None
+        elif all(math.isclose(batch, one, rel_tol=SAME_BATCH) for _, batch in rest):
+            kinds[f"strong scaling: the workers share the {number(one)} {unit} of a step"] = None
+        else:
+            steps = ", ".join(f"{number(batches[k])} with {counted(k, 'worker')}" for k in sorted(batches))
+            kinds[f"neither weak nor strong scaling: a step has {steps} ({unit})"] = None
+    return "".join(f"; {kind}" for kind in kinds)
 
 
 def _slower_points(points: Sequence[Point]) -> set[tuple[int, int]]:

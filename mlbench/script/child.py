@@ -80,13 +80,13 @@ class Output:
 class Child:
     """A running command, the leader of its own process group.
 
-    - words: the command. cwd: its working directory. variables: added to its environment.
+    - arguments: the command. cwd: its working directory. variables: added to its environment.
     - output: gets what it prints, standard output and errors together. show(chunk): likewise, at once.
     """
 
     def __init__(
         self,
-        words: Sequence[str],
+        arguments: Sequence[str],
         *,
         cwd: str,
         variables: Mapping[str, str],
@@ -97,7 +97,7 @@ class Child:
         libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # before the fork
         try:
             self.process = subprocess.Popen(
-                words,
+                arguments,
                 cwd=cwd,
                 env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
@@ -108,7 +108,7 @@ class Child:
                 preexec_fn=libc and (lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)),
             )
         except OSError as error:
-            raise UserError(f"{words[0]} cannot be started: {error.strerror}") from error
+            raise UserError(f"{arguments[0]} cannot be started: {error.strerror}") from error
         self._reader = threading.Thread(target=self._read, name="output", daemon=True)
         self._reader.start()
 
@@ -142,6 +142,8 @@ class Child:
         """Kill what the command left behind, and read the rest of what it printed."""
         self._signal(signal.SIGKILL)
         self._reader.join(END_S)
+        if not self._reader.is_alive() and self.process.stdout is not None:
+            self.process.stdout.close()
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):

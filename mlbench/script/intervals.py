@@ -55,20 +55,21 @@ def _after(step: Step, at: float) -> Step:
 def _of_rank(steps: Sequence[Step], *, begin: float, elapsed: float, clock_error_s: float) -> PhaseTimes:
     count = len(steps)
     times = PhaseTimes(steps=count, stamped_steps=count, elapsed=elapsed, clock_error_s=clock_error_s)
-    outside, reached = {"loading": 0.0, "validation": 0.0}, begin
+    validation, reached = 0.0, begin
     for step in steps:
-        outside["loading"] += step.begin - reached  # another rank touched its data before
-        outside["validation"] += step.validation
+        # Before its first step, where another rank's has begun: the run's clock does not stand still for it.
+        times.phases["metrics"] += step.begin - reached
+        validation += step.validation
         for phase in ("metrics", "data_wait", *DIRECT):
             times.phases[phase] += getattr(step, phase)
         times.overlapped_communication += step.overlapped
         times.samples += step.rows
         seconds = step.end - step.begin - step.validation
-        times.seconds += seconds
+        times.seconds += step.end - reached - step.validation
         n = duration_bin(seconds)
         times.step_s[n] = times.step_s.get(n, 0) + 1
         reached = step.end
-    times.outside = {part: s for part, s in outside.items() if s}
+    times.outside = {"validation": validation} if validation else {}
     return times
 
 

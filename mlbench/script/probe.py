@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -119,7 +120,7 @@ class Probe:
             register_optimizer_step_pre_hook(self._before_optimizer)
             register_optimizer_step_post_hook(self._after_optimizer)
             self._searching = register_module_forward_pre_hook(self._find)
-            self._watch_loader(dataloader._BaseDataLoaderIter)
+            self._watch_loader(dataloader.DataLoader, dataloader._BaseDataLoaderIter)
             os.register_at_fork(after_in_child=self._forget)
             atexit.register(self.finish)
         except (ImportError, AttributeError) as error:
@@ -130,18 +131,23 @@ class Probe:
         self._steps, self._stamps, self._begin, self._count = [], [], None, 0
         self._thread = threading.get_ident()
 
-    def _watch_loader(self, iterator: Any) -> None:
-        draw, probe = iterator.__next__, self
+    def _watch_loader(self, loader: Any, iterator: Any) -> None:
+        """Stamp the making of an iterator, which starts the loader's workers, each batch, and its end."""
+        loader.__iter__ = self._timed(loader.__iter__)
+        iterator.__next__ = self._timed(iterator.__next__)
 
-        def __next__(self: Any) -> Any:
-            if threading.get_ident() != probe._thread:
-                return draw(self)
-            probe.mark("data")
-            batch = draw(self)
-            probe.mark("data_end")
-            return batch
+    def _timed(self, draw: Any) -> Any:
+        @wraps(draw)
+        def timed(loader: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return draw(loader)
+            self.mark("data")
+            try:
+                return draw(loader)
+            finally:
+                self.mark("data_end")
 
-        iterator.__next__ = __next__
+        return timed
 
     def _now(self) -> Any:
         if not self._cuda:
@@ -210,8 +216,7 @@ class Probe:
         if self._trains(module):
             self.mark("forward")
             self._forward = True
-            given = next((one for one in (*args, *kwargs.values()) if getattr(one, "ndim", 0)), None)
-            self._rows += 0 if given is None else given.shape[0]
+            self._rows += _rows((*args, *kwargs.values()))
 
     @_guarded
     def _after_forward(self, module: Any, args: Any, output: Any) -> None:
@@ -431,6 +436,16 @@ class Sender:
             rounds.append(((end - begin) / 2, there - (begin + end) / 2))
         error, offset = min(rounds)
         return offset, error
+
+
+def _rows(inputs: Any) -> int:
+    """Return the first dimension of a model's first input that has dimensions, also in a dict; else 0."""
+    for value in inputs:
+        if getattr(value, "ndim", 0):
+            return value.shape[0]
+        if isinstance(value, Mapping) and (rows := _rows(value.values())):
+            return rows
+    return 0
 
 
 def _with_gradient(output: Any) -> Any:

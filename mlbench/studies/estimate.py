@@ -13,7 +13,7 @@ from mlbench.record.format import counted
 from mlbench.record.record import FINISHED, Record
 from mlbench.tasks import registry
 
-NODES = ("workers", "backend", "hardware", "cluster", "framework", "phase_timing")
+NODES = ("workers", "backend", "hardware", "cluster", "launcher", "framework", "phase_timing")
 MOST_FIELDS = 4  # in a sentence
 
 

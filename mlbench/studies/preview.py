@@ -179,6 +179,7 @@ def _headline(experiment: Experiment) -> str:
     seed = "a fresh seed" if experiment.seed is None else f"seed={experiment.seed}"
     groups = ("hardware", "cluster", "sync", "network")
     named = ", ".join(f"{group}={getattr(experiment, group).name}" for group in groups)
+    named += f", launcher={experiment.launcher}" if experiment.launcher != "ray" else ""
     task = experiment.task
     return (
         f"{task_title(task.name, experiment.deviations)} {experiment.scale}, recipe {task.recipe}, division "

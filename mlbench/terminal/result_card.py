@@ -178,7 +178,9 @@ def _where(record: Record) -> str:
     experiment = record.experiment
     workers = format.counted(record.workers, "worker")
     network = f"emulated {experiment.network}, " if experiment.network.emulated else ""
-    return f"{workers}, {experiment.backend.name}, {experiment.hardware.name}, {network}seed={record.seed}"
+    launcher = f"{experiment.launcher}, " if experiment.launcher == "torchrun" else ""
+    where = f"{experiment.backend.name}, {launcher}{experiment.hardware.name}, {network}"
+    return f"{workers}, {where}seed={record.seed}"
 
 
 def _time(record: Record, width: int) -> str:

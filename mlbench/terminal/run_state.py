@@ -193,11 +193,12 @@ class RunState:
         """Return what runs, in one line."""
         experiment = self.experiment
         threads = f" x {format.counted(self.threads, 'thread')}" if self.threads else ""
+        launcher = f"{experiment.launcher}, " if experiment.launcher == "torchrun" else ""
         return (
             f"{task_title(experiment.task.name, experiment.deviations)} {experiment.scale} "
             f"{experiment.division.name}, "
             f"{format.counted(experiment.workers, 'worker')}{threads}, {experiment.backend.name}, "
-            f"{experiment.hardware.name}, {experiment.cluster.name}, seed={self.seed}"
+            f"{experiment.hardware.name}, {experiment.cluster.name}, {launcher}seed={self.seed}"
         )
 
     def position(self) -> str:

@@ -33,6 +33,7 @@ def test_every_field_is_in_one_list() -> None:
         ["backend=nccl"],
         ["sync.bucket_cap_mb=1", "division=open"],
         ["cluster=attached"],
+        ["launcher=torchrun"],
         ["phase_timing=false"],
         ["profile=3"],
         ["backend.interface=eth1"],

@@ -1,5 +1,6 @@
 """Stamps, steps, intervals and sources without any process."""
 
+import json
 import random
 import shlex
 import socket
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mlbench import clock
 from mlbench.analysis.stragglers import straggler
@@ -14,7 +16,7 @@ from mlbench.config.compose import compose
 from mlbench.config.errors import UserError
 from mlbench.config.goal import Goal
 from mlbench.config.identity import key
-from mlbench.script import child, intervals, sources
+from mlbench.script import child, intervals, probe, sources
 from mlbench.script.collector import Collector, Rank
 from mlbench.script.steps import Step, assemble
 from mlbench.studies.grid import parse
@@ -159,6 +161,41 @@ def test_a_collector_answers_nobody_without_its_token() -> None:
     collector.close()
 
 
+def test_the_clock_of_a_run_does_not_stand_still_while_a_rank_comes_late_to_its_first_step() -> None:
+    after = [("forward_end", 9.0), ("optimizer", 9.0), ("step", 10.0)]
+    early = assemble([("forward", 1.0), *after], begin=0.0, rows=1)
+    late = assemble([("forward", 7.0), *after], begin=6.0, rows=1)
+    times, _ = intervals.phase_times(
+        [[early], [late]],
+        since=[0.0, 0.0],
+        until=None,
+        count=1,
+        start=0.0,
+        name="validation",
+        clock_error_s=0.0,
+    )
+    assert [each.outside for each in times] == [{}, {}]
+    assert [each.seconds for each in times] == [10, 10] and times[1].phases["metrics"] == 7
+    assert [sum(each.phases.values()) for each in times] == [10, 10]
+
+
+def test_a_loader_s_start_and_end_are_waits_for_data() -> None:
+    watching = probe.Probe(torch)
+    draw = watching._timed(next)
+    batches = iter([1])
+    assert draw(batches) == 1
+    with pytest.raises(StopIteration):
+        draw(batches)
+    assert [kind for kind, _ in watching._stamps] == ["data", "data_end"] * 2
+
+
+def test_rows_are_the_first_dimension_of_the_first_input_also_in_a_dict() -> None:
+    ids = torch.zeros(6, 8)
+    for inputs in ((ids,), (None, ids), ({"input_ids": ids},), (torch.tensor(1.0), {"x": 1, "ids": ids})):
+        assert probe._rows(inputs) == 6
+    assert probe._rows((1, {})) == 0
+
+
 def test_a_metric_that_comes_within_a_step_ends_the_interval_with_that_step() -> None:
     collector = Collector("127.0.0.1", metric="acc", goal=None)
     collector.printed(0.5)
@@ -193,8 +230,32 @@ def test_a_script_is_identified_by_its_content_and_its_folder_by_what_it_imports
     (tmp_path / "other.py").write_text("")
     assert key(compose(words)) == before
     assert key(compose([*words, "task.args=--lr 0.1 --name 'a b'"])) != before
+    module = compose(["task=script", "cluster=launcher", "task.command=[torchrun, -m, train]"])
+    file = compose(["task=script", "cluster=launcher", "task.command=[torchrun, train.py]"])
+    assert module.plain()["task"]["sources"] == file.plain()["task"]["sources"] is not None
     (tmp_path / "nets" / "deep.py").write_text("Net = 2\n")
     assert key(compose(words)) != before
+
+
+def test_a_launcher_s_own_arguments_do_not_separate_runs_and_the_script_s_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    lines = [
+        ["torchrun", "--nproc-per-node=1", "train.py", "--lr", "0.1"],
+        ["python", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", "--lr", "0.1"],
+        ["torchrun", "-m", "train", "--lr", "0.1"],
+        ["torchrun", "train.py", "--lr", "0.2"],
+        ["sh", "-c", "python train.py"],
+    ]
+    command = [f"task.command={json.dumps(line)}" for line in lines]
+    runs = [compose(["task=script", "cluster=launcher", line]) for line in command]
+    tasks: list[Any] = [run.task for run in runs]
+    assert [task.args for task in tasks] == ["--lr 0.1"] * 3 + ["--lr 0.2", "sh -c 'python train.py'"]
+    assert (tasks[0].path, tasks[2].module, tasks[4].path) == ("train.py", "train", None)
+    keys = [key(run) for run in runs]
+    assert keys[0] == keys[1] and len(set(keys)) == 4
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -45,6 +46,8 @@ class Config(TaskConfig):
         if values["pattern"] is None and values["metric"] != "none":
             with suppress(re.error):
                 values |= _metric(str(values["metric"]))
+        if values["command"] and values["path"] is None and values["module"] is None:
+            values |= _of_command([str(word) for word in values["command"]], Path(values["cwd"]))
         script = _script(values)
         if script is not None and script.is_file():
             values["sources"] = sources.digest(script)
@@ -79,15 +82,34 @@ def _metric(text: str) -> dict[str, str]:
 
 
 def _script(values: dict[str, Any]) -> Path | None:
-    """Return the script that a task runs, or the first file of a launcher's command that is Python."""
+    """Return the script that a task runs."""
     folder = Path(values["cwd"])
     if values["path"]:
         return folder / values["path"]
     if values["module"]:
-        stem = folder.joinpath(*values["module"].split("."))
-        return next((one for one in (stem.with_suffix(".py"), stem / "__main__.py") if one.is_file()), None)
-    given = [folder / word for word in values["command"][1:] if str(word).endswith(".py")]
-    return next((one for one in given if one.is_file()), None)
+        return _module(folder, values["module"])
+    return None
+
+
+def _of_command(command: list[str], folder: Path) -> dict[str, str]:
+    """Return the script of a launcher's command line and its arguments: the launcher's own decide nothing.
+
+    It is the first file that is Python, else the first module of the folder; without either the whole command
+    line stands for the arguments.
+    """
+    for place, argument in enumerate(command[1:], start=1):
+        if argument.endswith(".py") and (folder / argument).is_file():
+            return {"path": argument, "args": shlex.join(command[place + 1 :])}
+    for place, (option, name) in enumerate(pairwise(command)):
+        if option in ("-m", "--module") and _module(folder, name):
+            return {"module": name, "args": shlex.join(command[place + 2 :])}
+    return {"args": shlex.join(command)}
+
+
+def _module(folder: Path, name: str) -> Path | None:
+    """Return the file that `python -m NAME` runs in a folder, if it is there."""
+    stem = folder.joinpath(*name.split("."))
+    return next((path for path in (stem.with_suffix(".py"), stem / "__main__.py") if path.is_file()), None)
 
 
 def check(config: Config, *, workers: int, folder: Path | None) -> None:

@@ -43,11 +43,12 @@ def measure(config: Config, worker: Worker) -> TaskResult:
     _report(worker, collector, final=True)
     seen = summary.seen(collector) if collector else None
     seen = worker.gather(seen)[0]
-    error = None if reached else summary.failure(codes, worker.gather(output.last_line()), config.stall_s)
+    failure = summary.failure(codes, worker.gather(output.last_line()), config.stall_s)
+    error = None if reached else failure or (summary.NOTHING if not seen["steps"] else None)
     status = "failed" if error else "goal_reached" if reached else "completed"
     return TaskResult(
         status="goal_not_reached" if status == "completed" and worker.goal else status,
-        error=error or (summary.NOTHING if not seen["steps"] else None),
+        error=error,
         steps=seen["steps"],
         unit=summary.UNIT,
         warnings=seen["warnings"] if worker.rank == 0 else [],
@@ -108,6 +109,7 @@ def _place(worker: Worker, port: int) -> dict[str, str]:
         "MASTER_PORT": port,
         "LOCAL_WORLD_SIZE": os.environ.get("LOCAL_WORLD_SIZE", "1"),
         "GROUP_RANK": os.environ.get("NODE_RANK", "0"),
+        "TORCHELASTIC_USE_AGENT_STORE": False,  # of launcher=torchrun, which holds mlbench's own group
     }
     return {name: str(value) for name, value in variables.items()}
 

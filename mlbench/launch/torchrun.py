@@ -1,0 +1,228 @@
+"""Starts the workers on this machine with torch's elastic agent, whose command line is torchrun; without Ray.
+
+The agent is a process of its own. It imports torch once, already while the command composes its experiment,
+and forks the workers, which meet by the environment that it gives them (RANK, MASTER_ADDR, ...). What they
+report goes into the event log by rank 0.
+"""
+
+import errno
+import json
+import os
+import pickle
+import platform
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from mlbench import clock
+from mlbench.clusters import node, placement
+from mlbench.clusters.connection import Connection
+from mlbench.config import plugins
+from mlbench.config.experiment import Experiment
+from mlbench.launch import process_group
+from mlbench.launch.failures import WorkersFailed, root_cause
+from mlbench.launch.report_log import ReportLog, save_traces
+from mlbench.launch.worker_process import RankContext, WorkerSpec, train_loop_per_worker
+from mlbench.record import events, temporary_folder
+from mlbench.script import child
+
+SPEC = "spec"  # a FIFO, by which the agent gets its WorkerSpec
+LOOPBACK = "127.0.0.1"
+POLL_S = 1.0  # s between two looks at the agent
+OPEN_S = 0.02  # s, likewise until it listens
+DIED = "died.json"  # the agent's list of ranks that ended without an exception
+
+
+class RanksFailed(Exception):
+    """What each rank raised, in the shape of Ray Train's error."""
+
+    def __init__(self, worker_failures: dict[int, Exception]) -> None:
+        super().__init__(f"rank {min(worker_failures)} failed")
+        self.worker_failures = worker_failures
+
+
+class RankDied(Exception):
+    """A rank's process ended without an exception."""
+
+    health_check_failure = True  # as Ray Train marks a worker that died
+
+
+def connection(experiment: Experiment) -> Connection:
+    """Return what the workers get of this machine; UserError where they do not fit."""
+    resources = {"CPU": float(node.usable_cpus()), "GPU": float(len(node.gpu_handles()))}
+    shares = placement.worker_resources(experiment, [resources])
+    return Connection(**vars(shares), host=LOOPBACK, job_id="", node_ids=[])
+
+
+@contextmanager
+def agent() -> Iterator[tuple[child.Child, Path]]:
+    """Start an agent, which imports torch and waits for its WorkerSpec; yield it and its folder.
+
+    A block within this block gets the same one.
+    """
+    if _agents:
+        yield _agents[0]
+        return
+    with temporary_folder.folder() as scratch:
+        os.mkfifo(scratch / SPEC)
+        process = child.Child(
+            [sys.executable, "-m", "mlbench.launch.torchrun", str(scratch)],
+            cwd=os.getcwd(),
+            variables={},
+            output=child.Output(None, lambda _: None),
+        )
+        _agents.append((process, scratch))
+        try:
+            yield process, scratch
+        finally:
+            _agents.clear()
+            process.end()
+
+
+_agents: list[tuple[child.Child, Path]] = []  # this process's, at most one
+
+
+def run_workers(spec: WorkerSpec, folder: Path) -> None:
+    """Train until the workers end; raise UserError or WorkersFailed in one sentence if they fail."""
+    with agent() as (process, scratch):
+        text = pickle.dumps(spec)
+        while (code := process.wait(0 if text else POLL_S)) is None:
+            text = b"" if text and _sent(text, scratch / SPEC) else text
+        if code:
+            process.finish()
+            raise _failure(scratch, folder, f"exit code {code}: {process.output.last_line()}")
+
+
+def _sent(text: bytes, fifo: Path) -> bool:
+    """Write into a FIFO, if somebody reads it."""
+    try:
+        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        time.sleep(OPEN_S)
+        return False
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(text)
+    return True
+
+
+def _failure(scratch: Path, folder: Path, said: str) -> Exception:
+    """Return the sentence for what the ranks of an agent that has failed left in its folder."""
+    failures: dict[int, Exception] = {}
+    with suppress(FileNotFoundError):
+        failures |= {rank: RankDied() for rank in json.loads((scratch / DIED).read_text())}
+    for path in scratch.glob("rank_*.pickle"):
+        failures[int(path.stem.removeprefix("rank_"))] = pickle.loads(path.read_bytes())
+    if not failures:
+        return WorkersFailed(f"torch's elastic agent ended with {said}")
+    logs = [folder / f"rank_{rank}.log" for rank in range(max(failures) + 1)]
+    for log in logs:
+        with suppress(OSError):
+            log.write_bytes((scratch / log.name).read_bytes())
+    return root_cause(RanksFailed(failures), [str(log) for log in logs])
+
+
+def context() -> RankContext:
+    """Return which of the ranks this process is, by the environment that the agent made."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    return RankContext(*(int(os.environ[name]) for name in names))
+
+
+class Reports:
+    """Brings what the ranks report to rank 0, which writes it into the event log; the same on every rank.
+
+    - log: the event log's path.
+    """
+
+    def __init__(self, log: str) -> None:
+        self._log = ReportLog(Path(log))
+
+    def report(self, worker: Any, message: dict[str, Any]) -> None:
+        """Write what all ranks report at one point; waits for all ranks."""
+        save_traces(message, Path(self._log.path).parent)
+        plain = {name: value for name, value in message.items() if not _holds_bytes(value)}
+        ranks = worker.gather(plain)
+        if worker.rank == 0:
+            self._log.append(ranks)
+        worker.barrier()  # what a rank does next is stamped after what rank 0 has written
+
+
+def _holds_bytes(value: Any) -> bool:
+    return isinstance(value, dict) and any(isinstance(each, bytes) for each in value.values())
+
+
+def main(scratch: Path) -> None:
+    """Be the agent: import torch, start the workers and wait for them; raises where one fails."""
+    import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it, torch 2.13)
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from mlbench.datasets import page_cache, verify  # noqa: F401  (the workers are forks)
+    from mlbench.training import loop  # noqa: F401
+
+    spec: WorkerSpec = pickle.loads((scratch / SPEC).read_bytes())
+    clock.adopt(spec.epoch)
+    stamps = {"backend_begin": clock.wall()}
+    tempfile.tempdir = str(scratch)  # where the agent makes its files, which it leaves when a rank is killed
+    plugins.implementation("task", spec.experiment.task.name)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=spec.experiment.workers,
+        run_id=secrets.token_hex(8),
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{LOOPBACK}:0",
+        local_addr=LOOPBACK,
+        max_restarts=0,
+        start_method="fork",
+    )
+    try:
+        elastic_launch(config, work)(spec, scratch, stamps)
+    except ChildFailedError as error:
+        died = [rank for rank in error.failures if not (scratch / f"rank_{rank}.pickle").exists()]
+        (scratch / DIED).write_text(json.dumps(died))
+        raise
+
+
+def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
+    """Be a worker: meet the others, and train."""
+    tempfile.tempdir = None
+    rank, backend = context().rank, spec.experiment.backend
+    log = os.open(scratch / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        process_group.import_backend(backend.module, process_group.environment(backend))
+        stamps = stamps | {"imports_end": clock.wall()}
+        sockets = backend.sockets if backend.name == "gloo" else None
+        process_group.choose_interface(LOOPBACK, backend.interface, sockets)
+        process_group.join_by_environment(
+            backend=backend.name, timeout_s=backend.timeout_s, module=backend.module
+        )
+        if rank == 0:
+            stamps = stamps | {"group_end": clock.wall()}
+            events.append(Path(spec.log), "startup", stamps, hostname=platform.node())
+        train_loop_per_worker({"spec": spec})
+        process_group.leave()
+    except Exception as error:
+        try:
+            text = pickle.dumps(error)
+        except Exception:  # whatever a class of somebody's own raises
+            text = pickle.dumps(WorkersFailed(f"{type(error).__name__}: {error}"))
+        part = scratch / f"rank_{rank}.part"
+        part.write_bytes(text)
+        part.rename(scratch / f"rank_{rank}.pickle")
+        raise
+
+
+if __name__ == "__main__":
+    from mlbench.launch import torchrun  # the workers' functions have this name, not __main__
+
+    torchrun.main(Path(sys.argv[1]))

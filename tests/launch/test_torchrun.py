@@ -1,0 +1,127 @@
+"""`launcher=torchrun`: the suite's own loop in processes of torch's agent, where Ray cannot be imported."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT
+
+from mlbench.clusters import node
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+from mlbench.launch import torchrun
+from mlbench.launch.failures import WorkersFailed
+from mlbench.record import events
+from mlbench.record.reader import load
+
+PATIENCE_S = 240  # s; a slow machine is no failure, a hang is
+
+
+@pytest.fixture
+def without_ray(tmp_path: Path) -> dict[str, str]:
+    """Return an environment in which Ray cannot be imported."""
+    (tmp_path / "shadow" / "ray").mkdir(parents=True)
+    (tmp_path / "shadow" / "ray" / "__init__.py").write_text("raise ImportError('there is no Ray')\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path / "shadow"), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def command(folder: Path, data_root: Path, *words: str) -> list[str]:
+    places = [f"output_root={folder}", f"data_root={data_root}", "cluster.exclusive=false"]
+    run = [sys.executable, "-m", "mlbench.run", "task=logreg", "workers=2", "launcher=torchrun"]
+    return [*run, "seed=1", *places, *words]
+
+
+@pytest.mark.slow
+def test_two_workers_train_to_the_goal_without_ray(
+    tmp_path: Path, data_root: Path, without_ray: dict[str, str]
+) -> None:
+    line = command(tmp_path / "runs", data_root)
+    done = subprocess.run(line, cwd=ROOT, env=without_ray, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.glob("runs/*/record.json")
+    record = load(path)
+    assert (record.status, record.workers, record.contradictions) == ("goal_reached", 2, [])
+    assert record.experiment.launcher == "torchrun" and "gloo, torchrun, local" in " ".join(
+        done.stdout.split()
+    )
+    assert record.startup_time is not None and None not in dict(record.startup).values()
+    assert record.phases["transfer"].mean > 0 and len(record.nodes) == 1
+    assert sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".log") == []
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_run_with_its_rank_and_leaves_no_process(
+    tmp_path: Path, data_root: Path, without_ray: dict[str, str]
+) -> None:
+    line = command(tmp_path / "runs", data_root, "goal=none", "task.epochs=100000", "division=open")
+    run = subprocess.Popen(line, cwd=ROOT, env=without_ray, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    followed: list[dict[str, object]] = []
+    while not any(event["key"] == "validation" for event in followed):
+        assert run.poll() is None, run.communicate()[0]
+        logs = [*tmp_path.glob("runs/*/events.jsonl")]
+        followed = [*events.read(logs[0])] if logs else []
+    started = psutil.Process(run.pid).children(recursive=True)
+    agent = next(one for one in started if "mlbench.launch.torchrun" in one.cmdline())
+    _, worker = sorted(agent.children(), key=lambda one: one.create_time())  # ranks 0 and 1
+    worker.send_signal(signal.SIGKILL)
+    output, _ = run.communicate(timeout=PATIENCE_S)
+    (path,) = tmp_path.glob("runs/*/record.json")
+    assert (run.returncode, load(path).status) == (1, "failed"), output
+    assert load(path).error == f"rank 1 died: killed, or crashed; log of rank 1: {path.parent / 'rank_1.log'}"
+    assert not [one for one in started if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["cluster=attached"], "launcher=torchrun starts workers on this machine, not on cluster=attached"),
+        (["max_failures=1"], "launcher=torchrun starts no failed run again"),
+        pytest.param(
+            ["network=1gbit_1ms"],
+            "launcher=torchrun starts no emulated hosts",
+            marks=pytest.mark.wing("emulation"),
+        ),
+        (["launcher=command"], "python -m mlbench.measure -- COMMAND"),
+        (["cluster=launcher"], "launcher=torchrun starts workers on this machine, not on cluster=launcher"),
+    ],
+)
+def test_what_a_launcher_cannot_start_is_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(UserError, match="launcher") as caught:
+        compose(["launcher=torchrun", *words])
+    assert sentence in str(caught.value)
+
+
+def test_a_command_of_ones_own_is_neither_ray_s_nor_torchrun_s() -> None:
+    assert compose(["task=script", "cluster=launcher"]).launcher == "command"
+    assert compose().launcher == "ray"
+
+
+def test_what_the_ranks_left_becomes_one_sentence(tmp_path: Path) -> None:
+    scratch, folder = tmp_path / "scratch", tmp_path / "run"
+    scratch.mkdir()
+    folder.mkdir()
+    lost = torchrun._failure(scratch, folder, "exit code 1: no torch")
+    assert str(lost) == "torch's elastic agent ended with exit code 1: no torch"
+    error = RuntimeError("Connection closed by peer")
+    (scratch / "rank_0.pickle").write_bytes(pickle.dumps(error))
+    (scratch / torchrun.DIED).write_text(json.dumps([1]))
+    (scratch / "rank_1.log").write_text("Segmentation fault")
+    found = torchrun._failure(scratch, folder, "")
+    assert isinstance(found, WorkersFailed)
+    assert str(found) == f"rank 1 died: killed, or crashed; log of rank 1: {folder / 'rank_1.log'}"
+    assert (folder / "rank_1.log").read_text() == "Segmentation fault"
+    mistake = UserError("the nodes hold different data sets", hint="prepare the same one")
+    (scratch / "rank_0.pickle").write_bytes(pickle.dumps(mistake))
+    assert str(torchrun._failure(scratch, folder, "")) == str(mistake)
+
+
+def test_workers_get_this_machine_s_cpus() -> None:
+    many = torchrun.connection(compose(["launcher=torchrun", f"workers={2 * node.usable_cpus()}"]))
+    assert (many.threads, many.oversubscribed, many.workers(), many.lost()) == (1, True, [], None)
