@@ -49,7 +49,11 @@ FILTERS = (
 )
 EXIT_CODES = (
     ("0", "done"),
-    ("1", "a run could not be uploaded or does not follow from its log, or --fail-if-slower"),
+    (
+        "1",
+        "a run could not be uploaded or does not follow from its log, a submission was refused, "
+        "or --fail-if-slower",
+    ),
     ("2", "a mistake in the command, no run is selected, or an archive was refused"),
     ("3", "--fail-if-slower where a pair has no verdict"),
 )
@@ -208,13 +212,15 @@ def _compare(args: Args) -> int:
 )
 def _export(args: Args) -> int:
     """Write one zip file per run: record, event log, configuration, provenance and
-    MLPerf log lines. It has no passwords and is not an MLPerf submission.
+    MLPerf log lines; beside them the plans of the runs' studies. None has passwords,
+    and none is an MLPerf submission.
 
     examples:
       python -m mlbench.results export resnet20-w4-1c9
       python -m mlbench.results export task=resnet20 status=goal_reached to=zips
     """
     from mlbench.report import mllog
+    from mlbench.tracking import submission
     from mlbench.tracking.archive import export
 
     records = _some(args)
@@ -226,6 +232,9 @@ def _export(args: Args) -> int:
         target = to if single else to / f"{one.run_id}.zip"
         target.parent.mkdir(parents=True, exist_ok=True)
         print(export(args.output_root / one.run_id, target, mllog=mllog.text), flush=True)
+    if not single:
+        for path in submission.export_studies(args.output_root, records, to):
+            print(path)
     return OK
 
 
@@ -259,6 +268,33 @@ def _import(args: Args) -> int:
             print(f"{run.run_id}: {outcome}", flush=True)
     _total(args, outcomes, ("imported", "present", "refused"))
     return USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else OK
+
+
+@COMMAND.verb("check", "PATH ...", options=JSON | flag("--markdown", "print the comment of a pull request"))
+def _check(args: Args) -> int:
+    """Check submissions: folders ENTITY/DATE-HARDWARE with submission.yaml, exported
+    runs and the plans of their studies. Each record is derived from its log anew; a
+    run, a study or a file that does not fit is refused. Nothing is written.
+
+    examples:
+      python -m mlbench.results check submissions/epfl-mlo/2026-11-24-8xh100
+      python -m mlbench.results check submissions --markdown
+    """
+    from mlbench.report import leaderboard
+    from mlbench.tracking import submission
+
+    if not args.arguments:
+        raise UserError("check takes folders of submissions", hint="check --help")
+    places = [place for path in args.arguments for place in submission.folders(Path(path)) or [Path(path)]]
+    checked = [submission.check(place) for place in dict.fromkeys(places)]
+    entries = leaderboard.entries([one for one in checked if not one.refusals])
+    if args.json:
+        print(json.dumps([leaderboard.verdict(one, entries) for one in checked], indent=2))
+    elif args.options.markdown:
+        print("\n".join(leaderboard.markdown(one, entries) for one in checked))
+    else:
+        say("\n".join(line for one in checked for line in leaderboard.lines(one, entries)))
+    return FAILED if any(one.refusals for one in checked) else OK
 
 
 @COMMAND.verb(
