@@ -341,31 +341,41 @@ def _plot(args: Args) -> int:
     settings=OUTPUT_ROOT | {"to": ("", "the folder to write to; default: output_root/site")},
 )
 def _site(args: Args) -> int:
-    """Write a static site over exports: a leaderboard and a page per study. Its
-    index.html ranks every point by its time to accuracy. The folder needs no
-    server: copy it to any host of files.
+    """Write a static site over submissions, exports and folders of runs: leaderboards,
+    a page per submission and study, cost over time, index.json, runs.parquet and
+    badges. The folder needs no server: copy it to any host of files. It is a Hugging
+    Face data set and a Zenodo deposit, too.
 
     examples:
       python -m mlbench.results site runs/exports to=site
+      python -m mlbench.results site submissions runs to=site
     """
     from mlbench.report import site
-    from mlbench.tracking import archive
+    from mlbench.tracking import archive, submission
 
     if not args.arguments:
         raise UserError("site takes exports: zip files or folders of them", hint="results export writes them")
     to = _folder(args, args.output_root / "site")
     refused = False
-    records = []
-    for _, run, _ in archive.load(archive.paths(args.arguments)):
+    handed_in = [
+        submission.check(place) for path in args.arguments for place in submission.folders(Path(path))
+    ]
+    for one in handed_in:
+        refused |= bool(one.refusals)
+        say("\n".join(f"mlbench: {one.entity}/{one.name}: {why}" for why in one.refusals), file=sys.stderr)
+    records = [run for path in args.arguments for run in run_folders.readable(Path(path))]
+    zips = [path for path in args.arguments if not submission.folders(Path(path))]
+    for _, run, _ in archive.load(archive.paths([path for path in zips if not _runs_below(path)])):
         if isinstance(run, UserError):
             refused = True
             say(f"mlbench: {run}", file=sys.stderr)
         else:
             records.append(run)
-    if not records:
+    accepted = [one for one in handed_in if not one.refusals]
+    if not records and not accepted:
         raise UserError("there is no run in these exports", hint="results export writes them")
     records = list({one.run_id: one for one in records}.values())
-    for path in site.write(records, to):
+    for path in site.write(records, to, submissions=accepted):
         print(path)
     return USER_ERROR if refused else OK
 
@@ -510,6 +520,11 @@ def _mlflow(args: Args) -> int:
     uri = args.settings["tracking_uri"] or default_store(args.output_root)
     ui.serve(uri, sync.experiment_id(uri), port=ui.port(args.settings["port"]), show=say)
     return OK
+
+
+def _runs_below(path: str) -> bool:
+    """Return whether a path is an output_root."""
+    return any(True for _ in Path(path).glob("*/record.json"))
 
 
 def _selected(args: Args) -> list[Record]:

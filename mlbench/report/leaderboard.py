@@ -187,10 +187,15 @@ def markdown(submission: Checked, every: Sequence[Entry]) -> str:
     return "\n".join([head, "", *table, "", *notes, ""])
 
 
-def sentence(entry: Entry) -> str:
-    """Return an entry in one sentence, e.g. "resnet20, mini: ...: 2 workers, 11.5 s (10.1 to 12.9 s)"."""
+def numbers(entry: Entry) -> str:
+    """Return workers, time with its interval and cost, e.g. "2 workers, 11.5 s (10 s to 13 s), 0.01 USD"."""
     bill = f", {usd(entry.usd.value)}" if entry.usd and math.isfinite(entry.usd.value) else ""
-    return f"{entry.section}: {counted(entry.point.workers, 'worker')}, {_time(entry)}{bill}"
+    return f"{counted(entry.point.workers, 'worker')}, {_time(entry)}{bill}"
+
+
+def sentence(entry: Entry) -> str:
+    """Return an entry in one sentence: what it is ranked in, and its numbers."""
+    return f"{entry.section}: {numbers(entry)}"
 
 
 def _time(entry: Entry) -> str:
