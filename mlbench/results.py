@@ -49,7 +49,11 @@ FILTERS = (
 )
 EXIT_CODES = (
     ("0", "done"),
-    ("1", "a run could not be uploaded or does not follow from its log, or --fail-if-slower"),
+    (
+        "1",
+        "a run could not be uploaded or does not follow from its log, a submission was refused, "
+        "or --fail-if-slower",
+    ),
     ("2", "a mistake in the command, no run is selected, or an archive was refused"),
     ("3", "--fail-if-slower where a pair has no verdict"),
 )
@@ -208,13 +212,15 @@ def _compare(args: Args) -> int:
 )
 def _export(args: Args) -> int:
     """Write one zip file per run: record, event log, configuration, provenance and
-    MLPerf log lines. It has no passwords and is not an MLPerf submission.
+    MLPerf log lines; beside them the plans of the runs' studies. None has passwords,
+    and none is an MLPerf submission.
 
     examples:
       python -m mlbench.results export resnet20-w4-1c9
       python -m mlbench.results export task=resnet20 status=goal_reached to=zips
     """
     from mlbench.report import mllog
+    from mlbench.tracking import submission
     from mlbench.tracking.archive import export
 
     records = _some(args)
@@ -226,6 +232,9 @@ def _export(args: Args) -> int:
         target = to if single else to / f"{one.run_id}.zip"
         target.parent.mkdir(parents=True, exist_ok=True)
         print(export(args.output_root / one.run_id, target, mllog=mllog.text), flush=True)
+    if not single:
+        for path in submission.export_studies(args.output_root, records, to):
+            print(path)
     return OK
 
 
@@ -259,6 +268,33 @@ def _import(args: Args) -> int:
             print(f"{run.run_id}: {outcome}", flush=True)
     _total(args, outcomes, ("imported", "present", "refused"))
     return USER_ERROR if any(one["outcome"] == "refused" for one in outcomes) else OK
+
+
+@COMMAND.verb("check", "PATH ...", options=JSON | flag("--markdown", "print the comment of a pull request"))
+def _check(args: Args) -> int:
+    """Check submissions: folders ENTITY/DATE-HARDWARE with submission.yaml, exported
+    runs and the plans of their studies. Each record is derived from its log anew; a
+    run, a study or a file that does not fit is refused. Nothing is written.
+
+    examples:
+      python -m mlbench.results check submissions/epfl-mlo/2026-11-24-8xh100
+      python -m mlbench.results check submissions --markdown
+    """
+    from mlbench.report import leaderboard
+    from mlbench.tracking import submission
+
+    if not args.arguments:
+        raise UserError("check takes folders of submissions", hint="check --help")
+    places = [place for path in args.arguments for place in submission.folders(Path(path)) or [Path(path)]]
+    checked = [submission.check(place) for place in dict.fromkeys(places)]
+    entries = leaderboard.entries([one for one in checked if not one.refusals])
+    if args.json:
+        print(json.dumps([leaderboard.verdict(one, entries) for one in checked], indent=2))
+    elif args.options.markdown:
+        print("\n".join(leaderboard.markdown(one, entries) for one in checked))
+    else:
+        say("\n".join(line for one in checked for line in leaderboard.lines(one, entries)))
+    return FAILED if any(one.refusals for one in checked) else OK
 
 
 @COMMAND.verb(
@@ -305,31 +341,41 @@ def _plot(args: Args) -> int:
     settings=OUTPUT_ROOT | {"to": ("", "the folder to write to; default: output_root/site")},
 )
 def _site(args: Args) -> int:
-    """Write a static site over exports: a leaderboard and a page per study. Its
-    index.html ranks every point by its time to accuracy. The folder needs no
-    server: copy it to any host of files.
+    """Write a static site over submissions, exports and folders of runs: leaderboards,
+    a page per submission and study, cost over time, index.json, runs.parquet and
+    badges. The folder needs no server: copy it to any host of files. It is a Hugging
+    Face data set and a Zenodo deposit, too.
 
     examples:
       python -m mlbench.results site runs/exports to=site
+      python -m mlbench.results site submissions runs to=site
     """
     from mlbench.report import site
-    from mlbench.tracking import archive
+    from mlbench.tracking import archive, submission
 
     if not args.arguments:
         raise UserError("site takes exports: zip files or folders of them", hint="results export writes them")
     to = _folder(args, args.output_root / "site")
     refused = False
-    records = []
-    for _, run, _ in archive.load(archive.paths(args.arguments)):
+    handed_in = [
+        submission.check(place) for path in args.arguments for place in submission.folders(Path(path))
+    ]
+    for one in handed_in:
+        refused |= bool(one.refusals)
+        say("\n".join(f"mlbench: {one.entity}/{one.name}: {why}" for why in one.refusals), file=sys.stderr)
+    records = [run for path in args.arguments for run in run_folders.readable(Path(path))]
+    zips = [path for path in args.arguments if not submission.folders(Path(path))]
+    for _, run, _ in archive.load(archive.paths([path for path in zips if not _runs_below(path)])):
         if isinstance(run, UserError):
             refused = True
             say(f"mlbench: {run}", file=sys.stderr)
         else:
             records.append(run)
-    if not records:
+    accepted = [one for one in handed_in if not one.refusals]
+    if not records and not accepted:
         raise UserError("there is no run in these exports", hint="results export writes them")
     records = list({one.run_id: one for one in records}.values())
-    for path in site.write(records, to):
+    for path in site.write(records, to, submissions=accepted):
         print(path)
     return USER_ERROR if refused else OK
 
@@ -474,6 +520,11 @@ def _mlflow(args: Args) -> int:
     uri = args.settings["tracking_uri"] or default_store(args.output_root)
     ui.serve(uri, sync.experiment_id(uri), port=ui.port(args.settings["port"]), show=say)
     return OK
+
+
+def _runs_below(path: str) -> bool:
+    """Return whether a path is an output_root."""
+    return any(True for _ in Path(path).glob("*/record.json"))
 
 
 def _selected(args: Args) -> list[Record]:

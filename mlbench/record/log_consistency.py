@@ -57,6 +57,7 @@ def contradictions(
         *_of_stamps(log, every, start, end, result),
         *_of_durations(startup, startup_time, every, start, end),
         *_of_nodes(log, end, result, every),
+        *_of_hosts(log, end, start.experiment),
         *_of_rates(start.experiment, result.nodes, flops_per_s),
     ]
     return list(dict.fromkeys(sentences))
@@ -275,6 +276,16 @@ def _of_nodes(log: Log, end: RunEnd, result: WorkerResult, every: Sequence[Measu
             yield f"{node.hostname} was watched for {duration(during.seconds)} of {duration(elapsed)}"
         yield from _of_interference(during, node.hostname, node.logical_cpus)
     yield from _of_interference(end.interference, end.hostname or "the driver's machine", None)
+
+
+def _of_hosts(log: Log, end: RunEnd, experiment: Experiment) -> Iterator[str]:
+    """A local Ray's driver and rank 0 are on one machine; emulated hosts have names of their own."""
+    if experiment.cluster.name != "local" or experiment.network.emulated:
+        return
+    stamped = (event["metadata"].get("hostname") for event in log if event["key"] in ("startup", "run_start"))
+    hosts = {end.hostname, *stamped} - {None}
+    if len(hosts) > 1:
+        yield f"cluster=local is one machine, and it names {', '.join(sorted(map(str, hosts)))}"
 
 
 def _of_interference(what: Interference | None, hostname: str, logical_cpus: int | None) -> Iterator[str]:

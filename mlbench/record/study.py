@@ -7,7 +7,7 @@ attempts, appended as they happen.
 
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -191,15 +191,19 @@ def lost_attempts(place: Path, records: Sequence[Record]) -> list[str]:
     ]
 
 
-def histories(output_root: Path) -> dict[str, History]:
-    """Return what all studies know of their points, by key; a study that cannot be read knows nothing."""
+def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict[str, History]:
+    """Return what all studies know of their points, by key; a study that cannot be read knows nothing.
+
+    `runs`: the names of all runs that are there (default: the folders in output_root).
+    """
+    there = (lambda run: (output_root / run).exists()) if runs is None else runs.__contains__
     found: dict[str, History] = {}
     for path in sorted((output_root / "studies").glob(f"*/{PLAN}")):
         with suppress(UserError):
             plan = load(path.parent)
             log = events.read(path.parent / LOG) if (path.parent / LOG).exists() else []
             runs = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] == ENDED}
-            gone = [(trial, run) for trial, run in runs if run and not (output_root / run).exists()]
+            gone = [(trial, run) for trial, run in runs if run and not there(run)]
             for point in plan.points if plan else ():
                 old = found.get(point.key, History())
                 found[point.key] = History(

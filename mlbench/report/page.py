@@ -75,7 +75,7 @@ def page(
         "page.html",
         study=study,
         commands=study.commands or list(dict.fromkeys(record.command for record in records)),
-        facts=facts(records),
+        facts=[*study.facts, *facts(records)],
         sections=sections,
         headings=HEADLINE,
         filters=filters(records),

@@ -20,6 +20,7 @@ class StudyText:
     - commands: command lines that make it again, in their order.
     - planned: all runs that were asked for, so that those without a result are told.
     - lost: a sentence for each attempt that has no record.
+    - facts: what stands below the title before what the runs say.
     """
 
     title: str
@@ -27,3 +28,4 @@ class StudyText:
     commands: tuple[str, ...]
     planned: tuple[Planned, ...] = ()
     lost: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()

@@ -1,18 +1,38 @@
-"""A static site over several studies: one leaderboard and one page a study, to host anywhere."""
+"""A static site of results, to host anywhere: leaderboards with tiers, a page a submission and a study.
 
+Pages have permanent names: ENTITY-DATE-HARDWARE.html of a submission, the name of a study, hardware.html
+(cost over time) and published.html (what others published, which mlbench did not measure).
+"""
+
+import base64
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from mlbench.analysis import published
+from mlbench.analysis.chart import Axis, Chart, Trace, drawable, ends, side_by_side, time_axis, worker_axis
 from mlbench.analysis.points import Point
+from mlbench.record.format import counted, usd
 from mlbench.record.official import IMPORTED
 from mlbench.record.record import Record
-from mlbench.report import page
+from mlbench.report import leaderboard, page, publication, render, tables
+from mlbench.report.charts.cost import ROOM
 from mlbench.report.grouping import Group, groups
+from mlbench.report.leaderboard import Entry
 from mlbench.report.page_input import StudyText
 from mlbench.report.tables import Cell, Row, Table, cell
+from mlbench.tracking.submission import Checked
 
 SINGLE = "single runs"
+LOOSE = Checked("", "", None, (), (), ("handed in without submission.yaml",), {})  # runs of no submission
+PAGES = [
+    ("Leaderboard", "index.html"), ("Hardware", "hardware.html"), ("Published by others", "published.html"),
+]  # fmt: skip
+OTHERS = "Tier: published, and not measured by mlbench."
+OWN = {"index.html", "hardware.html", "published.html"}
 HEADINGS = [
     "point",
     "hardware",
@@ -23,29 +43,215 @@ HEADINGS = [
     "claims eligible",
     "study",
 ]
+RANKED = ["rank", "entity", "workers", "hardware", "time to accuracy", "cost", "goal reached", "tier"]
 
 
-def write(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Write index.html and a page a study into the folder; return their paths, the index first."""
+@dataclass(frozen=True)
+class _Section:
+    """A part of a page: the chart first, then the sentence, then the table."""
+
+    title: str
+    task: str
+    table: Table
+    chart: str = ""
+    svg: str = ""  # as base64
+    answer: str = ""
+    notes: Sequence[str] = ()
+
+
+def write(records: Sequence[Record], folder: Path, *, submissions: Sequence[Checked] = ()) -> list[Path]:
+    """Write the site into the folder; return its paths, index.html first.
+
+    `records` belong to no submission: they are shown by study, and no rank is theirs.
+    """
     studies: dict[str, list[Record]] = {}
     for one in records:
         studies.setdefault(one.experiment.study or SINGLE, []).append(one)
-    names = _file_names(studies)
+    names = _file_names(studies, {_page(one).lower() for one in submissions} | OWN)
     folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / "index.html"]
+    texts: dict[str, str] = {}
     for name, some in sorted(studies.items()):
         question = "What do these runs show?" if name == SINGLE else ""
-        text = page.page(some, study=StudyText(name, question, ()), references=[])
-        written.append(folder / names[name])
-        written[-1].write_text(text, encoding="utf-8")
-    index = page.rendered(
-        "site.html",
-        sections=[(one.title, one.task, _table(one)) for one in groups(records)],
+        texts[names[name]] = page.page(some, study=StudyText(name, question, ()), references=[])
+    entries = leaderboard.entries(submissions)
+    for one in submissions:
+        texts[_page(one)] = page.page(list(one.records), study=_about(one, entries), references=[])
+    runs = [(one, run) for one in submissions for run in one.records]
+    every = [*records, *(run for _, run in runs)]
+    why = [f"Tier: {leaderboard.SELF}: {LOOSE.incomplete[0]}."]
+    loose = [_Section(one.title, one.task, _table(one), notes=why) for one in groups(records)]
+    texts["index.html"] = _rendered(
+        "Results",
+        "Time to accuracy of every point, fastest first, with 95 % intervals.",
+        [*(_ranked(some) for some in _by_section(entries)), *loose],
+        caption="medians of the runs; points in italics may not be compared",
+        tiers=leaderboard.TIERS if entries else {},
         studies=[(name, names[name], len(some), _span(some)) for name, some in sorted(studies.items())],
-        filters=page.filters(records),
+        filters=page.filters(every),
     )
-    written[0].write_text(index, encoding="utf-8")
-    return written
+    texts["hardware.html"] = _rendered(
+        "Hardware",
+        "What the goal costs, over its time: nothing is both cheaper and faster than the frontier.",
+        [*_hardware(entries)],
+        caption="the cheapest first",
+    )
+    texts["published.html"] = _rendered(
+        "Published by others",
+        "Numbers of 2018 to today that mlbench did not measure: other hardware, software and clocks.",
+        [*_published()],
+        caption="as its source gives them",
+    )
+    written = [folder / "index.html", *(folder / name for name in sorted(texts) if name != "index.html")]
+    for path in written:
+        path.write_text(texts[path.name], encoding="utf-8")
+    runs += [(LOOSE, run) for run in records]
+    return [*written, *publication.write(folder, entries, runs)]
+
+
+def _rendered(title: str, question: str, sections: Sequence[_Section], **values: Any) -> str:
+    common: dict[str, Any] = {"tiers": {}, "studies": [], "filters": {}, "pages": PAGES}
+    shown = common | {"title": title, "question": question, "sections": sections} | values
+    return page.rendered("site.html", **shown)
+
+
+def _page(submission: Checked) -> str:
+    return f"{submission.entity}-{submission.name}.html"
+
+
+def _about(submission: Checked, entries: Sequence[Entry]) -> StudyText:
+    """Return a submission in words, for its page."""
+    about, name = submission.about, f"{submission.entity}: {submission.name}"
+    if about is None:
+        return StudyText(name, "", ())
+    link, paid = about.interconnect, about.price
+    facts = (
+        f"tier: {leaderboard.tier(submission, entries)}",
+        f"by {about.entity}, {about.contact}",
+        about.hardware,
+        link.name + (f" at {link.gbit_per_s:g} Gbit/s" if link.gbit_per_s else ""),
+        f"{usd(paid.usd_per_hour)} an hour and node, {paid.date}" if paid else "not for rent",
+        f"licence {about.licence}",
+        *submission.incomplete,
+    )
+    return StudyText(name, "What was handed in, and what its logs say.", (), facts=facts)
+
+
+def _by_section(entries: Sequence[Entry]) -> list[list[Entry]]:
+    sections: dict[str, list[Entry]] = {}
+    for one in entries:
+        sections.setdefault(one.section, []).append(one)
+    return list(sections.values())
+
+
+def _ranked(some: Sequence[Entry]) -> _Section:
+    """Return a leaderboard: time over workers, who is fastest and who is cheapest, and every point."""
+    rows = []
+    for one in some:
+        point, about = one.point, one.submission.about
+        cells = [
+            Cell(str(one.rank or "-"), number=True),
+            Cell(one.entity, one.curve, link=_page(one.submission)),
+            Cell(f"{point.workers} x {point.backend}, {point.sync}"),
+            Cell(about.hardware if about else point.hardware),
+            cell(point.time_to_accuracy, "s"),
+            cell(one.usd, "USD"),
+            Cell(f"{point.reached} of {point.n}", number=True),
+            Cell(one.tier, one.why if one.tier != leaderboard.COMPLETE else ""),
+        ]
+        filters = {"task": point.task, "workers": str(point.workers), "hardware": point.hardware}
+        rows.append(Row(cells, one.rank is None, filters))
+    timed = [one for one in some if one.rank is not None]
+    entities = list(dict.fromkeys(one.entity for one in timed))
+    shifts = side_by_side([one.point.workers for one in timed], len(entities))
+    traces = []
+    for style, entity in enumerate(entities):
+        own = sorted((one for one in timed if one.entity == entity), key=lambda one: one.point.workers)
+        times = [one.point.time_to_accuracy for one in own if one.point.time_to_accuracy]
+        counts = [one.point.workers * shifts[style] for one in own]
+        traces.append(Trace(entity, counts, [time.value for time in times], "marks", style, **ends(times)))
+    workers, most = (
+        [one.point.workers for one in timed],
+        max((one.point.median_s for one in timed), default=0),
+    )
+    y = time_axis("time to accuracy", most, (0, None))
+    chart = Chart.of(
+        "time", "Time to accuracy over workers", about="", x=worker_axis(workers), y=y, traces=traces
+    )
+    return _Section(some[0].section, some[0].point.task, Table(RANKED, rows), *_drawn(chart), _answer(timed))
+
+
+def _answer(timed: Sequence[Entry]) -> str:
+    """Return who is fastest and who is cheapest; "" where nothing may be compared."""
+    if not timed:
+        return ""
+    fastest = timed[0]
+    text = f"Fastest: {fastest.entity}, {leaderboard.numbers(fastest)} ({fastest.tier})."
+    priced = [one for one in timed if one.usd and drawable(one.usd.value)]
+    if not priced:
+        return f"{text} Nobody states a price."
+    cheapest = min(priced, key=lambda one: one.usd.value if one.usd else math.inf)
+    return f"{text} Cheapest: {cheapest.entity}, {leaderboard.numbers(cheapest)} ({cheapest.tier})."
+
+
+def _hardware(entries: Sequence[Entry]) -> list[_Section]:
+    """Return cost over time of every task and goal, all classes of hardware beside each other."""
+    goals: dict[str, list[Entry]] = {}
+    for one in entries:
+        if one.rank is not None and one.usd and drawable(one.usd.value):
+            goals.setdefault(one.section.rpartition("; ")[0], []).append(one)
+    sections = []
+    for title, some in goals.items():
+        some.sort(key=lambda one: (one.usd.value if one.usd else math.inf, one.point.median_s))
+        frontier: list[Entry] = []
+        for one in some:
+            if not frontier or one.point.median_s < frontier[-1].point.median_s:
+                frontier.append(one)
+        traces = []
+        for style, what in enumerate(dict.fromkeys(map(_machine, some))):
+            own = [one for one in some if _machine(one) == what]
+            bills = [one.usd for one in own if one.usd]
+            times, costs = [one.point.median_s for one in own], [bill.value for bill in bills]
+            traces.append(Trace(what, times, costs, "marks", style, **ends(bills)))
+        longest = max(one.point.median_s for one in some)
+        x = time_axis("time to accuracy", longest, (0, ROOM * longest))
+        y = Axis("cost to the goal / USD", limits=(0, None))
+        chart = Chart.of("frontier", "Cost over time to accuracy", about="", x=x, y=y, traces=traces)
+        cells = [
+            [Cell(_machine(one)), Cell(counted(one.point.workers, "worker")), cell(one.usd, "USD"),
+             cell(one.point.time_to_accuracy, "s"), Cell("yes" if one in frontier else "no"), Cell(one.tier)]
+            for one in some
+        ]  # fmt: skip
+        table = Table(
+            ["hardware", "workers", "cost", "time", "on the frontier", "tier"], list(map(Row, cells))
+        )
+        best = "; ".join(f"{_machine(one)}, {leaderboard.numbers(one)}" for one in frontier)
+        sections.append(
+            _Section(title, some[0].point.task, table, *_drawn(chart), f"On the frontier: {best}.")
+        )
+    return sections
+
+
+def _machine(entry: Entry) -> str:
+    about = entry.submission.about
+    return f"{about.hardware if about else entry.point.hardware} ({entry.entity})"
+
+
+def _published() -> list[_Section]:
+    """Return what others published of every task, as published_studies.yaml has it."""
+    sections = []
+    for task in sorted({one.task for one in published.load() if one.task}):
+        shown, _ = tables.references(published.load(task=task))
+        sections += [
+            _Section(f"{task}: {one.title}", task, one.table, notes=[OTHERS, *one.about]) for one in shown
+        ]
+    return sections
+
+
+def _drawn(chart: Chart) -> tuple[str, str]:
+    """Return a chart's title and its picture as base64; two empty texts where there is nothing to draw."""
+    if chart.empty:
+        return "", ""
+    return chart.title, base64.b64encode(render.svg(render.specification(chart)).encode()).decode()
 
 
 def _table(group: Group) -> Table:
@@ -78,12 +284,12 @@ def _span(records: Sequence[Record]) -> str:
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
-def _file_names(studies: dict[str, list[Record]]) -> dict[str, str]:
+def _file_names(studies: dict[str, list[Record]], others: Set[str] = OWN) -> dict[str, str]:
     """Return a file name a study, of letters that every server takes; equal ones get a number."""
     names: dict[str, str] = {}
     for name in sorted(studies):
         stem = re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip(".-") or "study"
-        taken = {other.lower() for other in names.values()} | {"index.html"}
+        taken = {other.lower() for other in names.values()} | others
         endings = ("", *(f"-{number}" for number in range(2, len(studies) + 3)))
         ending = next(end for end in endings if f"{stem}{end}.html".lower() not in taken)
         names[name] = f"{stem}{ending}.html"

@@ -37,6 +37,7 @@ class Cell:
     text: str
     below: str = ""
     number: bool = False
+    link: str = ""  # to a page beside this one
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,19 @@ def load(zips: Sequence[Path]) -> Iterator[tuple[Path, Record | UserError, Log]]
             yield path, error, []
 
 
+def elapsed(zips: Sequence[Path]) -> Iterator[tuple[str, frozenset[float]]]:
+    """Yield of each archive the run's name and when its validations ended, s, as its record says.
+
+    Nothing is held against the log. An archive that cannot be read is left out.
+    """
+    for path in zips:
+        try:
+            plain = _json(path, RECORD, _files(path)[0][RECORD])
+            yield str(plain["run_id"]), frozenset(float(one["elapsed"]) for one in plain["validations"])
+        except (UserError, LookupError, TypeError, ValueError):
+            continue
+
+
 def _run(path: Path) -> tuple[Record, Log]:
     files, sha256 = _files(path)
     for name in (RECORD, events.NAME):
@@ -112,7 +125,8 @@ def _run(path: Path) -> tuple[Record, Log]:
     if not RUN_ID.fullmatch(result.run_id) or not result.run_id.endswith(f"-{result.seed:x}"):
         raise _refusal(path, f"{result.run_id[:80]!r} is no name of a run")
     _check_experiment(path, result)
-    log = _log(path, files[events.NAME], result)
+    whole = _log(path, files[events.NAME], result)
+    log = list(whole)
     start = log[0]["value"] | {"imported": {"file": path.name, "sha256": sha256}}
     # Where the run was recorded is not where its copy is: nothing is sent to, or deleted from, that store.
     start["experiment"] = start["experiment"] | {"tracking_uri": None}
@@ -122,6 +136,7 @@ def _run(path: Path) -> tuple[Record, Log]:
         if event["key"] == "submission":
             value = event["value"] | {"command": _command(path, event["value"]["command"], result)}
             log[number] = event | {"value": value}
+    log = events.resealed(whole, log)
     return build_record(log), log
 
 

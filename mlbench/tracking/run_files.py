@@ -28,7 +28,8 @@ _TASK_RESULT = {
 def texts(original: Record, log: Log) -> dict[str, str]:
     """Return the files' texts by name."""
     clean = Record.model_validate(without_credentials(original.model_dump(mode="json")))
-    lines = [json.dumps(without_credentials(event), allow_nan=False) + "\n" for event in log]
+    cleaned = events.resealed(log, [without_credentials(event) for event in log])
+    lines = [json.dumps(event, allow_nan=False) + "\n" for event in cleaned]
     files = {
         RECORD: clean.model_dump_json(indent=2),
         events.NAME: "".join(lines),

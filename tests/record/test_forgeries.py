@@ -296,6 +296,9 @@ EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
     "hostname of rank 0": (
         lambda log: of(log, "run_start")["metadata"].update(hostname="m"), "rank 0 began on m",
     ),
+    "the driver's host": (
+        value("run_result", hostname="m"), "cluster=local is one machine, and it names m, n",
+    ),
     "the workers' result": (other_result, "stands in it twice, and differs"),
     "14 of 2 CPUs": (node(interference=BUSY), "cannot have used 14 of the 2 CPUs of n"),
     "a short watch": (node(interference={**BUSY, "seconds": 0.4, "others": 0.0}), "n was watched for 400"),

@@ -16,6 +16,7 @@ from mlbench import results
 from mlbench.config.errors import UserError
 from mlbench.launch import cache
 from mlbench.record import events, reader
+from mlbench.record.build_record import build_record
 from mlbench.record.record import Record
 from mlbench.report import mllog as mlperf_log
 from mlbench.tasks.resnet50.torch import batches
@@ -117,6 +118,25 @@ def test_nothing_in_it_is_a_password(tmp_path: Path) -> None:
     assert SECRET in (run.folder / "record.json").read_text()  # else this test shows nothing
     files = exported(run, tmp_path)
     assert all(SECRET not in text for text in files.values())
+
+
+def test_a_sealed_run_whose_addresses_are_taken_out_contradicts_nothing(tmp_path: Path) -> None:
+    """Where it was tracked stands in its log's first line, and its checksum is over that line, too."""
+    uri = f"http://me:{SECRET}@127.0.0.1:1"
+    run = Run(tmp_path / "runs", f"tracking_uri={uri}", seed=7)
+    run.validate(95.0)
+    run.end("goal_reached", error=f"could not reach {uri}")
+    log = events.read(run.log)
+    for place, event in enumerate(log):
+        if event["key"] == "run_result":
+            event["metadata"] = events.checksum(log[:place], event["value"])
+    run.log.write_text("".join(json.dumps(event) + "\n" for event in log))
+    build_record(log).save(run.folder)
+    path = export(run.folder, tmp_path / "run.zip")
+    ((_, found, imported),) = archive.load([path])
+    assert isinstance(found, Record) and found.contradictions == [] and SECRET not in json.dumps(imported)
+    imported[1]["value"]["elapsed"] /= 2
+    assert any("checksum differs" in one for one in build_record(imported).contradictions)
 
 
 def test_equal_runs_make_equal_zips_and_nothing_is_overwritten(run: Run, tmp_path: Path) -> None:

@@ -1,0 +1,213 @@
+"""What submissions show beside each other: points in ranks, each with a tier that says how far it is trusted.
+
+Ranks hold inside one task, goal, network, division and class of hardware alone. Runs of two submissions are
+never pooled.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlbench.analysis.points import Estimate, Point, differences
+from mlbench.record import official
+from mlbench.record.format import counted, duration, quantity, usd
+from mlbench.record.record import Record
+from mlbench.report.grouping import ScalingCurve, groups
+from mlbench.tracking.submission import Checked
+
+SELF, COMPLETE, REPRODUCED, OFFICIAL = "self-reported", "logs complete", "reproduced", "official"
+TIERS = {  # from the weakest on
+    SELF: "numbers with a record, of which a log, a checksum or an attempt is missing",
+    COMPLETE: "every record follows from its sealed log, and every attempt that its study planned is there",
+    REPRODUCED: "another entity measured the same experiment inside the 95 % interval",
+    OFFICIAL: "an official point (RULES.md) of a released mlbench: closed, official scale, five drawn seeds",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One point of one submission.
+
+    - section: what it is ranked in; curve: what tells it from other points of its submission.
+    - usd: to the goal, at the price that was paid, else at the profile's; None without either.
+    - rank: among the comparable points of its section, fastest first; None for one that may not be compared.
+    """
+
+    submission: Checked
+    section: str
+    curve: str
+    point: Point
+    usd: Estimate | None
+    tier: str
+    why: str
+    rank: int | None = None
+
+    @property
+    def entity(self) -> str:
+        return self.submission.entity
+
+    @property
+    def name(self) -> str:
+        """The point's permanent name: that of the submission, and the beginning of the key."""
+        return f"{self.entity}/{self.submission.name}/{self.point.key[:12]}"
+
+
+def hardware_class(record: Record) -> str:
+    """Return on what a run trained, coarsely: the processor that its nodes report, on one node or several."""
+    gpus = [gpu.name or "GPU" for node in record.nodes for gpu in node.gpus]
+    on_gpu = record.experiment.backend.device == "cuda"
+    processor = " and ".join(dict.fromkeys(gpus)) or "GPU" if on_gpu else "CPU"
+    return f"{processor}, {'one node' if len(record.nodes) < 2 else 'several nodes'}"
+
+
+def entries(submissions: Iterable[Checked]) -> list[Entry]:
+    """Return the points of all submissions, section by section, with tiers and ranks; fastest first."""
+    every = [entry for one in submissions for entry in _of_one(one)]
+    every = [_reproduced(one, every) for one in every]
+    every.sort(key=lambda one: (one.section, _apart(one), one.point.median_s, one.name))
+    ranked: list[Entry] = []
+    places: dict[str, int] = {}
+    for one in every:
+        if not _apart(one) and one.point.median_s < math.inf:
+            places[one.section] = places.get(one.section, 0) + 1
+            one = replace(one, rank=places[one.section])
+        ranked.append(one)
+    return ranked
+
+
+def _apart(entry: Entry) -> bool:
+    return entry.point.exclusion_reason is not None
+
+
+def _of_one(submission: Checked) -> Iterable[Entry]:
+    classes: dict[tuple[str, str], list[Record]] = {}
+    for run in submission.records:
+        classes.setdefault((run.experiment.division.name, hardware_class(run)), []).append(run)
+    for (division, machines), runs in classes.items():
+        for group in groups(runs, histories=submission.histories):
+            data = "" if group.other_data else f", {group.dataset}"
+            section = f"{group.title}{data}; {division} division; {machines}"
+            for curve in group.curves:
+                yield from (_entry(submission, section, curve, point) for point in curve.points)
+
+
+def _entry(submission: Checked, section: str, curve: ScalingCurve, point: Point) -> Entry:
+    price = submission.about.price if submission.about else None
+    bill = point.usd
+    if price and point.time_to_accuracy:
+        bill = point.time_to_accuracy.times(point.nodes * price.usd_per_hour / 3600)
+    against = [one for one in point.unofficial if one != official.IMPORTED]
+    tier, why = COMPLETE, "; ".join(against[:1])
+    if submission.incomplete:
+        tier, why = SELF, submission.incomplete[0]
+    elif not against:
+        tier, why = OFFICIAL, ""
+    return Entry(submission, section, curve.label, point, bill, tier, why)
+
+
+def _reproduced(one: Entry, every: Sequence[Entry]) -> Entry:
+    """Return the entry as reproduced where another entity's median of the same experiment is inside it."""
+    time = one.point.time_to_accuracy
+    if one.tier != COMPLETE or time is None or time.low is None or time.high is None:
+        return one
+    for other in every:
+        alike = other.section == one.section and other.point.workers == one.point.workers
+        if other.entity != one.entity and other.tier != SELF and alike:
+            within = time.low <= other.point.median_s <= time.high
+            if within and not differences(one.point, other.point):
+                return replace(one, tier=REPRODUCED, why=f"by {other.entity} in {other.submission.name}")
+    return one
+
+
+def tier(submission: Checked, every: Sequence[Entry]) -> str:
+    """Return the strongest tier that all points of a submission have."""
+    order = list(TIERS)
+    own = [order.index(one.tier) for one in every if one.submission is submission]
+    return order[min(own, default=0)]
+
+
+def row(entry: Entry) -> dict[str, Any]:
+    """Return an entry as JSON types: times in s, prices in USD."""
+    point, bill, about = entry.point, entry.usd, entry.submission.about
+    time = point.time_to_accuracy
+    values = {
+        "name": entry.name, "entity": entry.entity, "submission": entry.submission.name,
+        "section": entry.section, "rank": entry.rank, "tier": entry.tier, "why": entry.why,
+        "task": point.task, "scale": point.scale, "goal": str(point.goal) if point.goal else None,
+        "workers": point.workers, "backend": point.backend, "sync": point.sync, "network": point.network,
+        "hardware": about.hardware if about else point.hardware, "nodes": point.nodes,
+        "time_to_accuracy_s": time.value if time else None, "low_s": time.low if time else None,
+        "high_s": time.high if time else None, "cost_usd": bill.value if bill else None,
+        "runs": point.n, "reached": point.reached, "not_comparable": point.exclusion_reason,
+        "key": point.key, "run_ids": [run.run_id for run in point.records],
+    }  # fmt: skip
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+
+
+def verdict(submission: Checked, every: Sequence[Entry]) -> dict[str, Any]:
+    """Return what `results check` says of a submission, as JSON types."""
+    own = [] if submission.refusals else [row(one) for one in every if one.submission is submission]
+    return {
+        "submission": f"{submission.entity}/{submission.name}",
+        "accepted": not submission.refusals,
+        "tier": None if submission.refusals else tier(submission, every),
+        "refusals": list(submission.refusals),
+        "incomplete": list(submission.incomplete),
+        "points": own,
+    }
+
+
+def lines(submission: Checked, every: Sequence[Entry]) -> list[str]:
+    """Return what `results check` prints of a submission."""
+    name = f"{submission.entity}/{submission.name}"
+    if submission.refusals:
+        return [f"{name}: refused", *(f"  {one}" for one in submission.refusals)]
+    own = [one for one in every if one.submission is submission]
+    head = f"{name}: accepted, {tier(submission, every)}, {counted(len(submission.records), 'run')}"
+    return [head, *(f"  {sentence(one)}" for one in own), *(f"  {one}" for one in submission.incomplete)]
+
+
+def markdown(submission: Checked, every: Sequence[Entry]) -> str:
+    """Return the comment of a pull request; what a submission wrote stands in code, where it is only text."""
+    name = f"`{_code(submission.entity)}/{_code(submission.name)}`"
+    if submission.refusals:
+        listed = [f"- `{_code(one)}`" for one in submission.refusals]
+        return "\n".join([f"### {name}: refused", "", *listed, ""])
+    own = [one for one in every if one.submission is submission]
+    table = ["| point | time to the goal | cost | goal reached | tier |", "|---|--:|--:|--:|---|"]
+    for one in own:
+        what = f"`{_code(one.section)}, {one.point.workers} x {_code(one.point.backend)}`"
+        bill = usd(one.usd.value) if one.usd and math.isfinite(one.usd.value) else "-"
+        table.append(
+            f"| {what} | {_time(one)} | {bill} | {one.point.reached} of {one.point.n} | {one.tier} |"
+        )
+    notes = [f"- `{_code(one)}`" for one in submission.incomplete]
+    head = f"### {name}: accepted, {tier(submission, every)}"
+    return "\n".join([head, "", *table, "", *notes, ""])
+
+
+def numbers(entry: Entry) -> str:
+    """Return workers, time with its interval and cost, e.g. "2 workers, 11.5 s (10 s to 13 s), 0.01 USD"."""
+    bill = f", {usd(entry.usd.value)}" if entry.usd and math.isfinite(entry.usd.value) else ""
+    return f"{counted(entry.point.workers, 'worker')}, {_time(entry)}{bill}"
+
+
+def sentence(entry: Entry) -> str:
+    """Return an entry in one sentence: what it is ranked in, and its numbers."""
+    return f"{entry.section}: {numbers(entry)}"
+
+
+def _time(entry: Entry) -> str:
+    time = entry.point.time_to_accuracy
+    if time is None or not math.isfinite(time.value):
+        return "goal not reached" if entry.point.goal else "no goal"
+    ends = (time.low, time.high)
+    if None in ends or not all(math.isfinite(end) for end in ends if end is not None):
+        return duration(time.value)
+    return f"{duration(time.value)} ({quantity(ends[0] or 0.0, 's')} to {quantity(ends[1] or 0.0, 's')})"
+
+
+def _code(text: str) -> str:
+    """Return a text that cannot end the code or the table cell in which it stands."""
+    return " ".join(text.replace("`", "'").replace("|", "/").split())

@@ -1,0 +1,165 @@
+"""What makes a site's folder a data set: a table of runs, an index, badges, and headers for archives.
+
+The folder is a Hugging Face data set (README.md with its header) and a Zenodo deposit (.zenodo.json); both
+are written to disk alone, and nothing is sent anywhere.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mlbench.record import fields
+from mlbench.record.record import Record
+from mlbench.report import leaderboard
+from mlbench.report.leaderboard import Entry
+from mlbench.tracking.submission import Checked
+
+SCHEMA = 1  # of index.json; a field that changes its meaning raises it
+TITLE = "mlbench results"
+ABOUT = "Time to accuracy, cost and speed-up of distributed training, every run with its log's record."
+# The core contributors of MLBench, as its documentation lists them, docs 3.8.1.
+ORIGIN = ("Ralf Grubenmann", "Lie He", "Tao Lin", "Fabian Pedregosa", "Martin Jaggi")
+ORIGIN_URL = "https://mlbench.github.io"
+COLOURS = dict(zip(leaderboard.TIERS, ("#6e6e6e", "#0072b2", "#00795a", "#9a4a00"), strict=True))
+LETTER = 6.6  # pixels of a letter of a badge at 11 px
+
+
+def write(folder: Path, entries: Sequence[Entry], runs: Sequence[tuple[Checked, Record]]) -> list[Path]:
+    """Write everything but pages into the folder; return the paths."""
+    submissions = list({id(one): one for one, _ in runs}.values())
+    texts: dict[str, str] = {
+        "index.json": json.dumps(_index(entries), indent=2, allow_nan=False) + "\n",
+        "README.md": readme(submissions),
+        ".zenodo.json": json.dumps(_zenodo(submissions), indent=2) + "\n",
+        "CITATION.cff": yaml.safe_dump(_citation(submissions), sort_keys=False, allow_unicode=True),
+    }
+    for one in submissions:
+        if one.about:
+            tier = leaderboard.tier(one, entries)
+            texts[f"badges/{one.entity}-{one.name}.svg"] = badge("mlbench", tier, COLOURS[tier])
+    paths = [folder / name for name in texts]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(texts[path.relative_to(folder).as_posix()], encoding="utf-8")
+    return [*paths, _table(runs, entries, folder / "runs.parquet")]
+
+
+def badge(label: str, text: str, colour: str) -> str:
+    """Return an SVG of two words beside each other, for a README."""
+    left, right = (round(len(word) * LETTER + 14) for word in (label, text))
+    words = escape(label), escape(text)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
+        f'aria-label="{words[0]}: {words[1]}"><title>{words[0]}: {words[1]}</title>'
+        f'<rect width="{left}" height="20" fill="#444"/>'
+        f'<rect x="{left}" width="{right}" height="20" fill="{colour}"/>'
+        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
+        f'<text x="{left / 2}" y="14">{words[0]}</text>'
+        f'<text x="{left + right / 2}" y="14">{words[1]}</text></g></svg>\n'
+    )
+
+
+def readme(submissions: Sequence[Checked]) -> str:
+    """Return the page of the data set, whose header the Hugging Face Hub reads."""
+    header: dict[str, Any] = {
+        "pretty_name": TITLE,
+        "license": _licence(submissions).lower(),
+        "tags": ["benchmark", "distributed-training", "time-to-accuracy", "mlbench"],
+        "configs": [{"config_name": "runs", "data_files": "runs.parquet"}],
+    }
+    text = f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {TITLE}\n\n{ABOUT} "
+    text += "`runs.parquet` has one row a run, `index.json` one entry a point, `index.html` is the site.\n\n"
+    text += "| tier | meaning |\n|---|---|\n"
+    text += "".join(f"| {name} | {meaning} |\n" for name, meaning in leaderboard.TIERS.items())
+    text += "\n| submission | licence |\n|---|---|\n"
+    for one in filter(lambda one: one.about, submissions):
+        text += f"| `{one.entity}/{one.name}` | {one.about.licence if one.about else ''} |\n"
+    return text
+
+
+def _licence(submissions: Sequence[Checked]) -> str:
+    """Return the licence of the whole: attribution wherever one submission asks for it."""
+    licences = {one.about.licence if one.about else "CC-BY-4.0" for one in submissions}
+    return "CC0-1.0" if licences == {"CC0-1.0"} else "CC-BY-4.0"
+
+
+def _creators(submissions: Sequence[Checked]) -> list[str]:
+    names = dict.fromkeys(one.about.entity for one in submissions if one.about)
+    return list(names) or ["The mlbench maintainers"]
+
+
+def _zenodo(submissions: Sequence[Checked]) -> dict[str, Any]:
+    return {
+        "title": TITLE,
+        "upload_type": "dataset",
+        "description": ABOUT,
+        "creators": [{"name": name} for name in _creators(submissions)],
+        "contributors": [{"name": name, "type": "Other"} for name in ORIGIN],
+        "license": _licence(submissions).lower(),
+        "access_right": "open",
+        "keywords": ["benchmark", "distributed training", "time to accuracy"],
+        "related_identifiers": [{"identifier": ORIGIN_URL, "relation": "isDerivedFrom"}],
+    }
+
+
+def _citation(submissions: Sequence[Checked]) -> dict[str, Any]:
+    return {
+        "cff-version": "1.2.0",
+        "message": "Please cite the entity whose results you use, with the point's name in index.json.",
+        "title": TITLE,
+        "type": "dataset",
+        "license": _licence(submissions),
+        "authors": [{"name": name} for name in _creators(submissions)],
+        "references": [
+            {
+                "type": "software",
+                "title": "MLBench, whose tasks and goals mlbench continues",
+                "url": ORIGIN_URL,
+                "authors": [{"name": name} for name in ORIGIN],
+            }
+        ],
+    }
+
+
+def _index(entries: Sequence[Entry]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "tiers": leaderboard.TIERS,
+        "points": [leaderboard.row(one) for one in entries],
+    }
+
+
+def _table(runs: Sequence[tuple[Checked, Record]], entries: Sequence[Entry], path: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    of_point = {run.run_id: one for one in entries for run in one.point.attempts}
+    rows = [_row(submission, run, of_point.get(run.run_id)) for submission, run in runs]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: _column([row.get(name) for row in rows]) for name in names}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def _row(submission: Checked, run: Record, point: Entry | None) -> Mapping[str, Any]:
+    beside = {
+        "entity": submission.entity or None,
+        "submission": submission.name or None,
+        "tier": point.tier if point else leaderboard.SELF,
+        "section": point.section if point else None,
+    }
+    return beside | {name.replace("/", "_"): v for name, v in fields.flat(run, fields.FIELDS).items()}
+
+
+def _column(values: Sequence[Any]) -> list[Any]:
+    """Return values of one type: numbers as float64, all else as text where the types differ."""
+    kinds = {type(value) for value in values} - {type(None)}
+    if kinds <= {int, float, bool} and len(kinds) > 1:
+        return [None if value is None else float(value) for value in values]
+    if len(kinds) > 1 or kinds - {int, float, bool, str}:
+        return [None if value is None else str(value) for value in values]
+    return list(values)

@@ -1,0 +1,223 @@
+"""A folder of results that somebody hands in: who measured what, and whether all of it holds.
+
+    ENTITY/DATE-HARDWARE/submission.yaml          who, on what, at what price, under which licence
+    ENTITY/DATE-HARDWARE/*.zip                    the runs, as `results export` writes them
+    ENTITY/DATE-HARDWARE/studies/NAME/...         the plans and logs of the studies that they belong to
+
+A submission is read without trust, as archives are, and nothing is written.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from mlbench.config.credentials import without_credentials
+from mlbench.config.errors import UserError
+from mlbench.config.experiment import Model, PositiveFloat
+from mlbench.record import events, log_consistency, study
+from mlbench.record.attempts import History
+from mlbench.record.format import counted
+from mlbench.record.record import Record
+from mlbench.tracking import archive
+
+FILE = "submission.yaml"
+FOLDER = re.compile(r"\d{4}-\d\d-\d\d-[a-z0-9][a-z0-9._-]{0,63}")  # DATE-HARDWARE
+ENTITY = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+MAX_BYTES = 2**20  # of a YAML file or a study's log; a study of 1,000 trials has 0.4 MB
+STUDY_FILES = (study.PLAN, study.LOG)
+MARKUP = re.compile(r"[<>`|\[\]]")  # what HTML and Markdown take for more than a letter
+SAME_TIMES = (
+    0.5  # share of a run's validations whose times, to the last digit, another run has; none by chance
+)
+
+Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^<>`|\[\]\x00-\x1f]+$")]
+Date = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
+
+
+class Interconnect(Model):
+    """What joins the nodes, or the processors of the only one."""
+
+    name: Text
+    gbit_per_s: PositiveFloat | None  # of one node; None: not measured
+
+
+class PricePaid(Model):
+    """What one node was really billed at."""
+
+    usd_per_hour: PositiveFloat
+    date: Date  # of the bill
+
+
+class Submission(Model):
+    """What stands in submission.yaml."""
+
+    entity: Text
+    contact: Text  # an address or a page
+    hardware: Text
+    interconnect: Interconnect
+    price: PricePaid | None  # None: not for rent
+    licence: Literal["CC0-1.0", "CC-BY-4.0"]  # of the results
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A submission, and what speaks against it.
+
+    - refusals: why it is not accepted, one sentence each; incomplete: why not every attempt is known.
+    - histories: what its studies know of points, by key.
+    """
+
+    entity: str  # the folder's name
+    name: str  # likewise
+    about: Submission | None
+    records: Sequence[Record]
+    refusals: Sequence[str]
+    incomplete: Sequence[str]
+    histories: Mapping[str, History]
+
+
+def folders(path: Path) -> list[Path]:
+    """Return the submissions at and below a path, in order."""
+    return sorted(file.parent for file in path.rglob(FILE)) if path.is_dir() else []
+
+
+def check(folder: Path) -> Checked:
+    """Read a submission and hold it against its logs, its studies and the other submissions beside it.
+
+    Every record is derived from its log anew. UserError where there is no such folder.
+    """
+    folder = folder.resolve()
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}")
+    refusals = [*_of_the_folder(folder)]
+    about = _about(folder / FILE, refusals)
+    records: list[Record] = []
+    incomplete: list[str] = []
+    for path, run, log in archive.load(sorted(folder.glob("*.zip"))):
+        if isinstance(run, UserError):
+            refusals.append(str(run))
+            continue
+        refusals += [f"{run.run_id}: its log contradicts itself: {one}" for one in run.contradictions[:1]]
+        refusals += [f"{run.run_id}: {name!r} is no name of a part of a machine" for name in _marked(run)]
+        if path.stem != run.run_id:
+            refusals.append(f"{path.name} holds the run {run.run_id}, and has to have its name")
+        if not log_consistency.sealed(log):
+            incomplete.append(f"{run.run_id}: its event log has no checksum")
+        records.append(run)
+    if not records and not refusals:
+        refusals.append("it has no run: results export writes them")
+    refusals += _of_copies(folder, records)
+    for name in sorted({run.experiment.study or "" for run in records}):
+        _of_a_study(folder, name, records, refusals, incomplete)
+    names = {run.run_id for run in records}
+    known = study.histories(folder, runs=names) if not refusals else {}
+    return Checked(folder.parent.name, folder.name, about, records, refusals, incomplete, known)
+
+
+def export_studies(output_root: Path, records: Sequence[Record], to: Path) -> list[Path]:
+    """Write the plans and logs of the records' studies as a submission has them; return their paths."""
+    written = []
+    for name in sorted({run.experiment.study for run in records if run.experiment.study}):
+        for file in STUDY_FILES:
+            source = study.folder(output_root, name) / file
+            if source.is_file():
+                written.append(study.folder(to, name) / file)
+                written[-1].parent.mkdir(parents=True, exist_ok=True)
+                written[-1].write_text(without_credentials(source.read_text()))
+    return written
+
+
+def _of_the_folder(folder: Path) -> Iterator[str]:
+    if not FOLDER.fullmatch(folder.name):
+        yield f"the folder {folder.name!r} is not named DATE-HARDWARE, e.g. 2026-11-24-8xh100"
+    if not ENTITY.fullmatch(folder.parent.name):
+        yield f"the folder {folder.parent.name!r} is no short name of who measured, e.g. epfl-mlo"
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        known = len(parts) == 1 and (parts[0] == FILE or path.suffix == ".zip")
+        known |= len(parts) == 3 and parts[0] == "studies" and parts[2] in STUDY_FILES
+        if path.is_symlink() or not (path.is_dir() or known and path.is_file()):
+            yield f"{'/'.join(parts)!r} is no file of a submission"
+        elif path.is_file() and path.suffix != ".zip" and path.stat().st_size > MAX_BYTES:
+            yield f"{'/'.join(parts)!r} is larger than {MAX_BYTES // 2**20} MiB"
+
+
+def _about(path: Path, refusals: list[str]) -> Submission | None:
+    try:
+        return Submission.model_validate(yaml.safe_load(path.read_bytes()[:MAX_BYTES]))
+    except FileNotFoundError:
+        refusals.append(f"it has no {FILE}")
+    except ValidationError as error:
+        for one in error.errors():
+            field = ".".join(map(str, one["loc"])) or FILE
+            refusals.append(f"{FILE}: {field}: {one['msg'][:1].lower()}{one['msg'][1:]}")
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        refusals.append(f"{FILE} cannot be read as YAML")
+    return None
+
+
+def _marked(run: Record) -> list[str]:
+    """Return the names of what the run used that hold signs of markup: pages and tables show them."""
+    plain: dict[str, Any] = run.experiment.plain()
+    names = [value["name"] for value in plain.values() if isinstance(value, dict) and "name" in value]
+    for node in run.nodes:
+        names += [node.hostname, node.cpu_model or "", *(gpu.name or "" for gpu in node.gpus)]
+    return [name for name in dict.fromkeys(names) if MARKUP.search(name)]
+
+
+def _of_copies(folder: Path, records: Sequence[Record]) -> Iterator[str]:
+    """A run that others handed in, or that is in it twice under two names, counts nowhere."""
+    own = [(f"{folder.parent.name}/{folder.name}", run.run_id, _times(run)) for run in records]
+    others = [
+        (f"{other.parent.name}/{other.name}", name, times)
+        for other in folders(folder.parent.parent)
+        if other != folder
+        for name, times in archive.elapsed(sorted(other.glob("*.zip")))
+    ]
+    for place, (_, name, times) in enumerate(own):
+        for where, other, theirs in (*own[:place], *others):
+            if other == name or len(times & theirs) > SAME_TIMES * len(times):
+                yield f"{name} has the times of {other} of {where} to the last digit: it is a copy"
+                break
+
+
+def _times(run: Record) -> frozenset[float]:
+    return frozenset(one.elapsed for one in run.validations)
+
+
+def _of_a_study(
+    folder: Path, name: str, records: Sequence[Record], refusals: list[str], incomplete: list[str]
+) -> None:
+    """Hold runs against the plan and the log of the study that they name, and say where there is none."""
+    runs = [run for run in records if (run.experiment.study or "") == name]
+    place = study.folder(folder, name)
+    if not name or not (place / study.PLAN).is_file():
+        incomplete.append(
+            f"{counted(len(runs), 'run')} without a study's plan, so nobody knows how many were tried"
+        )
+        return
+    try:
+        plan = study.load(place)
+        log = events.read(place / study.LOG) if (place / study.LOG).is_file() else []
+        ended = {event["value"]["run_id"] for event in log if event["key"] == study.ENDED}
+    except (UserError, LookupError, TypeError, OSError, RecursionError):
+        refusals.append(f"the plan or the log of study {name} cannot be read")
+        return
+    trials = {(point.key, seed) for point in plan.points for seed in point.seeds} if plan else set()
+    if plan is None or plan.name != name:
+        refusals.append(f"the plan in studies/{name} is that of another study")
+    for run in runs:
+        if (run.key, run.seed) not in trials:
+            refusals.append(f"{run.run_id}: the plan of study {name} has no such point and seed")
+    for gone in sorted(filter(None, ended - {run.run_id for run in records})):
+        refusals.append(f"the attempt {gone} of study {name} is left out: every attempt is handed in")
+    missing = trials - {(run.key, run.seed) for run in records}
+    if missing:
+        incomplete.append(f"{counted(len(missing), 'planned run')} of study {name} without a result")
+    if not log:
+        incomplete.append(f"study {name} without its log {study.LOG}")

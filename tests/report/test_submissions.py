@@ -1,0 +1,232 @@
+"""What strangers hand in: whole submissions are accepted and ranked, forged ones refused with a sentence."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import studies
+import yaml
+import zips
+from submissions import ABOUT, STUDY, Log, hand_in, of, run_log, seal, zipped
+
+from mlbench import results
+from mlbench.record import events, study
+from mlbench.record.build_record import build_record
+from mlbench.record.record import Record
+from mlbench.report import leaderboard
+from mlbench.tracking import submission
+
+
+def checked(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
+    code = results.main(["check", str(folder), *options])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+def test_a_whole_submission_is_accepted_without_a_store_and_nothing_is_written(tmp_path: Path) -> None:
+    folder = hand_in(tmp_path / "submissions", tmp_path)
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    (tmp_path / "empty").mkdir()
+    code = (
+        "import sys; from mlbench import results; code = results.main(['check', sys.argv[1], '--json']); "
+        "assert not {'mlflow', 'ray', 'torch'} & sys.modules.keys(); sys.exit(code)"
+    )
+    words = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(words, cwd=tmp_path / "empty", capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (told,) = json.loads(done.stdout)
+    assert told["accepted"] and told["tier"] == "logs complete" and not told["incomplete"]
+    (point,) = told["points"]
+    assert (
+        point["time_to_accuracy_s"] == 9.0 and point["cost_usd"] == pytest.approx(0.09) and point["rank"] == 1
+    )
+    assert point["section"] == "logreg, mini: accuracy >= 85, epsilon_like; open division; CPU, one node"
+    shutil.rmtree(tmp_path / "empty")
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == before
+
+
+def test_the_comment_of_a_pull_request_is_a_table(tmp_path: Path, capsys: Any) -> None:
+    folder = hand_in(tmp_path, tmp_path / "runs")
+    code, told = checked(folder, capsys, "--markdown")
+    assert code == 0 and told.startswith("### `lab-a/2026-11-24-two-cores`: accepted, logs complete\n")
+    assert "| 9.0 s (8.0 s to 10.0 s) | 0.0900 USD | 3 of 3 | logs complete |" in told
+    (folder / "page.html").write_text("<script>")
+    code, told = checked(folder, capsys, "--markdown")
+    assert code == 1 and "- `'page.html' is no file of a submission`" in told
+
+
+def test_an_export_of_a_study_is_all_that_a_submission_needs_beside_its_yaml(
+    tmp_path: Path, capsys: Any
+) -> None:
+    example = hand_in(tmp_path / "other", tmp_path / "runs")
+    root, to = tmp_path / "runs" / "lab-a", tmp_path / "lab-z" / "2026-11-24-two-cores"
+    shutil.copytree(study.folder(example, STUDY), study.folder(root, STUDY))
+    for path in root.glob("*/record.json"):
+        log = [json.loads(line) for line in (path.parent / events.NAME).read_text().splitlines()]
+        seal(log)
+        (path.parent / events.NAME).write_text("".join(json.dumps(event) + "\n" for event in log))
+        build_record(log).save(path.parent)
+    assert results.main(["export", f"study:{STUDY}", f"output_root={root}", f"to={to}"]) == 0
+    shutil.copy(example / "submission.yaml", to)
+    shutil.rmtree(tmp_path / "other")
+    told = checked(to, capsys)[1]
+    assert "lab-z/2026-11-24-two-cores: accepted, logs complete, 3 runs\n" in told, told
+
+
+def ranks(log: Log, place: int = -1) -> list[dict[str, Any]]:
+    return of(log, "validation", place)["metadata"]["phase_times"]
+
+
+def faster(log: Log) -> None:
+    of(log, "validation", -1)["value"]["elapsed"] /= 100
+
+
+def negative(log: Log) -> None:
+    ranks(log)[0]["outside"]["validation"] = -9.0
+
+
+def without_phases(log: Log) -> None:
+    ranks(log)[1]["phases"] = dict.fromkeys(ranks(log)[1]["phases"], 0.0)
+
+
+def more_samples(log: Log) -> None:
+    for place in (0, 1):
+        for rank in ranks(log, place):
+            rank["samples"] *= 1000
+
+
+def other_host(log: Log) -> None:
+    of(log, "run_start")["metadata"]["hostname"] = "fast"
+    of(log, "run_result")["value"]["result"]["nodes"][0]["hostname"] = "fast"
+
+
+def further(log: Log) -> None:
+    of(log, "validation", -1)["value"]["epoch"] = 3.0
+
+
+def marked(log: Log) -> None:
+    for node in of(log, "run_result")["value"]["result"]["nodes"]:
+        node["cpu_model"] = "<img src=x onerror=alert(1)>"
+
+
+EDITS: dict[str, tuple[Callable[[Log], None], str]] = {
+    "edited time": (
+        faster,
+        "its log contradicts itself: the validation at step 40 ends before the one before",
+    ),
+    "negative span": (negative, "its log contradicts itself: rank 0 at step 40 has a negative time"),
+    "phases that do not add up": (without_phases, "the phases of rank 1 at step 40 add up to 0 s of"),
+    "samples x 1000": (more_samples, "its log contradicts itself: its steps take 256000 samples"),
+    "another host in half of the log": (other_host, "cluster=local is one machine, and it names fast, "),
+    "an epoch without its steps": (further, "its epochs do not follow from its steps"),
+    "HTML in a name": (marked, "'<img src=x onerror=alert(1)>' is no name of a part of a machine"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_log_that_was_edited_and_sealed_anew_is_refused(name: str, tmp_path: Path, capsys: Any) -> None:
+    edit, sentence = EDITS[name]
+    code, told = checked(hand_in(tmp_path, tmp_path / "runs", edit=edit), capsys)
+    assert code == 1 and told.startswith("lab-a/2026-11-24-two-cores: refused\n") and sentence in told, told
+
+
+def edited_record(folder: Path) -> None:
+    """The record says less than its log."""
+    path = sorted(folder.glob("*.zip"))[0]
+    with zips.zipfile.ZipFile(path) as opened:
+        files = {name: opened.read(name).decode() for name in opened.namelist()}
+    values = json.loads(files["record.json"])
+    zips.write(path, files | {"record.json": json.dumps(values | {"time_to_accuracy": 1.0})})
+
+
+def copied(folder: Path) -> None:
+    """Another entity's run under a name, a seed and a study of one's own, sealed anew."""
+    log = run_log(folder / "scratch", 9, 4.5)
+    shutil.rmtree(folder / "scratch")
+    zipped(log, folder)
+
+
+def swapped(folder: Path) -> None:
+    place = study.folder(folder, STUDY)
+    plan = study.load(place)
+    assert plan is not None
+    points = tuple(point.model_copy(update={"key": "0" * 16}) for point in plan.points)
+    study.save(plan.model_copy(update={"points": points}), place)
+
+
+def deleted(folder: Path) -> None:
+    sorted(folder.glob("*.zip"))[-1].unlink()
+
+
+def html_entity(folder: Path) -> None:
+    (folder / "submission.yaml").write_text(yaml.safe_dump(ABOUT | {"entity": "<script>alert(1)</script>"}))
+
+
+def linked(folder: Path) -> None:
+    (folder / "zz.zip").symlink_to("/etc/passwd")
+
+
+FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "edited record": (edited_record, "its record was changed: time_to_accuracy"),
+    "a copied run of another entity": (copied, "run-9 has the times of run-c of lab-b/2026-11-24-two-cores"),
+    "a swapped study": (swapped, "run-1: the plan of study two-nodes has no such point and seed"),
+    "a deleted attempt": (deleted, "the attempt run-3 of study two-nodes is left out"),
+    "HTML in an entity": (html_entity, "submission.yaml: entity: string should match pattern"),
+    "a link": (linked, "'zz.zip' is no file of a submission"),
+    "no price": (lambda folder: (folder / "submission.yaml").write_text("a: 1"), "price: field required"),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_that_was_edited_is_refused(name: str, tmp_path: Path, capsys: Any) -> None:
+    edit, sentence = FOLDERS[name]
+    hand_in(tmp_path, tmp_path / "others", entity="lab-b", times=(4.1, 4.5), first_seed=11)
+    folder = hand_in(tmp_path, tmp_path / "runs", times=(6.0, 7.0, 8.0))
+    assert checked(folder, capsys)[0] == 0, "it is accepted before"
+    edit(folder)
+    code, told = checked(folder, capsys)
+    assert code == 1 and sentence in told, told
+
+
+def test_tiers_need_logs_attempts_and_another_entity(tmp_path: Path) -> None:
+    first = hand_in(tmp_path, tmp_path / "a", entity="lab-a")
+    second = hand_in(tmp_path, tmp_path / "b", entity="lab-b", times=(4.2, 4.4, 4.9), first_seed=11)
+    third = hand_in(tmp_path, tmp_path / "c", entity="lab-c", times=(9.15, 9.25, 9.35), first_seed=21)
+    (study.folder(third, STUDY) / study.PLAN).unlink()
+    (study.folder(third, STUDY) / study.LOG).unlink()
+    every = [submission.check(folder) for folder in (first, second, third)]
+    assert [one.refusals for one in every] == [[], [], []]
+    entries = leaderboard.entries(every)
+    assert [(one.entity, one.rank, one.tier) for one in entries] == [
+        ("lab-b", 1, "reproduced"),
+        ("lab-a", 2, "reproduced"),
+        ("lab-c", 3, "self-reported"),
+    ]
+    assert entries[2].why == "3 runs without a study's plan, so nobody knows how many were tried"
+    assert entries[0].why == "by lab-a in 2026-11-24-two-cores"
+
+
+def test_ranks_are_of_one_task_goal_division_and_class_of_hardware(tmp_path: Path) -> None:
+    folders = [
+        hand_in(
+            tmp_path, tmp_path / "runs", *words,
+            entity=f"lab-{place}", times=[4.1 + place, 4.6 + place], first_seed=1 + 10 * place,
+        )
+        for place, words in enumerate([("workers=1",), ("goal=86",), ("workers=2",)])
+    ]  # fmt: skip
+    entries = leaderboard.entries([submission.check(folder) for folder in folders])
+    ranks = [(one.entity, one.rank, one.section.partition(":")[2][:15]) for one in entries]
+    assert ranks == [
+        ("lab-0", 1, " accuracy >= 85"), ("lab-2", 2, " accuracy >= 85"), ("lab-1", 1, " accuracy >= 86"),
+    ]  # fmt: skip
+    there = "NVIDIA H100, one node", "NVIDIA H100, several nodes", "CPU, one node"
+    gpu = [{"hostname": "n", "usable_cpus": 2, "gpus": [{"name": "NVIDIA H100"}] * 8}]
+    on_gpu = studies.run(2, 1, "backend=nccl", time=9.0, nodes=gpu)
+    several = studies.run(2, 1, "backend=nccl", time=9.0, nodes=gpu * 2)
+    runs = (on_gpu, several, studies.run(2, 1, time=9.0))
+    assert tuple(leaderboard.hardware_class(Record.model_validate(run.model_dump())) for run in runs) == there
