@@ -67,9 +67,11 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     clock.adopt(spec.epoch)
     entered = clock.wall()
     experiment = spec.experiment
+    if experiment.framework != plugins.TORCH:
+        plugins.framework(experiment.framework).require()
     worker = build_worker(spec)
     task = registry.load(experiment.task.name)
-    implementation = plugins.implementation("task", experiment.task.name)
+    implementation = plugins.implementation("task", experiment.task.name, experiment.framework)
     # Every rank looks, so that all end alike: nobody waits for hours while rank 0 downloads on a paid node.
     registry.require_data(experiment.task, experiment.scale, experiment.data_root)
     if worker.local_rank == 0:
@@ -162,7 +164,7 @@ def build_worker(spec: WorkerSpec) -> Any:
     context = ray.train.get_context()
     rank = context.get_world_rank()
     device = torch.device("cpu")
-    if experiment.backend.device == "cuda":
+    if experiment.backend.device == "cuda" and experiment.framework == plugins.TORCH:
         from ray.train.torch import get_device
 
         device = get_device()
