@@ -37,9 +37,12 @@ def observed(worker: Worker, root: Path) -> dict[str, Any]:
     import jax
 
     compiled: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, _, **__: compiled.append(event) if "compile" in event else None
-    )
+
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
+        if "compile" in event:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
     states: list[Any] = []
     worker.keep_checkpoints = True
     worker.report_validation = lambda _, state: states.append(copy.deepcopy(state))
