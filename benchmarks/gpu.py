@@ -151,7 +151,7 @@ def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
         run = loop.Run(setup, worker)
         if mode != "eager":
             how = "reduce-overhead" if "graphs" in mode else None
-            run.model = torch.compile(run.model, mode=how)  # type: ignore[assignment]
+            run.trainer.model = torch.compile(run.trainer.model, mode=how)  # type: ignore
         batches = chain.from_iterable(setup.steps(data, epoch) for epoch in count())
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -185,7 +185,7 @@ def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
 
 def train(run: loop.Run, batches: Iterator[Any], seconds: float) -> Any:
     """Train for so long, at least two steps, with all clocks; return the PhaseTimes."""
-    run.model.train()
+    run.trainer.train()
     run.worker.timer.start()
     begin = time.perf_counter()
     for number, micro_batches in enumerate(batches, start=1):

@@ -169,7 +169,7 @@ class Ours(loop.Run):
 
     def train_steps(self, steps: Sequence[Any]) -> None:
         """Do what an epoch does between two validations, and the clock's sums that follow."""
-        self.model.train()
+        self.trainer.train()
         timer = self.worker.timer
         timer.start()
         for micro_batches in steps:
@@ -191,7 +191,7 @@ class WithoutLosses(Ours):
 
     def __init__(self, setup: TrainingSetup, worker: Worker) -> None:
         super().__init__(setup, worker)
-        self.losses = NoLosses(worker.device)
+        self.trainer.losses = NoLosses(worker.device)
 
 
 def without_parts(config: Any, root: Path) -> dict[str, Callable[..., None]]:

@@ -15,6 +15,7 @@ from conftest import ROOT
 ASKED = {
     "emulation": ("run network=1gbit_1ms --dry-run", "network=1gbit_1ms is unknown"),
     "kuberay": ("run cluster=kuberay --dry-run", "cluster=kuberay is unknown"),
+    "jax": ("run task=logreg framework=jax --dry-run", "framework=jax is unknown"),
     "mpi": ("run backend=mpi --dry-run", "backend=mpi is unknown"),
     "prediction": ("predict published:gnmt", "no installed package has the command predict"),
 }

@@ -10,6 +10,7 @@ from mlbench.analysis import pooling
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
 from mlbench.config.goal import Goal
 from mlbench.config.identity import identity
+from mlbench.config.plugins import TORCH
 from mlbench.record import attempts, official
 from mlbench.record.attempts import History
 from mlbench.record.cost import nodes
@@ -17,7 +18,8 @@ from mlbench.record.record import Record
 
 COMPUTE = ("forward", "loss", "backward", "optimizer")  # what MLBench counted as compute
 SOURCE = "mlbench"  # of records that this suite measured
-OPTIONAL_FIELDS = ("torch", "data", "machine")  # of a series; a run that ended early may lack them
+# Of a series; a run that ended early may lack them.
+OPTIONAL_FIELDS = ("torch", "framework_version", "data", "machine")
 TIMED = ("goal_reached", "goal_not_reached", "completed")  # ended after whole epochs
 
 
@@ -196,8 +198,8 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 def series(record: Record) -> tuple[tuple[str, str], ...]:
     """Return what two runs must share, their numbers of workers aside, to be compared.
 
-    The identity fields of the configuration; the goal; who measured; Major.Minor of mlbench and the version
-    of torch; the prepared data. Where the hardware profile does not state the
+    The identity fields of the configuration; the goal; who measured; Major.Minor of mlbench, the version of
+    torch and of another framework; the prepared data. Where the hardware profile does not state the
     node's shape (local), also its processors as the nodes report them.
     """
     shared = identity(record.experiment.plain())
@@ -207,8 +209,10 @@ def series(record: Record) -> tuple[tuple[str, str], ...]:
         "goal": str(record.goal) if record.goal else None,
         "mlbench": record.mlbench.rsplit(".", 1)[0],
     }
+    other = record.experiment.framework if record.experiment.framework != TORCH else None
     optional: dict[str, Any] = {
         "torch": record.software.packages.get("torch"),
+        "framework_version": other and record.software.packages.get(other),
         "data": record.data_hash,
         "machine": pooling.machine(record) if shared.get("hardware.cpus") is None else None,
     }
@@ -245,7 +249,7 @@ def _point(runs: list[Record]) -> Point:
     timed = [run for run in runs if run.status in TIMED and run.epochs > 0 and math.isfinite(_elapsed(run))]
     has_goal = runs[0].goal is not None
     compute = [_reached(run, sum(_mean(run, phase) for phase in COMPUTE)) for run in runs] if has_goal else []
-    instrumented = all(run.phases for run in runs if run.status == "goal_reached")
+    instrumented = all({*COMPUTE} <= {*run.phases} for run in runs if run.status == "goal_reached")
     times = [time_to_goal(run) for run in runs] if has_goal else []
     return Point(
         key=runs[0].key,

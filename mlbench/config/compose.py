@@ -7,9 +7,10 @@ from pydantic import (
     ValidationError,
 )
 
+import mlbench
 from mlbench.config import complaints, overrides, plugins
 from mlbench.config.division import Deviation, deviations
-from mlbench.config.errors import UserError
+from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import (
     GPU_ONLY,
     Backend,
@@ -79,7 +80,8 @@ def compose(words: Sequence[str] = ()) -> Experiment:
         raise UserError("; ".join(parsed.errors), hint="`python -m mlbench.run --help` shows what there is")
     if experiment.tracking_uri is not None:
         check_store(experiment.tracking_uri)
-    differences = (*_foreign(parsed), *_varied(parsed, reference), *_deviations(experiment, reference))
+    foreign = (*_foreign(parsed), *_foreign_framework(experiment))
+    differences = (*foreign, *_varied(parsed, reference), *_deviations(experiment, reference))
     return experiment.model_copy(update={"deviations": differences})
 
 
@@ -109,6 +111,17 @@ def _foreign(parsed: overrides.Overrides) -> Iterator[Deviation]:
                 fixed=False,
                 declared=True,
             )
+
+
+def _foreign_framework(experiment: Experiment) -> Iterator[Deviation]:
+    """Yield a framework, or a task's part for it, that is not mlbench's own, as `_foreign` does."""
+    name = experiment.framework
+    if name == plugins.TORCH:
+        return
+    modules = (plugins.framework(name).__name__, plugins.trained_by(name)[experiment.task.name])
+    if not all(module.startswith(f"{mlbench.__name__}.") for module in modules):
+        given = {"given": name, "reference": "a framework that mlbench ships", "rule": "R4"}
+        yield Deviation(field="framework", fixed=False, declared=True, **given)
 
 
 def _deviations(experiment: Experiment, composed: dict[str, Any]) -> tuple[Deviation, ...]:
@@ -158,6 +171,8 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         errors += filter(None, faults)
         if experiment.network.emulated:
             errors += plugins.emulator().faults(experiment)
+    if experiment is not None and experiment.framework != plugins.TORCH:
+        errors += _faults_of_framework(experiment)
     if experiment is not None and (sentence := _too_easy(experiment)):
         errors.append(sentence)
     if experiment is not None and isinstance(experiment.task, TrainingConfig):
@@ -208,6 +223,19 @@ def _varied(parsed: overrides.Overrides, reference: dict[str, Any]) -> Iterator[
     if varied is not None and own is not None:
         for one in deviations(varied.plain(), own.plain(), own.division):
             yield one.model_copy(update={"declared": True})
+
+
+def _faults_of_framework(experiment: Experiment) -> Iterator[str]:
+    """Yield why a framework other than torch cannot train this."""
+    name, task = experiment.framework, experiment.task.name
+    if name not in plugins.frameworks():
+        absent = plugins.absent()
+        near = suggest(name, plugins.frameworks())
+        yield f"framework={name} is unknown{near}{f'; {absent}' if absent else ''}"
+        return
+    if task not in (tasks := plugins.trained_by(name)):
+        yield f"framework={name} has no task={task}: choose {', '.join(sorted(tasks))}, or framework=torch"
+    yield from plugins.framework(name).faults(experiment)
 
 
 def _unknown_algorithm(backend: Backend) -> str | None:

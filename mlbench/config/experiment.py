@@ -21,6 +21,7 @@ from mlbench.config.credentials import without_credentials
 from mlbench.config.division import Deviation
 from mlbench.config.goal import Direction, Goal
 from mlbench.config.network import HOST, Network
+from mlbench.config.plugins import TORCH
 from mlbench.config.store_uri import check_scheme, default_store
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -229,6 +230,7 @@ class Experiment(Model):
     launcher: Literal["ray", "torchrun", "command"] = "ray"  # command: the user's own (mlbench.measure)
     workers: PositiveInt
     scale: Literal["official", "mini"]
+    framework: str = TORCH  # records made before there was another lack it
     goal: Literal["official", "light", "none"] | float
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None
     max_failures: Annotated[int, Field(ge=0)]

@@ -75,7 +75,6 @@ PRESENTATION = (
 OPERATION = ("seed", "force", "max_failures", "backend.timeout_s", "cluster.oversubscribe")
 
 RUNS_AS = "cluster.runs_as"  # the field of clusters to which whole runs are submitted
-FRAMEWORK = "torch"  # the package whose version is part of the key
 
 
 class Values(Protocol):
@@ -127,7 +126,9 @@ def key(experiment: Values) -> str:
 
     It covers the identity fields, the framework with its version, and Major.Minor of mlbench.
     """
-    return hashed(identity(experiment.plain()) | {"framework": f"{FRAMEWORK} {version(FRAMEWORK)}"})
+    fields = identity(experiment.plain())
+    framework = fields["framework"]
+    return hashed(fields | {"framework": f"{framework} {version(framework)}"})
 
 
 def hashed(fields: Mapping[str, Any]) -> str:

@@ -33,8 +33,10 @@ ENTRY_POINTS = {"task": "mlbench.tasks", "sync": "mlbench.syncs", "cluster": "ml
 EMULATORS = "mlbench.networks"  # to the module that emulates networks; one package at most has it
 EXTRAS = "mlbench.extras"  # to a module that says in `rows(record)` what its package added to a record
 LIBRARIES = "mlbench.backends"  # to a module that says what a backend's library takes
+TORCH = "torch"  # the framework of the core; a framework's name is that of its package
+FRAMEWORKS = "mlbench.frameworks"  # to a module that says what another framework needs and cannot do
 # Their modules run while something is measured.
-DECISIVE = (*ENTRY_POINTS.values(), LIBRARIES, EMULATORS)
+DECISIVE = (*ENTRY_POINTS.values(), LIBRARIES, EMULATORS, FRAMEWORKS)
 CONTRACT = {
     "task": ("Config", "prepare"),
     "sync": ("Config",),
@@ -82,13 +84,43 @@ def name(group: str, given: str) -> str:
     return next((point.name for point in _points(ENTRY_POINTS[group]) if point.value == given), given)
 
 
-def implementation(group: str, name: str) -> ModuleType:
-    """Import the part of a task or sync strategy that needs torch: the module `torch` in its folder."""
-    module = import_module(f"{load(group, name).__name__}.torch")
+def implementation(group: str, name: str, framework: str = TORCH) -> ModuleType:
+    """Import the part of a task or sync strategy that needs a framework.
+
+    It is the module `torch` in its folder; of a task in another framework, what an entry point names.
+    """
+    own = load(group, name)
+    module = import_module(f"{own.__name__}.torch" if framework == TORCH else trained_by(framework)[name])
     if not any(hasattr(module, part) for part in IMPLEMENTATION[group]):
         parts = " or ".join(IMPLEMENTATION[group])
         raise UserError(f"{module.__name__} lacks {parts}", hint=EXTENDING)
     return module
+
+
+def frameworks() -> list[str]:
+    """Return the names of all frameworks, torch first."""
+    return [TORCH, *sorted({point.name for point in _points(FRAMEWORKS)} - {TORCH})]
+
+
+def framework(name: str) -> ModuleType:
+    """Import the module of a framework other than torch, which imports nothing of it.
+
+    - require(): raises UserError where its package is not installed.
+    - faults(experiment): yields a sentence for each value that it cannot have.
+
+    Raises UserError where two packages have one of that name, or its package is gone.
+    """
+    values = [point.value for point in _points(FRAMEWORKS) if point.name == name]
+    if gone := [value for value in values if not _is_there(value)]:
+        raise UserError(f"framework={name}: {_absence(gone)}", hint=AGAIN)
+    if len(values) != 1:
+        raise UserError(f"framework={name} is in {' and in '.join(values)}", hint="uninstall one package")
+    return import_module(values[0])
+
+
+def trained_by(framework: str) -> dict[str, str]:
+    """Return the modules of the tasks that a framework other than torch trains, by the task's name."""
+    return {point.name: point.value for point in _points(f"{FRAMEWORKS}.{framework}")}
 
 
 def library(backend: str) -> ModuleType | None:

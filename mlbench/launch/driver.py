@@ -10,10 +10,13 @@ import shutil
 from pathlib import Path
 
 from mlbench.clusters.connection import Connection
+from mlbench.config.plugins import TORCH
 from mlbench.launch.failures import root_cause
 from mlbench.launch.process_group import environment
 from mlbench.launch.worker_process import WorkerSpec, train_loop_per_worker
 from mlbench.record import events
+
+CONTROL = "gloo"  # of torch's process group where another framework sends the gradients itself
 
 
 def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
@@ -27,12 +30,13 @@ def run_workers(spec: WorkerSpec, connection: Connection, folder: Path) -> None:
     from mlbench.launch.ray_train_private import LeanTrainer
 
     experiment, backend = spec.experiment, spec.experiment.backend
+    torchs = experiment.framework == TORCH
     logging.getLogger("ray").setLevel(logging.INFO if experiment.verbose else logging.ERROR)
     trainer = LeanTrainer(
         train_loop_per_worker,
         train_loop_config={"spec": spec},
         backend_config=ProcessGroupConfig(
-            backend=backend.name,
+            backend=backend.name if torchs else CONTROL,
             timeout_s=backend.timeout_s,
             module=backend.module,
             interface=connection.interface or backend.interface,

@@ -17,7 +17,7 @@ from mlbench.clusters import node, persistent, placement
 from mlbench.clusters.connection import Connection
 from mlbench.clusters.machine_lock import MachineLock
 from mlbench.clusters.monitor import CpuUse, own_processes
-from mlbench.config import identity
+from mlbench.config import identity, plugins
 from mlbench.config.credentials import without_credentials
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment, TrainingConfig
@@ -98,6 +98,8 @@ def check(experiment: Experiment) -> None:
         )
     registry.check(task, workers=experiment.workers, folder=None)
     if clusters.shares_files(experiment):
+        if experiment.framework != plugins.TORCH:
+            plugins.framework(experiment.framework).require()
         registry.require_data(task, experiment.scale, experiment.data_root)
 
 

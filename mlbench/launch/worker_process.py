@@ -76,9 +76,11 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     clock.adopt(spec.epoch)
     entered = clock.wall()
     experiment = spec.experiment
+    if experiment.framework != plugins.TORCH:
+        plugins.framework(experiment.framework).require()
     worker = build_worker(spec)
     task = registry.load(experiment.task.name)
-    implementation = plugins.implementation("task", experiment.task.name)
+    implementation = plugins.implementation("task", experiment.task.name, experiment.framework)
     # Every rank looks, so that all end alike: nobody waits for hours while rank 0 downloads on a paid node.
     registry.require_data(experiment.task, experiment.scale, experiment.data_root)
     if worker.local_rank == 0:
@@ -88,7 +90,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     description = describe_node(spec) if worker.local_rank == 0 else None
     process_group.await_keys([f"calibrated/{rank}" for rank in _first_ranks(worker)], CALIBRATION_WAIT_S)
     worker.barrier()
-    gpus = node_gpus(worker)
+    gpus = node_gpus(worker, node_rank=rank_context(experiment.launcher).node_rank)
     if description is not None and gpus:
         description = with_gpus(description, [rates for _, rates in gpus])
     described = _gathered([description] if description else [], worker)
@@ -173,7 +175,7 @@ def build_worker(spec: WorkerSpec) -> Any:
     os.environ["OMP_NUM_THREADS"] = str(spec.threads)  # Ray said 1; loaders inherit this
     context = rank_context(experiment.launcher)
     device = torch.device("cpu")
-    if experiment.backend.device == "cuda":
+    if experiment.backend.device == "cuda" and experiment.framework == plugins.TORCH:
         device = _gpu(experiment.launcher, context)
         torch.cuda.set_device(device)
     rank, world_size = context.rank, context.world_size
@@ -260,23 +262,22 @@ def describe_node(spec: WorkerSpec) -> Node:
     return found.model_copy(update=more)
 
 
-def node_gpus(worker: Any) -> list[tuple[str, dict[str, float]]]:
+def node_gpus(worker: Any, *, node_rank: int) -> list[tuple[str, dict[str, float]]]:
     """Return the UUID and the rates of each GPU that this node's workers have, in their order.
 
     All are calibrated at once, as they compute; every rank must call this, after the nodes' CPUs. An error of
     one leaves its rates empty. On CPUs the list is empty.
     """
-    import ray.train
     import torch
 
     if worker.device.type != "cuda":
         return []
-    here, rates = ray.train.get_context().get_node_rank(), dict[str, float]()
+    rates = dict[str, float]()
     with suppress(RuntimeError):  # e.g. memory that ran out
         rates = calibrate.calibrate(torch.get_num_threads(), devices=["cuda"], clock=clock.monotonic)
     own = [f"GPU-{torch.cuda.get_device_properties(worker.device).uuid}", rates]
-    every = sorted(worker.gather([here, worker.local_rank, own]), key=lambda each: each[:2])
-    return [tuple(gpu) for node, _, gpu in every if node == here]
+    every = sorted(worker.gather([node_rank, worker.local_rank, own]), key=lambda each: each[:2])
+    return [tuple(gpu) for node, _, gpu in every if node == node_rank]
 
 
 def with_gpus(description: Node, rates: list[dict[str, float]]) -> Node:
@@ -333,14 +334,8 @@ def observed(
         return
     lock = None if spec.driver is not None else MachineLock().acquire(wait=False)
     roots = () if spec.driver is None else (spec.driver,)
-<<<<<<< HEAD
-    meter = EnergyMeter(gpus=gpus)
-    with NodeMonitor(node=_node_name(worker.world_size), meter=meter) as monitor:
-=======
-    meter = EnergyMeter()
-    context = rank_context(spec.experiment.launcher)
-    with NodeMonitor(node=_node_name(context), meter=meter) as monitor:
->>>>>>> script
+    if experiment.backend.device == "cuda" and experiment.framework == plugins.TORCH:
+        device = _gpu(experiment.launcher, context)
         worker.drain_node_metrics, worker.read_energy = monitor.drain, meter.read
         cpu_use = CpuUse(own=lambda: own_processes(roots))
         yield nodes

@@ -11,7 +11,7 @@ from mlbench.config.errors import UserError, comparable, unreadable
 from mlbench.config.experiment import Experiment
 from mlbench.config.goal import Goal, better
 from mlbench.record import cost, energy, log_consistency, node_types, noise, official
-from mlbench.record.phases import EXPOSED, PHASES, PhaseTimes, merged, percentiles
+from mlbench.record.phases import EXPOSED, TRAIN_STEP, UNDIVIDED, PhaseTimes, merged, percentiles, phase_names
 from mlbench.record.record import (
     FINISHED,
     Interval,
@@ -396,8 +396,8 @@ def _totals(per_rank: RankTimes, *, elapsed: float) -> dict[str, Any]:
         return dict.fromkeys(unknown) | {"phases": {}, "outside": {}, "step_s": {}, "samples": 0}
     workers = len(per_rank)
     phases = {
-        phase: RankStats.of([math.fsum(times.phases[phase] for times in rank) for rank in per_rank])
-        for phase in PHASES
+        phase: RankStats.of([math.fsum(times.phases.get(phase, 0.0) for times in rank) for rank in per_rank])
+        for phase in phase_names(times for rank in per_rank for times in rank)
     }
     overlapped = [math.fsum(times.overlapped_communication for times in rank) for rank in per_rank]
     names = sorted({name for rank in per_rank for times in rank for name in times.outside})
@@ -412,15 +412,16 @@ def _totals(per_rank: RankTimes, *, elapsed: float) -> dict[str, Any]:
     ]
     samples = sum(times.samples for rank in per_rank for times in rank)
     timed = max(batch_totals) > 0
+    divided = timed and TRAIN_STEP not in phases
     # The same with and without stamps: what the clock shows less what lies outside the steps.
     busy = elapsed - max(math.fsum(math.fsum(times.outside.values()) for times in rank) for rank in per_rank)
     rate = samples / busy if busy > 0 and samples else None
     return {
         "phases": phases if timed else {},
-        "overlapped_communication": RankStats.of(overlapped) if timed else None,
+        "overlapped_communication": RankStats.of(overlapped) if divided else None,
         "exposed_communication_share": (
             math.fsum(phases[name].mean for name in EXPOSED) * workers / math.fsum(batch_totals)
-            if timed
+            if divided
             else None
         ),
         "outside": outside,
@@ -451,8 +452,13 @@ def intervals(per_rank: RankTimes) -> list[Interval]:
         Interval(
             steps=ranks[0].steps,
             samples=sum(times.samples for times in ranks),
-            phases={phase: RankStats.of([times.phases[phase] for times in ranks]) for phase in PHASES},
-            overlapped_communication=RankStats.of([times.overlapped_communication for times in ranks]),
+            phases={
+                phase: RankStats.of([times.phases.get(phase, 0.0) for times in ranks])
+                for phase in phase_names(ranks)
+            },
+            overlapped_communication=None
+            if phase_names(ranks) is UNDIVIDED
+            else RankStats.of([times.overlapped_communication for times in ranks]),
             bytes_sent=_bytes_sent([[times] for times in ranks]),
         )
         for ranks in zip(*per_rank, strict=True)

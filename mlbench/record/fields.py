@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mlbench.config.goal import Goal
+from mlbench.config.plugins import TORCH
 from mlbench.record import format
 from mlbench.record.record import RankStats, Record
 
@@ -177,6 +178,11 @@ def _transport(record: Record) -> str:
     return "; ".join(dict.fromkeys(filter(None, texts)))
 
 
+def _framework(record: Any) -> str | None:
+    """Return the framework of a Record or RunStart where it is not torch."""
+    return record.experiment.framework if record.experiment.framework != TORCH else None
+
+
 def _git(record: Record) -> str | None:
     git = record.software.git
     return git and f"{git.sha}{', with uncommitted changes' if git.dirty else ''}"
@@ -199,6 +205,7 @@ FIELDS = (
     Field("cost/wall_usd", unit="USD", row="cost", text="{} on demand for the whole command", heading="cost"),
     Field("hardware", "experiment.hardware.name", row=SETTINGS, heading="hardware", setting=True),
     Field("sync", "experiment.sync.name", row=SETTINGS, heading="sync", setting=True),
+    Field("framework", _framework, row=SETTINGS, heading="framework", setting=True),
     Field("network", lambda r: str(r.experiment.network), row=SETTINGS, heading="network", setting=True),
     Field("division", "experiment.division.name", row=SETTINGS, heading="division", setting=True, page=True),
     Field("goal", lambda r: str(r.goal) if r.goal else None, heading="goal"),

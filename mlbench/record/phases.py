@@ -10,6 +10,8 @@ from statistics import median
 from typing import Any
 
 PHASES = ("data_wait", "forward", "loss", "backward", "wait", "transfer", "optimizer", "metrics")
+TRAIN_STEP = "train_step"  # forward to optimizer with its communication, where one program does it all
+UNDIVIDED = ("data_wait", TRAIN_STEP, "metrics")  # the phases of such a step, in place of PHASES
 EXPOSED = ("wait", "transfer")  # communication that nothing hides
 BIN = 1.01  # a bin of the durations of batches ends 1 % above its begin, so a percentile is right to 0.5 %
 SHORTEST_S = 1e-9  # s; what a clock shows as nothing counts as this
@@ -35,7 +37,8 @@ class PhaseTimes:
     """What was measured between two validations, on one rank; seconds.
 
     - phases: of all steps, adding up to `seconds`; scaled from the stamped ones where not all were.
-      wait: for the slowest rank's gradients; transfer: from there until all are reduced.
+      wait: for the slowest rank's gradients; transfer: from there until all are reduced. Of a compiled step
+      there are UNDIVIDED alone.
     - overlapped_communication: what buckets took while backward went on; in no phase.
     - outside: loading, validation, report; with `seconds` all the time that passed.
     - stamp_every: one of so many steps was stamped, `stamped_steps` in all.
@@ -72,6 +75,11 @@ class PhaseTimes:
         lateness = [LatenessBlock(**block) for block in values.get("lateness", [])]
         step_s = {int(n): count for n, count in values.get("step_s", {}).items()}
         return cls(**{**values, "step_s": step_s, "lateness": lateness})
+
+
+def phase_names(times: Iterable[PhaseTimes]) -> tuple[str, ...]:
+    """Return the phases that were told apart."""
+    return UNDIVIDED if any(TRAIN_STEP in each.phases for each in times) else PHASES
 
 
 def exposed(phases: Mapping[str, float]) -> float:

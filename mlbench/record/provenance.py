@@ -27,6 +27,8 @@ PACKAGES = (
     "altair",
     "filelock",
     "hydra-core",
+    "jax",
+    "jaxlib",
     "Jinja2",
     "mlflow",
     "mpi4py",

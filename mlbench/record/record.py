@@ -113,7 +113,7 @@ class Interval(Values):
     steps: int  # of one rank
     samples: int  # of all ranks, in the record's sample_unit
     phases: dict[str, RankStats]  # s
-    overlapped_communication: RankStats  # s
+    overlapped_communication: RankStats | None  # s; None: the step is one compiled program
     bytes_sent: RankStats | None = None  # of a rank
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.record.format import counted, duration
-from mlbench.record.phases import PHASES
+from mlbench.record.phases import PHASES, TRAIN_STEP
 from mlbench.record.record import Record
 from mlbench.report import render
 
@@ -77,11 +77,10 @@ def _phases(record: Record, about: str) -> Chart:
     places = [float(number) for number in range(1, len(starts) + 1)]
     bottoms = [0.0] * len(starts)
     traces = []
-    for style, phase in enumerate(PHASES):
-        seconds = [
-            sum(interval.phases[phase].mean for interval in intervals[start : start + together])
-            for start in starts
-        ]
+    names = (*PHASES, TRAIN_STEP) if TRAIN_STEP in record.phases else PHASES
+    for style, phase in enumerate(names):
+        means = [one.phases[phase].mean if phase in one.phases else 0.0 for one in intervals]
+        seconds = [sum(means[start : start + together]) for start in starts]
         label = phase.replace("_", " ")
         texts = [f"{label}: {duration(value)}" for value in seconds]
         bars = Trace(label, places, seconds, "bars", style, base=list(bottoms), width=BAR, texts=texts)

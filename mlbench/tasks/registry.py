@@ -35,7 +35,6 @@ from mlbench.config import plugins
 from mlbench.config.errors import UserError
 
 if TYPE_CHECKING:
-    from mlbench.training.setup import TrainingSetup
     from mlbench.training.worker import Worker
 
 NO_DATASET = "none"  # of tasks that generate what they need
@@ -46,9 +45,9 @@ def load(name: str) -> ModuleType:
     return plugins.load("task", name)
 
 
-def build(config: Any, worker: "Worker") -> "TrainingSetup":
-    """Return what the loop trains for the task that `config` configures."""
-    return plugins.implementation("task", config.name).build(config, worker)
+def build(config: Any, worker: "Worker", framework: str = plugins.TORCH) -> Any:
+    """Return what the loop trains for the task that `config` configures; of torch a TrainingSetup."""
+    return plugins.implementation("task", config.name, framework).build(config, worker)
 
 
 def own_data(task: Any) -> bool:

@@ -37,7 +37,7 @@ COSTS = {
     "cost/wall_usd": "for the whole command",
     "cost/cluster_usd": "for the whole cluster",
 }
-COLUMNS = (("data_wait", "forward", "backward"), ("wait", "transfer", "optimizer"))
+COLUMNS = (("data_wait", "train_step", "forward", "backward"), ("wait", "transfer", "optimizer"))
 JOINED = {"loss": "forward", "metrics": "optimizer"}  # short phases are added to their neighbours
 
 

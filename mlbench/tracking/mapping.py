@@ -135,7 +135,8 @@ def _validation(validation: dict[str, Any], metadata: dict[str, Any], *, samples
         (interval,) = intervals([[times] for times in ranks])
         values["training/samples_per_s"] = interval.samples / busy
         values |= {f"interval/{phase}": stats.mean for phase, stats in interval.phases.items()}
-        values["interval/overlapped_communication"] = interval.overlapped_communication.mean
+        overlapped = interval.overlapped_communication
+        values["interval/overlapped_communication"] = overlapped.mean if overlapped else None
         values["interval/bytes_sent"] = interval.bytes_sent.mean if interval.bytes_sent else None
     return _at(values, wall=validation["wall"], step=validation["step"])
 

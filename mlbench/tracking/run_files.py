@@ -69,7 +69,7 @@ def official_result(record: Record) -> str | None:
     text = _TASK_RESULT.get(metric, f"Validation {metric} of {{target:g}}").format(target=target)
     parts = [f"{text} reached in {record.time_to_accuracy:.3f} seconds"]
     mean = {phase: spread.mean for phase, spread in record.phases.items()}
-    if mean:
+    if "backward" in mean:  # a compiled step tells no parts apart
         compute = sum(mean[phase] for phase in ("forward", "loss", "backward", "optimizer"))
         parts += [
             f"Compute: {compute} seconds",

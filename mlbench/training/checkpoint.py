@@ -6,14 +6,13 @@ import torch
 
 from mlbench.record.phases import PhaseTimes
 from mlbench.training.reporter import Reporter
-from mlbench.training.setup import TrainingSetup
 from mlbench.training.worker import State, Worker
 
 
 def state(
-    setup: TrainingSetup, worker: Worker, reporter: Reporter, *, epoch: int, step: int, samples: int
+    parts: dict[str, Any], worker: Worker, reporter: Reporter, *, epoch: int, step: int, samples: int
 ) -> State:
-    """Return the state at the start of `epoch`; every rank must call this.
+    """Return the state at the start of `epoch`, of `parts` by name; every rank must call this.
 
     Ranks differ in what they measured and in their random numbers (dropout), so rank 0, whose state is the
     one that is kept, gathers both.
@@ -27,16 +26,16 @@ def state(
         "clocks": reporter.clocks,
         "validations": list(reporter.validations),
         "ranks": worker.gather(measured | {"random": _random_state(worker.device)}),
-        "states": {name: part.state_dict() for name, part in _stateful(setup).items()},
+        "states": {name: part.state_dict() for name, part in parts.items()},
     }
 
 
-def restore(setup: TrainingSetup, worker: Worker, reporter: Reporter) -> tuple[int, int, int]:
+def restore(parts: dict[str, Any], worker: Worker, reporter: Reporter) -> tuple[int, int, int]:
     """Load the checkpoint after a restart; return the epoch to go on with, and the steps and samples made."""
     saved = worker.resume
     if saved is None:
         return 0, 0, 0
-    for name, part in _stateful(setup).items():
+    for name, part in parts.items():
         part.load_state_dict(saved["states"][name])
     own = saved["ranks"][worker.rank]
     reporter.validations = list(saved["validations"])
@@ -44,14 +43,6 @@ def restore(setup: TrainingSetup, worker: Worker, reporter: Reporter) -> tuple[i
     _set_random_state(worker.device, own["random"])
     worker.resume = {name: value for name, value in saved.items() if name != "states"}  # a model's memory
     return saved["epoch"], saved["step"], own["samples"]
-
-
-def _stateful(setup: TrainingSetup) -> dict[str, Any]:
-    """Return by name what has a state that a checkpoint keeps."""
-    parts = {"model": setup.model, "optimizer": setup.optimizer}
-    if setup.scaler is not None:
-        parts["scaler"] = setup.scaler
-    return parts | setup.stateful
 
 
 def _random_state(device: torch.device) -> dict[str, list[int]]:

@@ -8,29 +8,23 @@ and, every CHECK_EVERY steps, one number that tells whether the loss is still fi
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
-
 from mlbench.training import checkpoint
-from mlbench.training.loss_meter import LossMeter
 from mlbench.training.profiler import StepProfiler
 from mlbench.training.reporter import Reporter
-from mlbench.training.setup import TaskResult, TrainingSetup
-from mlbench.training.sync import strategy
+from mlbench.training.setup import Setup, TaskResult
 from mlbench.training.worker import Worker
 
 CHECK_EVERY = 500  # steps between two looks at a loss that is no longer finite
 REPORT_S = 2.0  # s; a report waits for all ranks and the controller (about 50 ms), so short epochs share one
-PLAIN = nullcontext()  # made once: a short step lasts 100 us
 
 
 class _Diverged(Exception):
     """The loss of a rank is not finite, or its loss scale has given up; raised on all ranks at one step."""
 
 
-def train(setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -> TaskResult:
+def train(setup: Setup, worker: Worker, *, report_s: float = REPORT_S) -> TaskResult:
     """Train until the goal, the last epoch or divergence; return what was measured on this rank.
 
     report_s: seconds between two reports, at least.
@@ -38,7 +32,7 @@ def train(setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -
     try:
         run = Run(setup, worker, report_s=report_s)
         reporter, timer = run.reporter, worker.timer
-        first_epoch, run.step, run.samples = checkpoint.restore(setup, worker, reporter)
+        first_epoch, run.step, run.samples = checkpoint.restore(run.trainer.stateful(), worker, reporter)
         reporter.start(run.step)
         if worker.keep_checkpoints and not worker.resume:
             with timer.outside_steps("report"):
@@ -52,7 +46,7 @@ def train(setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -
                 steps = setup.steps(run.data, epoch)
                 count = len(steps)
                 stops = {max(1, math.ceil(part * count)) for part in setup.validate_at}
-                run.model.train()
+                run.trainer.train()
                 for done, micro_batches in enumerate(steps, start=1):
                     timer.end_phase("data_wait")
                     run.epoch = epoch + done / count
@@ -63,17 +57,16 @@ def train(setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -
                         if run.validate(checkpoint_epoch=epoch + 1 if done == count else None):
                             status = "goal_reached"
                             break
-                        run.model.train()
+                        run.trainer.train()
                 if status == "goal_reached":
                     break
         except _Diverged:
             status = "diverged"
             if not reporter.validations or reporter.validations[-1]["step"] != run.step:
-                reporter.record(run.epoch, run.step, {}, run.losses)
+                reporter.record(run.epoch, run.step, {}, run.trainer.losses)
         with timer.outside_steps("report"):
             run.report()
         elapsed = reporter.validations[-1]["elapsed"] if reporter.validations else timer.elapsed()
-        trained = [weight for weight in setup.model.parameters() if weight.requires_grad]
         return TaskResult(
             status=status,
             validations=reporter.validations,
@@ -83,10 +76,11 @@ def train(setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -
             elapsed=elapsed,
             unit=setup.sample_unit,
             flops_per_sample=setup.flops_per_sample(run.data),
-            gradient_bytes=sum(weight.numel() * weight.element_size() for weight in trained),
+            gradient_bytes=run.trainer.gradient_bytes(),
             table=setup.table(run.data),
             energy_j=reporter.energy_j,
             peak_memory_bytes=worker.peak_memory_bytes(),
+            warnings=list(setup.warnings),
             profile=None if profiler is None else profiler.finish(),
         )
     finally:
@@ -94,63 +88,29 @@ def train(setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -
 
 
 class Run:
-    """A model under training: its step, its validation, and how far it is.
+    """A model under training: its validations, and how far it is.
 
+    - trainer: the framework's part (mlbench/training/setup.py).
     - step, samples: trained so far; samples are of this rank. epoch: likewise, with the present one's part.
     """
 
-    def __init__(self, setup: TrainingSetup, worker: Worker, *, report_s: float = REPORT_S) -> None:
+    def __init__(self, setup: Setup, worker: Worker, *, report_s: float = REPORT_S) -> None:
         self.setup, self.worker = setup, worker
-        self.sync = strategy.synchronise(setup.model, setup.optimizer, worker)
-        self.model = self.sync.module
-        self.autocast: AbstractContextManager = PLAIN  # entered in every batch
-        if setup.autocast is not None:
-            self.autocast = torch.autocast(worker.device.type, dtype=setup.autocast)
-        self.weights = [weight for group in setup.optimizer.param_groups for weight in group["params"]]
-        self.losses = LossMeter(worker.device)
-        self.reporter = Reporter(worker, self.sync, unit=setup.sample_unit, report_s=report_s)
+        self.trainer = setup.trainer(worker)
+        self.reporter = Reporter(worker, self.trainer.bytes_sent, unit=setup.sample_unit, report_s=report_s)
         self.data: Any = None
         self.step, self.samples, self.epoch = 0, 0, 0.0
         worker.timer.mean, worker.timer.heartbeat = worker.mean, self.heartbeat
 
     def train_step(self, micro_batches: Sequence[Any]) -> None:
-        """Run forward, backward and the optimizer's step over one step's micro-batches."""
-        setup, timer, scaler, samples = self.setup, self.worker.timer, self.setup.scaler, 0
-        end_phase = timer.end_phase
-        setup.before_step(self.step)
-        for number, batch in enumerate(micro_batches, start=1):
-            with PLAIN if number == len(micro_batches) else self.sync.accumulating():
-                with self.autocast:
-                    output = setup.forward(self.model, batch)
-                    end_phase("forward")
-                    loss = setup.loss(output, batch)
-                    end_phase("loss")
-                del output  # which may be large, and which backward rarely needs
-                (loss if scaler is None else scaler.scale(loss)).backward()
-                end_phase("backward")
-            self.losses.add(loss.detach())
-            samples += setup.samples(batch)
-        if setup.optimizer_step is not None:
-            setup.optimizer_step()
-        elif scaler is not None:
-            scaler.step(setup.optimizer)
-        else:
-            setup.optimizer.step()
-        if scaler is not None:
-            scaler.update()
-        self.losses.end_step(scaler, len(micro_batches))
-        for weight in self.weights:  # as zero_grad does, without its range for the profiler
-            weight.grad = None
-        end_phase("optimizer")
-        self.sync.after_step(self.step)
-        if setup.after_step is not None:
-            setup.after_step()
-            end_phase("optimizer")
+        """Make one step over its micro-batches."""
+        self.setup.before_step(self.step)
+        samples = self.trainer.step(self.step, micro_batches)
         self.step += 1
         self.samples += samples
         if self.step % CHECK_EVERY == 0:
             self.stop_if_diverged()
-        timer.end_step(samples)
+        self.worker.timer.end_step(samples)
 
     def validate(self, *, checkpoint_epoch: int | None = None) -> bool:
         """Validate on all workers and report; return whether the goal was reached.
@@ -162,12 +122,9 @@ class Run:
             self.stop_if_diverged()
             if worker.rank == 0:
                 worker.heartbeat({"doing": "validating"})
-            self.model.eval()
-            with torch.no_grad(), self.autocast, setup.validation_weights():
-                self.sync.before_validation()
-                metrics = setup.validate(setup.model, self.data)
-                self.sync.after_validation()
-        validation = self.reporter.record(self.epoch, self.step, metrics, self.losses)
+            with self.trainer.validating() as model:
+                metrics = setup.validate(model, self.data)
+        validation = self.reporter.record(self.epoch, self.step, metrics, self.trainer.losses)
         with timer.outside_steps("report"):
             reached = worker.goal is not None and worker.goal.reached(metrics[worker.goal.metric])
             validation["goal_reached"] = reached
@@ -182,19 +139,18 @@ class Run:
         """Send what was not sent yet and, where checkpoints are kept, the state at the start of `epoch`."""
         message, state = self.reporter.message(), None
         if self.worker.keep_checkpoints and epoch is not None:
-            state = checkpoint.state(
-                self.setup, self.worker, self.reporter, epoch=epoch, step=self.step, samples=self.samples
-            )
+            parts, done = self.trainer.stateful(), {"step": self.step, "samples": self.samples}
+            state = checkpoint.state(parts, self.worker, self.reporter, epoch=epoch, **done)
         self.worker.report_validation(message, state)
 
     def stop_if_diverged(self) -> None:
-        """Raise on all ranks alike if the loss of one is not finite, or its loss scale is stuck."""
-        scaler = self.setup.scaler
-        self.losses.fold()
-        loss = math.inf if scaler is not None and scaler.stuck() else self.losses.total()
+        """Raise on all ranks alike if the loss of one is not finite, or it is stuck."""
+        losses = self.trainer.losses
+        losses.fold()
+        loss = math.inf if self.trainer.stuck() else losses.total()
         if not math.isfinite(self.worker.sum([loss]).item()):
             raise _Diverged
 
     def heartbeat(self) -> None:
         """Say where training is."""
-        self.reporter.heartbeat(self.epoch, self.step, samples=self.samples, loss=self.losses.mean())
+        self.reporter.heartbeat(self.epoch, self.step, samples=self.samples, loss=self.trainer.losses.mean())

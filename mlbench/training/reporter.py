@@ -1,40 +1,44 @@
 """What a rank has measured, validation by validation, and the messages that tell the controller."""
 
 import math
+from collections.abc import Callable
 
 from mlbench.record.messages import Report, ValidationMessage
 from mlbench.record.phases import PhaseTimes
 from mlbench.training import arrivals, clock_offset
 from mlbench.training.loss_meter import LossMeter
 from mlbench.training.stamps import Arrivals
-from mlbench.training.sync.strategy import Sync
 from mlbench.training.worker import Worker
 
 
 class Reporter:
     """Collects one rank's validations; every rank calls each method at the same point.
 
+    - bytes_sent(steps): by this rank so far; None where nobody can count them.
     - validations, phase_times: one entry a validation, with what was measured up to it.
     - energy_j: of this rank's node by part, from the start of the clock to the last validation.
     - clocks: when the run started, s on the clock of each host.
     """
 
-    def __init__(self, worker: Worker, sync: Sync, *, unit: str, report_s: float) -> None:
+    def __init__(
+        self, worker: Worker, bytes_sent: Callable[[int], int | None], *, unit: str, report_s: float
+    ) -> None:
         self.validations: list[ValidationMessage] = []
         self.phase_times: list[PhaseTimes] = []
         self.energy_j: dict[str, float] = {}
         self.clocks: dict[str, float] = {}
-        self._worker, self._sync, self._unit, self._report_s = worker, sync, unit, report_s
+        self._worker, self._unit, self._report_s = worker, unit, report_s
+        self._count_bytes = bytes_sent
         self._clock_offset: clock_offset.ClockOffset
         self._energy_before: dict[str, float] = {}  # J by part, when the clock started
-        self._bytes_sent = 0  # up to the last validation
+        self._bytes_sent: int | None = 0  # up to the last validation
         self._unreported: list[tuple[ValidationMessage, PhaseTimes, Arrivals]] = []
         self._reported_at = 0.0  # s since the start on rank 0's clock, so that all ranks decide alike
 
     def start(self, step: int) -> None:
         """Start the clock; after a restart, at `step`, as of the first start."""
         worker = self._worker
-        self._bytes_sent = self._sync.bytes_sent(step)
+        self._bytes_sent = self._count_bytes(step)
         self._clock_offset = clock_offset.ClockOffset(worker)
         worker.barrier()
         worker.reset_peak_memory()
@@ -50,8 +54,9 @@ class Reporter:
         assert times.elapsed is not None
         joules = worker.read_energy()
         self.energy_j = {part: joules[part] - j for part, j in self._energy_before.items() if part in joules}
-        before, self._bytes_sent = self._bytes_sent, self._sync.bytes_sent(step)
-        times.bytes_sent = self._bytes_sent - before
+        before, self._bytes_sent = self._bytes_sent, self._count_bytes(step)
+        if before is not None and self._bytes_sent is not None:
+            times.bytes_sent = self._bytes_sent - before
         with timer.outside_steps("report"):
             first = times.elapsed if worker.rank == 0 else 0.0
             loss, steps, elapsed = worker.sum([losses.total(), losses.steps(), first]).tolist()

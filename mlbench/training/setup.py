@@ -1,9 +1,12 @@
-"""What a task hands to the timed loop, and what it gets back."""
+"""What a task hands to the timed loop, and what it gets back.
+
+`Setup` is what every framework's tasks say, `Trainer` what the loop asks of a framework; the rest is torch's.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -11,6 +14,10 @@ from torch import nn
 from mlbench.record.messages import ValidationMessage
 from mlbench.record.phases import PhaseTimes
 from mlbench.training.profiler import Profile
+
+if TYPE_CHECKING:
+    from mlbench.training.loss_meter import LossMeter
+    from mlbench.training.worker import Worker
 
 
 class Steps(Protocol):
@@ -36,54 +43,111 @@ class Scaler(Protocol):
 def _nothing(*_: Any) -> None: ...
 
 
-@dataclass
-class TrainingSetup:
-    """A model, its recipe and its data. Times and communication are the loop's own affair.
+class Trainer(Protocol):
+    """A model under training: the part of a run that is its framework's.
+
+    - losses: of this rank's micro-batches, since the last validation.
+    """
+
+    losses: "LossMeter"
+
+    def train(self) -> None:
+        """Begin to train, or go on after a validation."""
+        ...
+
+    def step(self, step: int, micro_batches: Sequence[Any]) -> int:
+        """Make the step `step`, counted from 0, and end its phases; return this rank's samples."""
+        ...
+
+    def stuck(self) -> bool:
+        """Return whether this rank can train no further though its losses are finite."""
+        ...
+
+    def validating(self) -> AbstractContextManager[Any]:
+        """Return a context that yields the model to validate, the same on all workers."""
+        ...
+
+    def bytes_sent(self, steps: int) -> int | None:
+        """Return the bytes that this rank has sent to combine gradients or models; None: nobody can count."""
+        ...
+
+    def gradient_bytes(self) -> int:
+        """Return what a worker contributes to a step's all-reduce."""
+        ...
+
+    def stateful(self) -> dict[str, Any]:
+        """Return by name what has a state that a checkpoint keeps, of tensors and plain values."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Setup:
+    """A recipe and its data. Times and communication are the loop's own affair.
 
     - load(): reads training and validation data, moves them to the device, sorts them: whatever looks at more
       than their numbers of rows. It comes first on the clock, also after a restart. What it returns is `data`
       below.
     - steps(data, epoch): this rank's steps, the same number on every rank. A step is valid until the next.
-    - forward(model, batch) and loss(output, batch): the loss of a micro-batch, such that the mean of the
-      gradients over workers is the step's gradient (accumulated micro-batches add up).
     - validate(model, data): global metrics from summed counts, identical on every rank.
     - samples(batch): this rank's samples in a micro-batch; `sample_unit` names them.
     - before_step(step): sets the learning rate of step 0, 1, ...
     - after_validation(metrics): e.g. a plateau schedule; metrics has train_loss too.
-    - optimizer_step(): clips and steps; the default is optimizer.step() through the scaler.
-    - after_step(): e.g. takes the weights into an average; the sync strategy has combined them.
-    - validation_weights(): a context in which the model has the weights to validate, where these are not the
-      trained ones. Inside it the sync strategy gives all workers one model.
     - validate_at: fractions of an epoch after which to validate, at the next whole step; the last is 1.
-    - stateful: what a checkpoint must hold beside model and optimizer, by name.
-    - autocast, scaler: mixed precision and its loss scale; None and None is full precision.
+    - stateful: what a checkpoint must hold beside the trainer's own state, by name.
     - flops_per_sample(data): of training on one sample (mlbench/training/flops.py); off the clock.
     - table(data): rows for the result, of what is no phase and no metric; every rank calls it, off the clock.
+    - warnings: what this framework cannot show, one sentence each.
     - close(): ends what `build` started, also after an error.
     """
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
     epochs: int
     steps: Callable[[Any, int], Steps]
-    forward: Callable[[nn.Module, Any], Any]
-    loss: Callable[[Any, Any], torch.Tensor]
-    validate: Callable[[nn.Module, Any], dict[str, float]]
+    validate: Callable[[Any, Any], dict[str, float]]
     samples: Callable[[Any], int]
     sample_unit: str = "samples"
     load: Callable[[], Any] = _nothing
     before_step: Callable[[int], None] = _nothing
     after_validation: Callable[[dict[str, float]], None] = _nothing
+    validate_at: tuple[float, ...] = (1.0,)
+    stateful: dict[str, Any] = field(default_factory=dict)
+    flops_per_sample: Callable[[Any], float | None] = _nothing
+    table: Callable[[Any], list[dict[str, Any]]] = lambda _: []
+    warnings: tuple[str, ...] = ()
+    close: Callable[[], None] = _nothing
+
+    def trainer(self, worker: "Worker") -> Trainer:
+        """Return what trains the model on this rank; before the clock starts, and every rank calls it."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class TrainingSetup(Setup):
+    """A torch model, its recipe and its data.
+
+    - forward(model, batch) and loss(output, batch): the loss of a micro-batch, such that the mean of the
+      gradients over workers is the step's gradient (accumulated micro-batches add up).
+    - optimizer_step(): clips and steps; the default is optimizer.step() through the scaler.
+    - after_step(): e.g. takes the weights into an average; the sync strategy has combined them.
+    - validation_weights(): a context in which the model has the weights to validate, where these are not the
+      trained ones. Inside it the sync strategy gives all workers one model.
+    - autocast, scaler: mixed precision and its loss scale; None and None is full precision.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    forward: Callable[[nn.Module, Any], Any]
+    loss: Callable[[Any, Any], torch.Tensor]
     optimizer_step: Callable[[], None] | None = None
     after_step: Callable[[], None] | None = None
     validation_weights: Callable[[], AbstractContextManager] = nullcontext
-    validate_at: tuple[float, ...] = (1.0,)
-    stateful: dict[str, Any] = field(default_factory=dict)
     autocast: torch.dtype | None = None
     scaler: Scaler | None = None
-    flops_per_sample: Callable[[Any], float | None] = _nothing
-    table: Callable[[Any], list[dict[str, Any]]] = lambda _: []
-    close: Callable[[], None] = _nothing
+
+    def trainer(self, worker: "Worker") -> Trainer:
+        """Return what trains the model under the worker's sync strategy."""
+        from mlbench.training.torch_trainer import TorchTrainer  # which imports this module
+
+        return TorchTrainer(self, worker)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mlbench.record.phases import PHASES, PhaseTimes, duration_bin
+from mlbench.record.phases import PHASES, TRAIN_STEP, UNDIVIDED, PhaseTimes, duration_bin
 
 # Phases that end with communication, and what went on before its launch.
 ENDS_COMMUNICATION = {"backward": "backward", "transfer": "optimizer"}
@@ -73,7 +73,7 @@ class StepTotals:
             stratum.launched.append(self._launch)
             stratum.exposed.append(at - self._launch)
         else:
-            stratum.phases[phase] += at - self._previous
+            stratum.phases[phase] = stratum.phases.get(phase, 0.0) + at - self._previous
         if computed:
             self._buckets.clear()
             self._launch = None
@@ -97,6 +97,10 @@ class StepTotals:
         else:
             weights = (times.seconds / stamped,) * 2
         arrivals = Arrivals()
+        if any(TRAIN_STEP in stratum.phases for stratum in (first, others)):
+            times.phases = dict.fromkeys(UNDIVIDED, 0.0)
+            for stratum in (first, others):
+                stratum.phases = {phase: stratum.phases.get(phase, 0.0) for phase in UNDIVIDED}
         for stratum, weight in zip((first, others), weights, strict=True):
             for phase, seconds in stratum.phases.items():
                 times.phases[phase] += weight * seconds

@@ -75,5 +75,5 @@ def test_from_the_command_to_the_third_forward_pass(
         worker_process.train_loop_per_worker({"spec": spec})
 
     walk = driver + worker
-    assert [name for _, name in worker] == ["train_loop_per_worker", "train", "train_step"]
+    assert [name for _, name in worker] == ["train_loop_per_worker", "train", "train_step", "step"]
     assert len(walk) <= MOST_FRAMES and len({file for file, _ in walk}) <= MOST_FILES, walk

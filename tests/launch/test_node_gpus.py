@@ -18,11 +18,6 @@ OTHERS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def node_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray.train.get_context", lambda: SimpleNamespace(get_node_rank=lambda: 0))
-
-
 def test_a_node_s_first_worker_learns_of_all_gpus_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = SimpleNamespace(uuid="a")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
@@ -34,7 +29,7 @@ def test_a_node_s_first_worker_learns_of_all_gpus_of_its_node(monkeypatch: pytes
 
     monkeypatch.setattr(calibrate, "calibrate", measure)
     worker: Any = SimpleNamespace(device=CUDA, local_rank=0, gather=lambda own: [*OTHERS, own])
-    gpus = worker_process.node_gpus(worker)
+    gpus = worker_process.node_gpus(worker, node_rank=0)
     assert gpus == [("GPU-a", {"cuda_gemm_flops_per_s": 1.0}), ("GPU-b", {"cuda_gemm_flops_per_s": 2.0})]
     assert measured == [["cuda"]]
     node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), [rates for _, rates in gpus])
@@ -50,14 +45,14 @@ def test_a_gpu_that_cannot_be_calibrated_is_a_warning(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(calibrate, "calibrate", out_of_memory)
     worker: Any = SimpleNamespace(device=CUDA, local_rank=0, gather=lambda own: [*OTHERS, own])
-    rates = [each for _, each in worker_process.node_gpus(worker)]
+    rates = [each for _, each in worker_process.node_gpus(worker, node_rank=0)]
     assert rates[0] == {}
     node = worker_process.with_gpus(Node(hostname="here", usable_cpus=2), rates)
     assert node.warnings == ["a GPU of here could not be calibrated"] and node.gpu_calibration == []
 
 
 def test_workers_on_cpus_have_no_gpus() -> None:
-    assert worker_process.node_gpus(Worker()) == []
+    assert worker_process.node_gpus(Worker(), node_rank=0) == []
 
 
 def test_a_gpu_s_peak_counts_from_the_start_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

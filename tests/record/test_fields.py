@@ -35,7 +35,7 @@ def complete() -> Record:
         transport={"library": "gloo"},
     )
     parts = {"gpus": 2e3, "cpu_packages": 1e3}
-    return record(
+    one = record(
         "hardware=gcp_n1_t4",
         "study=a",
         cost=vars(bill),
@@ -55,6 +55,7 @@ def complete() -> Record:
             {"field": "task.lr", "given": 1, "reference": 2, "rule": "R1", "fixed": False, "declared": False}
         ],
     )
+    return one.model_copy(update={"experiment": one.experiment.model_copy(update={"framework": "jax"})})
 
 
 def test_names_are_unique_in_every_place():

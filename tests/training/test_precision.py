@@ -147,7 +147,7 @@ def test_every_task_trains_and_validates_in_bfloat16_on_a_cpu(name, data_root, m
 
     setup.model.register_forward_hook(note)
     data = setup.load()
-    run.model.train()
+    run.trainer.train()
     run.train_step(next(iter(setup.steps(data, 0))))
     run.data, run.epoch = data, 1.0
     if name != "gnmt":  # whose search calls the network piece by piece

@@ -6,7 +6,7 @@ from textwrap import wrap
 from mlbench.analysis.chart import Axis, Chart, Trace, ends, side_by_side, time_axis, worker_axis
 from mlbench.analysis.points import Estimate, Point
 from mlbench.record.format import duration, percent
-from mlbench.record.phases import PHASES
+from mlbench.record.phases import PHASES, TRAIN_STEP
 from mlbench.report.grouping import Group, workers
 
 OUTSIDE = ("loading", "validation", "report")  # what a run does between its batches
@@ -23,7 +23,7 @@ def phases(group: Group) -> Chart:
     curves = [(one.label, [point for point in one.points if point.phases]) for one in group.curves]
     curves = [(label, points) for label, points in curves if points]
     bars = [point for _, points in curves for point in points]
-    order = (*PHASES, *OUTSIDE)
+    order = (*PHASES, *OUTSIDE, TRAIN_STEP)
     names = [name for name in order if any(_part(point, name) for point in bars)]
     places, ticks = _places(curves)
     bottoms = [0.0] * len(bars)

@@ -127,6 +127,7 @@ def predicted_step_s(run: Record) -> float | None:
         or (links := measurement.of(run)) is None
         or not run.gradient_bytes
         or run.workers < 2
+        or not {*EXPOSED} <= {*run.phases}  # a compiled step hides what it computes and sends
     ):
         return None
     measured, n = links.measured, run.workers

@@ -27,7 +27,7 @@ from mlbench.analysis import pooling
 from mlbench.analysis.points import by_configuration, series
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Hardware
-from mlbench.record.phases import exposed
+from mlbench.record.phases import PHASES, exposed
 from mlbench.record.record import Record
 
 Array = NDArray[np.float64]
@@ -205,7 +205,7 @@ def _exclusion_reason(run: Record, disturbed: Mapping[str, str]) -> str | None:
         f"was disturbed: {disturbed.get(run.run_id)}": run.run_id in disturbed,
         f"is {run.status.replace('_', ' ')}": run.status not in FITTED,
         "went on after a failure": run.restarts,
-        "has no phase times": not run.phases or not run.steps,
+        "has no phase times": not {*PHASES} <= {*run.phases} or not run.steps,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
 

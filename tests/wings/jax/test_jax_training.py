@@ -1,0 +1,89 @@
+"""Training with jax in real processes: the contract, the clock, a restart."""
+
+import copy
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import mini_worker, run_ranks
+
+from mlbench.config.compose import compose
+from mlbench.contract.by_hand import FirstSteps
+from mlbench.contract.test_framework import *  # noqa: F403
+from mlbench.record.phases import UNDIVIDED
+from mlbench.tasks import registry
+from mlbench.training import loop
+from mlbench.training.worker import Worker
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs jax"),
+]
+STEPS = 12
+
+
+def short(worker: Worker, root: Path, *, epochs: int) -> Any:
+    """Return a setup of few steps an epoch."""
+    words = ["task=logreg", "framework=jax", "goal=none", "division=open", f"task.epochs={epochs}"]
+    setup = registry.build(compose(words).task, mini_worker(worker, root), "jax")
+    whole = setup.steps
+    setup.steps = lambda data, epoch: FirstSteps(whole(data, epoch), STEPS)
+    return setup
+
+
+def observed(worker: Worker, root: Path) -> dict[str, Any]:
+    """Train and return what was compiled by when, what was measured, and what a restart goes on to."""
+    import jax
+
+    compiled: list[str] = []
+
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
+        if "compile" in event:
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    states: list[Any] = []
+    worker.keep_checkpoints = True
+    worker.report_validation = lambda _, state: states.append(copy.deepcopy(state))
+    started, start = [], worker.timer.start
+    worker.timer.start = lambda **given: (started.append(len(compiled)), start(**given))[1]
+    whole = loop.train(short(worker, root, epochs=3), worker, report_s=0.0)
+    during = compiled[started[0] :]
+    after_one = next(state for state in states if state["epoch"] == 1)
+    again = Worker(control=worker.control, resume=after_one, keep_checkpoints=True)
+    resumed = loop.train(short(again, root, epochs=3), again, report_s=0.0)
+    return {
+        "before": started[0],
+        "during": during,
+        "phases": [times.plain() for times in whole.phase_times],
+        "warnings": whole.warnings,
+        "gradient_bytes": whole.gradient_bytes,
+        "whole": [(each["step"], each["train_loss"], each["metrics"]) for each in whole.validations],
+        "resumed": [(each["step"], each["train_loss"], each["metrics"]) for each in resumed.validations],
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(data_root: Path) -> dict[str, Any]:
+    (found,) = run_ranks(observed, 1, data_root)
+    return found
+
+
+def test_all_is_compiled_before_the_clock_starts_and_nothing_after(alone: dict[str, Any]) -> None:
+    """Rule R16: the step, and the logits of the validation."""
+    assert alone["before"] >= 2 and alone["during"] == []
+
+
+def test_a_compiled_step_is_one_phase_and_says_so(alone: dict[str, Any]) -> None:
+    for times in alone["phases"]:
+        assert tuple(times["phases"]) == UNDIVIDED and times["phases"]["train_step"] > 0
+        assert sum(times["phases"].values()) == pytest.approx(times["seconds"])
+        assert times["overlapped_communication"] == 0 and times["lateness"] == []
+    assert "one compiled program" in alone["warnings"][0]
+    assert alone["gradient_bytes"] == 200 * 4
+
+
+def test_a_restart_goes_on_where_the_checkpoint_was(alone: dict[str, Any]) -> None:
+    assert [step for step, _, _ in alone["whole"]] == [STEPS, 2 * STEPS, 3 * STEPS]
+    assert alone["resumed"] == alone["whole"]
