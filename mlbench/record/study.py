@@ -7,7 +7,7 @@ attempts, appended as they happen.
 
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -141,6 +141,17 @@ def extended(
     return study.model_copy(
         update={"invocations": (*study.invocations, invocation), "points": tuple(known.values())},
     )
+
+
+def with_another_seed(study: Study, keys: Collection[str]) -> Study:
+    """Return the study with one more drawn seed for each of these points."""
+    more = []
+    for point in study.points:
+        if point.key in keys:
+            every = _seeds(point.seeds, len(point.seeds) + 1, None)
+            point = point.model_copy(update={"seeds": every, "drawn": (*point.drawn, every[-1])})
+        more.append(point)
+    return study.model_copy(update={"points": tuple(more)})
 
 
 def _seeds(old: Sequence[int], repeats: int, given: Sequence[int] | None) -> tuple[int, ...]:
