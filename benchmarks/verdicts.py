@@ -16,6 +16,7 @@ import numpy as np
 
 from mlbench.analysis import bootstrap, compare
 from mlbench.record.noise import SPEED_SHARE
+from mlbench.studies import sequential
 
 PAIRS = 1000  # simulated comparisons a cell; a share of 5 % is then known to 0.7 points (one standard error)
 SPREADS = (
@@ -41,6 +42,10 @@ def main() -> int:
                 *errors((3, 5, 10), pairs=PAIRS),
                 "",
                 *pages((3, 5, 10), pages=PAIRS),
+                "",
+                *sentences((3, 5, 10), pages=PAIRS),
+                "",
+                *adaptive(pages=PAIRS),
             ]
         )
     )
@@ -97,6 +102,63 @@ def pages(counts: Sequence[int], *, pages: int) -> list[str]:
             row += [f"{100 * alone / pages:.1f} %", f"{100 * page / pages:.1f} %"]
         lines.append(f"| {curves} | {' | '.join(row)} |")
     return lines
+
+
+def sentences(counts: Sequence[int], *, pages: int) -> list[str]:
+    """Return how often each sentence of a page is said of points between which it is not true.
+
+    Points differ in their workers: 1, 2, 4 and 8. Their times are equal for time, their prices for cost, and
+    price x time^2 for price-performance.
+    """
+    lines = table(["sentence", "what is equal", *(f"n = {n}" for n in counts)])
+    nodes = np.array([1.0, 2.0, 4.0, 8.0])
+    for power, (claim, equal) in CLAIMS.items():
+        row = []
+        for n in counts:
+            random, wrong = np.random.default_rng(n), 0
+            for _ in range(pages):
+                times = np.exp(random.normal(0, 0.2, size=(4, n))) * nodes[:, None] ** -power
+                wrong += bool(compare.slower_of_all((nodes[:, None] ** power * times).tolist()))
+            row.append(f"{100 * wrong / pages:.1f} %")
+        lines.append(f"| {claim} | {equal} | {' | '.join(row)} |")
+    return lines
+
+
+def adaptive(*, pages: int) -> list[str]:
+    """Return how often studies of `repeats=auto` end with a wrong sentence, and what they spend.
+
+    One point needs `more` time than the others, which are equal: that any of them is slower than the fastest
+    is wrong. Prices are equal, spreads 10 %.
+    """
+    lines = table(["curves", "one is slower by", "wrong", "it is called slower", "runs", "of"])
+    for curves in (2, 4, 8):
+        for more in (0.0, 0.1, 0.5):
+            random, wrong, right, runs = np.random.default_rng(curves), 0, 0, 0
+            for _ in range(pages):
+                drawn = random.normal(0, 0.1, size=(curves, sequential.MOST))
+                drawn[0] += math.log1p(more)
+                samples = study(np.exp(drawn))
+                best = int(np.argmin([np.median(one) for one in samples]))
+                slow = {slow for slow, fast in compare.slower_of_all(samples) if fast == best}
+                wrong += bool(slow - {0} if more else slow)
+                right += 0 in slow
+                runs += sum(map(len, samples))
+            cells = [f"{100 * more:.0f} %", f"{100 * wrong / pages:.1f} %"]
+            cells += [f"{100 * right / pages:.0f} %" if more else "", f"{runs / pages:.1f}"]
+            lines.append(f"| {curves} | {' | '.join(cells)} | {curves * sequential.MOST} |")
+    return lines
+
+
+def study(times: Array) -> list[list[float]]:
+    """Return what `repeats=auto` measures of these times, (curves, MOST), at equal prices."""
+    counts = [sequential.FIRST] * len(times)
+    while True:
+        samples = [row[:count].tolist() for row, count in zip(times, counts, strict=True)]
+        again = [i for i in sequential.survivors(samples, [1.0] * len(times)) if counts[i] < sequential.MOST]
+        if not again:
+            return samples
+        for i in again:
+            counts[i] += 1
 
 
 def table(columns: Sequence[str]) -> list[str]:
@@ -178,6 +240,11 @@ def days(between: float, within: float, *, calibrated: bool = False) -> Samples:
     return samples
 
 
+CLAIMS = {  # by the power of the price that a point's time is multiplied with
+    0.0: ("faster, slower, fastest", "time"),
+    0.5: ("significantly better price-performance, best", "price x time^2"),
+    1.0: ("cheaper, cheapest", "price x time"),
+}
 NULLS: dict[str, Samples] = {
     "independent runs, spread 20 %": independent(0.2),
     "drawn from resnet20's ten seeds": published,

@@ -5,6 +5,7 @@ from functools import partial
 
 from mlbench.record import study
 from mlbench.studies import preview
+from mlbench.studies.sequential import FIRST, MOST
 from mlbench.studies.session import StudyResult, measure, publish
 from mlbench.studies.spec import REPEATS, read
 from mlbench.terminal import sweep_view
@@ -43,8 +44,8 @@ CLOSING = (
 SETTINGS = {
     "repeats": (
         "",
-        f"runs per point, each with a fresh seed that is logged (default: {REPEATS}); seed=1,2,3 sets the "
-        f"seeds",
+        f"runs per point, each with a fresh seed that is logged (default: {REPEATS}); auto: {FIRST}, up to "
+        f"{MOST} where the fastest or cheapest is undecided; seed=1,2,3 sets the seeds",
     ),
     "study": (
         "",
@@ -56,6 +57,7 @@ SETTINGS = {
         "no run starts that would bring the study's cost above this, by the median time of its point; the "
         "first run of a task has no estimate and starts, so it and any longer run may exceed it",
     ),
+    "max_time": ("", "no run starts that would end later than so long after the first, e.g. 2h, 30min"),
     "question": ("", "what the study asks; the first line of its report"),
     "extend": ("", "true: add another task to a study that was begun without it"),
 }

@@ -388,36 +388,37 @@ def p_slower(a: Sequence[float], b: Sequence[float], limit: float = 1.0, *, pair
         return float(_test(paired)(y, x, alternative="greater").pvalue)
 
 
-def holm(p_values: Sequence[float]) -> list[bool]:
-    """Return which of several tests show something, such that any is wrong in at most 1 - LEVEL.
+def holm(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
+    """Return which of several tests show something, such that any is wrong in at most 1 - level.
 
     Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure: it asks for no independence.
     """
     shown = [False] * len(p_values)
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        if p_values[i] >= (1 - LEVEL) / (len(p_values) - rank):
+        if p_values[i] >= (1 - level) / (len(p_values) - rank):
             break
         shown[i] = True
     return shown
 
 
-def slower_of_all(samples: Sequence[Sequence[float]]) -> frozenset[tuple[int, int]]:
+def slower_of_all(samples: Sequence[Sequence[float]], level: float = LEVEL) -> frozenset[tuple[int, int]]:
     """Return the pairs (i, j) in which sample i is shown to need more time than j, of all pairs together.
 
     Whoever compares the best of several samples with the others has chosen it by its luck; so all pairs count
     (Holm), and the bootstrap interval of the ratio must lie above 1, too. Samples of fewer than FEWEST_SHOWN
     runs show nothing.
     """
-    return _slower_of_all(tuple(map(tuple, samples)))
+    return _slower_of_all(tuple(map(tuple, samples)), level)
 
 
 @lru_cache(maxsize=16)  # a page asks once for its answer, and once a curve
-def _slower_of_all(samples: tuple[tuple[float, ...], ...]) -> frozenset[tuple[int, int]]:
+def _slower_of_all(samples: tuple[tuple[float, ...], ...], level: float) -> frozenset[tuple[int, int]]:
     places = [i for i, sample in enumerate(samples) if len(sample) >= bootstrap.FEWEST_SHOWN]
     pairs = [(i, j) for i in places for j in places if i < j]
     above = _p_above(samples, pairs)
     shown = set()
-    for (i, j), p, differs in zip(pairs, above, holm([2 * min(p, 1 - p) for p in above]), strict=True):
+    two_sided = [2 * min(p, 1 - p) for p in above]
+    for (i, j), p, differs in zip(pairs, above, holm(two_sided, level), strict=True):
         slow, fast = (i, j) if p < 0.5 else (j, i)
         # No run of the slow point below one of the fast: all resamples lie above 1 without being drawn.
         apart = differs and min(samples[slow]) > max(samples[fast])

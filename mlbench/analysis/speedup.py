@@ -1,5 +1,6 @@
 """Speed-up, efficiency and price index of points against one worker; docs/statistics.md defines them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -130,7 +131,7 @@ def _compare(point: Point, curve: Sequence[Point], nearest: _Nearest | None) -> 
         compute=compute,
         efficiency=Ratio(*(value if value is None else value * share for value in vars(total).values())),
         price_index=price_index(total, point.nodes / base.nodes),
-        note=_note(base, point),
+        note=_note(base, point, total),
     )
 
 
@@ -158,14 +159,32 @@ def _other_speed(base: Point, point: Point) -> str | None:
     return difference and f"the machines of one worker and of {point.workers} were calibrated at {difference}"
 
 
-def _note(base: Point, point: Point) -> str | None:
+def _note(base: Point, point: Point, total: Ratio) -> str | None:
     notes = [f"the runs with {point.workers} mix {' and '.join(point.mixture)}"] if point.mixture else []
     found = pooling.calibration(base.records, point.records)
     if bool(found.a) != bool(found.b):
         notes.append("the speed of the machine was measured on one side only")
     if base.threads != point.threads:
         notes.append(_threads(base, point))
+    if total.value is not None and total.value > point.workers:
+        notes.append(_superlinear(base, point))
     return "; ".join(notes) or None
+
+
+def _superlinear(base: Point, point: Point) -> str:
+    """Return why a speed-up is above the number of workers, or that nothing measured explains it."""
+    above = f"more than {point.workers} times as fast with {point.workers} workers"
+    epochs, paces = (
+        [one.value if one else None for one in pair]
+        for pair in ((base.epochs, point.epochs), (base.seconds_per_epoch, point.seconds_per_epoch))
+    )
+    faster = paces[0] / paces[1] if paces[0] and paces[1] else math.inf
+    if epochs[0] and epochs[1] and epochs[1] < epochs[0] and faster <= point.workers:
+        return f"{above}: {epochs[1]:.3g} epochs to the goal instead of {epochs[0]:.3g}"
+    return (
+        f"{above}, also per epoch: doubt it, unless a worker's part fits into caches that the whole "
+        "does not fit into"
+    )
 
 
 def _threads(base: Point, point: Point) -> str:

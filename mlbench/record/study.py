@@ -143,6 +143,17 @@ def extended(
     )
 
 
+def with_another_seed(study: Study, keys: Collection[str]) -> Study:
+    """Return the study with one more drawn seed for each of these points."""
+    more = []
+    for point in study.points:
+        if point.key in keys:
+            every = _seeds(point.seeds, len(point.seeds) + 1, None)
+            point = point.model_copy(update={"seeds": every, "drawn": (*point.drawn, every[-1])})
+        more.append(point)
+    return study.model_copy(update={"points": tuple(more)})
+
+
 def _seeds(old: Sequence[int], repeats: int, given: Sequence[int] | None) -> tuple[int, ...]:
     if given is not None:
         return (*old, *(seed for seed in given if seed not in old))

@@ -125,12 +125,15 @@ def groups(
     compared = {id(one.point): one for one in speedups(all_points)}
     together: dict[tuple[str, ...], list[list[Point]]] = {}
     for curve in scaling_curves(all_points):
-        first = curve[0]
-        data = compare.data(first)
-        emulated = "emulated" if first.emulated else ""  # never in one chart with real networks
-        place = (first.task, first.scale, str(first.goal), _other_data(data), repr(data), emulated)
-        together.setdefault(place, []).append(curve)
+        together.setdefault(page(curve[0]), []).append(curve)
     return [_group(some, compared) for _, some in sorted(together.items())]
+
+
+def page(point: Point) -> tuple[str, ...]:
+    """Return what points share that are compared at all."""
+    data = compare.data(point)
+    emulated = "emulated" if point.emulated else ""  # never in one chart with real networks
+    return point.task, point.scale, str(point.goal), _other_data(data), repr(data), emulated
 
 
 def workers(point: Point) -> str:

@@ -19,7 +19,7 @@ class Budget:
     - experiments: the points by key.
     - runs: every attempt there is, also failed and interrupted ones, which cost as well.
     - max_usd: (default None: no limit) for all runs of the study together.
-    - expires: (default None: never) when the cluster ends, s since 1970.
+    - expires: (default None: never) when the cluster ends, s since 1970. ends: when max_time is over.
     """
 
     def __init__(
@@ -29,9 +29,11 @@ class Budget:
         *,
         max_usd: float | None = None,
         expires: float | None = None,
+        ends: float | None = None,
     ) -> None:
         self._experiments = experiments
-        self._max_usd, self._expires = max_usd, expires
+        self._max_usd = max_usd
+        self._limits = {"the cluster expires": expires, "max_time is over": ends}
         self._seconds: dict[str, list[float]] = {}
         self._longest: dict[str, float] = {}  # s, by task
         self._ends: dict[str | None, float] = {}  # s since 1970, of the last run on each Ray cluster
@@ -83,11 +85,11 @@ class Budget:
 
         The first run of a task has no estimate, so it may, unless money or time are used up.
         """
-        if self._expires is not None:
-            left, takes = self._expires - clock.wall(), self.seconds(key)
-            if left <= (takes or 0.0):
+        takes = self.seconds(key)
+        for what, end in self._limits.items():
+            if end is not None and (left := end - clock.wall()) <= (takes or 0.0):
                 expected = f", the next run takes about {duration(takes)}" if takes is not None else ""
-                return f"the cluster expires in {duration(max(left, 0.0))}{expected}"
+                return f"{what} in {duration(max(left, 0.0))}{expected}"
         if self._max_usd is None:
             return None
         spent, next_run = self.spent or 0.0, self.usd(key)

@@ -9,7 +9,7 @@ import os
 import platform
 import secrets
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +28,7 @@ from mlbench.record import events, format, run_folders, study
 from mlbench.record.attempts import Attempts
 from mlbench.record.record import FINISHED, Record
 from mlbench.record.study import Study, Trial
+from mlbench.studies import sequential
 from mlbench.studies.budget import Budget
 from mlbench.studies.spec import (
     Points,
@@ -92,10 +93,14 @@ def measure(spec: SweepSpec, *, console: "Console | None" = None) -> StudyResult
         known_points = {point.key for point in before.points}
         added = [shlex.join(one.words) for one in plan.points if known_points and one.key not in known_points]
         _run_missing(result, wanted, every, runs=runs, spec=spec, added=added, console=console)
-        result.records = study.records(plan, result.output_root)
+        result.records = study.records(result.study, result.output_root)
+        if spec.auto and (undecided := sequential.undecided(result.records)):
+            points = format.counted(len(undecided), "point")
+            why = f"max_usd= or max_time= is spent, or they have the {sequential.MOST} seeds of repeats=auto"
+            result.notes.append(f"the order of {points} is undecided: {why}")
         if result.interrupted:
             with _mlflow_may_fail(result):
-                parent_runs.kill(plan, output_root=result.output_root, uri=result.store)
+                parent_runs.kill(result.study, output_root=result.output_root, uri=result.store)
     return result
 
 
@@ -154,6 +159,9 @@ def _run_missing(
     planned = [trial for trial in ordered_trials(plan) if trial.point.key in wanted]
     results = {trial.id: Attempts(tuple(runs[trial.id])).result for trial in planned}
     missing = [trial for trial in planned if results[trial.id] is None]
+    if spec.auto and not missing:
+        missing = _more_seeds(wanted, known, {"max_usd": spec.max_usd}, result)
+        planned, results = [*planned, *missing], results | {trial.id: None for trial in missing}
     result.unmeasured += [
         f"{shlex.join(trial.words)}: failed: {format.last_line(run.error or '')} "
         f"({run.run_id}; it counts as missed, also if the seed is run again)"
@@ -181,7 +189,7 @@ def _run_missing(
             cluster = _submitting if remote_run.takes(sample.cluster.name) else _joined
             with cluster(missing, wanted, spec=spec, result=result, progress=progress) as (missing, spec):
                 if missing:
-                    _run(missing, known, budget, spec=spec, result=result, progress=progress)
+                    _run(missing, wanted, known, budget, spec=spec, result=result, progress=progress)
 
 
 @contextmanager
@@ -243,8 +251,33 @@ def _submitting(
             result.notes.append(f"the Ray clusters {shared}-* may still be there: {error}")
 
 
+def _more_seeds(
+    wanted: Collection[str],
+    known: Mapping[str, Experiment],
+    limits: Mapping[str, float | None],
+    result: StudyResult,
+) -> list[Trial]:
+    """Plan a seed more for each wanted point whose place among the others is undecided; return its trials.
+
+    A point with a seed that has no result gets none, nor one whose next run would exceed a limit.
+    """
+    planned = study.trials(result.study)
+    attempts = study.attempts(planned, result.output_root)
+    budget = Budget(known, (run for some in attempts.values() for run in some), **limits)
+    closed = {trial.point.key for trial in planned if Attempts(tuple(attempts[trial.id])).result is None}
+    closed |= {point.key for point in result.study.points if len(point.seeds) >= sequential.MOST}
+    undecided = sequential.undecided(run for some in attempts.values() for run in some)
+    keys = [key for key in undecided if key in wanted and key not in closed and not budget.refusal(key)]
+    if keys:
+        result.study = study.with_another_seed(result.study, keys)
+        study.save(result.study, result.folder)
+    before = {trial.id for trial in planned}
+    return [trial for trial in ordered_trials(result.study) if trial.id not in before]
+
+
 def _run(
     missing: Sequence[Trial],
+    wanted: Collection[str],
     known: Mapping[str, Experiment],
     budget: Budget,
     *,
@@ -258,10 +291,14 @@ def _run(
 
     from mlbench.studies.tune import StudyMonitor, TrialContext, TuneThread
 
-    monitor = StudyMonitor(missing, budget, folder=result.folder, progress=progress)
     address = ray.get_runtime_context().gcs_address
     sample = known[missing[0].point.key]
     cluster = connection.load(sample.cluster.name)
+    limits = {
+        "max_usd": spec.max_usd,
+        "expires": cluster.expires(sample) if remote_run.takes(sample.cluster.name) else None,
+        "ends": None if spec.max_time_s is None else clock.wall() + spec.max_time_s,
+    }
     context = TrialContext(
         trials={trial.id: trial for trial in missing},
         experiments=known,
@@ -271,10 +308,11 @@ def _run(
         directory=Path.cwd(),
         environment={**os.environ, persistent.ADDRESS: address, "RAY_ADDRESS": address},
         sweep=secrets.token_hex(8),
-        max_usd=spec.max_usd,
-        expires=cluster.expires(sample) if remote_run.takes(sample.cluster.name) else None,
+        **limits,
     )
-    thread = TuneThread(context)
+    more = partial(_more_seeds, wanted, known, limits, result) if spec.auto else tuple
+    monitor = StudyMonitor(context.trials, budget, folder=result.folder, progress=progress)
+    thread = TuneThread(context, more)
     servers = connection.Servers.find()
     lost: str | None = None
     with signals.interruptible():

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
@@ -17,10 +17,12 @@ from mlbench.config.experiment import Experiment, Model, PositiveFloat
 from mlbench.config.overrides import SEARCH_PATH
 from mlbench.record import study
 from mlbench.record.study import Invocation, Study
-from mlbench.studies import grid
+from mlbench.studies import grid, sequential
+from mlbench.terminal.args import seconds
 
 # name=value words of the sweep itself; study= it shares with run.
-OPTIONS = ("repeats", "max_usd", "question", "extend")
+OPTIONS = ("repeats", "max_usd", "max_time", "question", "extend")
+AUTO = "auto"  # repeats=auto: as many as it takes (studies/sequential.py)
 MOST_REPEATS = 1000  # a mistyped number plans no study of a lifetime
 REPEATS = 5  # the fewest runs whose range holds the median in 94 % of studies (docs/statistics.md)
 
@@ -40,6 +42,8 @@ class SweepSpec:
     - grids: grids with the command line that asked for each; none means what the study on disk still lacks.
     - output_settings: overrides that say where results lie and how runs are carried out, by name.
     - extend: whether tasks may be added to a study that was begun without them.
+    - max_time_s: after so long no further run starts.
+    - auto: whether points get seeds until their order is decided.
     """
 
     name: str
@@ -48,6 +52,8 @@ class SweepSpec:
     output_settings: Mapping[str, str]
     max_usd: float | None = None
     extend: bool = False
+    max_time_s: float | None = None
+    auto: bool = False
 
 
 def read(words: Sequence[str]) -> SweepSpec:
@@ -68,7 +74,7 @@ def read(words: Sequence[str]) -> SweepSpec:
     settings = {word for setting, word in parsed.output_settings.items() if setting != SEARCH_PATH}
     invocation = _invocation([word for word in words if word not in settings], options, seeds=parsed.seeds)
     grids = ((parsed, invocation),)
-    return SweepSpec(name, question, grids, parsed.output_settings, _max_usd(options), _extend(options))
+    return SweepSpec(name, question, grids, parsed.output_settings, **_limits(options))
 
 
 def named(
@@ -94,7 +100,7 @@ def named(
                 f"study={name}: there is no study {name!r} in conf/study or below {output_root}",
                 hint=f"choose one of {', '.join(known)}, or say what it measures: task=logreg workers=1,2",
             )
-        return SweepSpec(name, plan.question, (), output_settings, _max_usd(options), _extend(options))
+        return SweepSpec(name, plan.question, (), output_settings, **_limits(options))
     file = load_file(path)
     grids = []
     for line in file.sweeps:
@@ -105,9 +111,11 @@ def named(
         own, overrides = _options(words)
         parsed = grid.parse(overrides)
         grids.append((parsed, _invocation(words, own | options, seeds=parsed.seeds)))
-    limit = _max_usd(options) if "max_usd" in options else file.max_usd
+    limits = _limits(options)
+    limits["max_usd"] = limits["max_usd"] or file.max_usd
+    limits["auto"] |= any(f"repeats={AUTO}" in invocation.words for _, invocation in grids)
     question = options.get("question") or file.question
-    return SweepSpec(name, question, tuple(grids), output_settings, limit, _extend(options))
+    return SweepSpec(name, question, tuple(grids), output_settings, **limits)
 
 
 def sample_of(output_settings: Mapping[str, str]) -> Experiment:
@@ -167,6 +175,8 @@ def require_measurable(wanted: Mapping[str, Experiment], spec: SweepSpec) -> Non
                 f"max_usd= needs a price, hardware={', '.join(sorted(free))} has none",
                 hint="choose hardware with a price, or leave max_usd out",
             )
+    if spec.auto and any(one.target is None for one in wanted.values()):
+        raise UserError("repeats=auto compares times to a goal, and there is none", hint="repeats=5")
     if any(one.force for one in wanted.values()):
         raise UserError("a study measures a seed once", hint="raise repeats= instead of force=true")
 
@@ -237,13 +247,27 @@ def _invocation(
 ) -> Invocation:
     """Return the command line as the study's plan records it."""
     text = options.get("repeats", str(REPEATS))
+    if text == AUTO:
+        if seeds is not None:
+            raise UserError("repeats=auto draws the seeds, and these are given", hint="leave seed= out")
+        text = str(sequential.FIRST)
     if not text.isdecimal() or not 1 <= int(text) <= MOST_REPEATS:
-        raise UserError(f"repeats={text} is not a whole number from 1 to {MOST_REPEATS}")
+        raise UserError(f"repeats={text} is not a whole number from 1 to {MOST_REPEATS}, nor auto")
     if seeds is not None and "repeats" in options and int(text) != len(seeds):
         raise UserError(f"repeats={text} and {len(seeds)} given seeds contradict each other")
     repeats = int(text) if seeds is None else len(seeds)
     recorded = tuple(without_credentials(word) for word in words)
     return Invocation(at=clock.iso(clock.wall()), words=recorded, repeats=repeats)
+
+
+def _limits(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a SweepSpec that say how far it goes."""
+    return {
+        "max_usd": _max_usd(options),
+        "max_time_s": seconds("max_time", options["max_time"]) if "max_time" in options else None,
+        "auto": options.get("repeats") == AUTO,
+        "extend": _extend(options),
+    }
 
 
 def _max_usd(options: Mapping[str, str]) -> float | None:

@@ -1,9 +1,11 @@
 """Ray Tune runs the trials of a study, one after the other; each is a command in a process of its own.
 
+Its searcher proposes the next: what is planned, in its order, then what `more` plans from the results.
+
 A trial is `python -m mlbench.run ...` as a subprocess that joins the sweep's Ray, not a call inside Tune's
 actor: its record has the command that repeats it, its start-up is that of a single run, it is stopped as a
-single run is, and nothing of the trial before is left in its process. Tune's grid gives the order, its limit
-of concurrency one trial at a time. What was done is in the study's folder, whose log StudyMonitor follows;
+single run is, and nothing of the trial before is left in its process. Tune's limit of concurrency gives one
+trial at a time. What was done is in the study's folder, whose log StudyMonitor follows;
 Tune's own state is thrown away.
 """
 
@@ -13,13 +15,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
+from ray.tune.search import Searcher
 
 from mlbench import clock
 from mlbench.clusters import persistent
@@ -41,16 +44,16 @@ POLL_S = 0.5  # s between two looks at the log while the running trial ends
 class TrialContext:
     """What Tune's actor needs to run trials; it stays in memory, as the environment may hold secrets.
 
-    - trials: by id, in the order in which they run.
+    - trials: by id, in the order in which they run; those that are planned later are added.
     - experiments: by key, of all points of the study, whose runs share the budget.
     - output_settings: overrides that say where results lie, the same for all trials.
     - folder: the study's; output_root: where the runs' folders are made.
     - sweep: an id of this call, so that a stop is not taken for that of an earlier one.
     - max_usd: limit for all runs of the study; None: no limit.
-    - expires: when the cluster ends, s since 1970; None: nobody knows.
+    - expires: when the cluster ends, s since 1970; None: nobody knows. ends: when max_time is over.
     """
 
-    trials: Mapping[str, Trial]
+    trials: dict[str, Trial]
     experiments: Mapping[str, Experiment]
     output_settings: tuple[str, ...]
     folder: Path
@@ -60,6 +63,7 @@ class TrialContext:
     sweep: str
     max_usd: float | None
     expires: float | None
+    ends: float | None = None
 
     @property
     def log(self) -> Path:
@@ -69,16 +73,16 @@ class TrialContext:
 class TuneThread(threading.Thread):
     """Tune's blocking call in a thread, so that the main thread can show progress and hear Ctrl-C."""
 
-    def __init__(self, context: TrialContext) -> None:
+    def __init__(self, context: TrialContext, more: Callable[[], Sequence[Trial]] = tuple) -> None:
         super().__init__(name="ray-tune", daemon=True)
-        self.context = context
+        self.context, self._more = context, more
         self.error: BaseException | None = None
         # Not join(): a Ctrl-C inside it marks a running thread as stopped (threading.py of Python 3.11).
         self._ended = threading.Event()
 
     def run(self) -> None:
         try:
-            _fit(self.context)
+            _fit(self.context, self._more)
         except BaseException as error:
             self.error = error
         finally:
@@ -133,7 +137,40 @@ def _is_run(pid: int) -> bool:
         return False
 
 
-def _fit(context: TrialContext) -> None:
+class NextTrial(Searcher):
+    """Proposes one trial after the other, those that `more` plans when no other is left, too."""
+
+    def __init__(self, context: TrialContext, more: Callable[[], Sequence[Trial]]) -> None:
+        super().__init__()
+        self._context, self._more = context, more
+        self._proposed: set[str] = set()
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str:
+        """Return the next trial, FINISHED without one."""
+        left = [trial for trial in self._context.trials if trial not in self._proposed]
+        if not left and not _stopped(self._context):
+            planned = {trial.id: trial for trial in self._more()}
+            self._context.trials.update(planned)
+            left = list(planned)
+        if not left:
+            return Searcher.FINISHED
+        self._proposed.add(left[0])
+        return {"trial": left[0]}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        """Its result is in the folder of runs."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """The study's plan has all that there is to save."""
+
+    restore = save
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return nothing: Tune writes its searcher to disk, and the environment may hold secrets."""
+        return {}
+
+
+def _fit(context: TrialContext, more: Callable[[], Sequence[Trial]]) -> None:
     # Workers may need every CPU, so a trial reserves none. It runs on this node, where the folders are.
     resources = {"cpu": 0.0, f"node:{ray.util.get_node_ip_address()}": PIN}
     if set(persistent.DRIVER_RESOURCE) <= set(ray.cluster_resources()):
@@ -142,8 +179,12 @@ def _fit(context: TrialContext) -> None:
     with temporary_folder.folder() as storage:
         tune.Tuner(
             tune.with_resources(tune.with_parameters(run_trial, context=context), resources),
-            param_space={"trial": tune.grid_search(list(context.trials))},
-            tune_config=tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True),
+            tune_config=tune.TuneConfig(
+                search_alg=NextTrial(context, more),
+                num_samples=-1,
+                max_concurrent_trials=1,
+                reuse_actors=True,
+            ),
             run_config=tune.RunConfig(name="tune", storage_path=str(storage), verbose=0),
         ).fit()
     for trial in set(running(context.log)) - before:
@@ -153,7 +194,7 @@ def _fit(context: TrialContext) -> None:
 
 def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any]:
     """Run one trial to its end, inside Tune's actor, and log its start and its end, or why it may not run."""
-    trial = context.trials[config["trial"]]
+    trial = context.trials.get(config["trial"]) or _planned(context, config["trial"])
     if _stopped(context):
         return {"status": "stopped"}
     refusal = _refusal(trial, context)
@@ -189,6 +230,12 @@ def run_trial(config: dict[str, Any], *, context: TrialContext) -> dict[str, Any
     return {"status": ended["status"], "wall": ended["seconds"]}
 
 
+def _planned(context: TrialContext, trial: str) -> Trial:
+    """Return a trial that was planned after this actor got its context."""
+    plan = study.load(context.folder)
+    return next(one for one in (study.trials(plan) if plan else ()) if one.id == trial)
+
+
 def _waited_s(log: Path, pid: int) -> float:
     """Return how long the run of this process waited for another one, in s."""
     waits = (event["value"] for event in events.read(log) if event["key"] == WAITING)
@@ -202,11 +249,12 @@ def _stopped(context: TrialContext) -> bool:
 
 def _refusal(trial: Trial, context: TrialContext) -> str | None:
     """Return why money or time do not allow one more run, from the records of all runs so far."""
-    if context.max_usd is None and context.expires is None:
+    if context.max_usd is None and context.expires is None and context.ends is None:
         return None
     plan = study.load(context.folder)
     runs = study.records(plan, context.output_root) if plan else []
-    budget = Budget(context.experiments, runs, max_usd=context.max_usd, expires=context.expires)
+    limits = {"max_usd": context.max_usd, "expires": context.expires, "ends": context.ends}
+    budget = Budget(context.experiments, runs, **limits)
     return budget.refusal(trial.point.key)
 
 
@@ -252,15 +300,17 @@ class RunProgress:
 class StudyMonitor:
     """Reads what the log of a study gains, and shows it.
 
+    - trials: by id; some may be added while others run.
     - remaining: the trials that have not ended, by id.
     - unmeasured: a sentence for every trial that ended without a result.
     - refusal: why the budget allowed no further trial; empty: it did.
     """
 
     def __init__(
-        self, missing: Sequence[Trial], budget: Budget, *, folder: Path, progress: SweepView
+        self, trials: Mapping[str, Trial], budget: Budget, *, folder: Path, progress: SweepView
     ) -> None:
-        self.remaining = {trial.id: trial for trial in missing}
+        self._trials, self._ended_trials = trials, set[str]()
+        self._shown = set(trials)
         self.unmeasured: list[str] = []
         self.refusal = ""
         self._budget, self._folder, self._progress = budget, folder, progress
@@ -269,8 +319,16 @@ class StudyMonitor:
         self._run: RunProgress | None = None  # of the run in progress
         self._pid: int | None = None  # its process
 
+    @property
+    def remaining(self) -> dict[str, Trial]:
+        return {name: one for name, one in list(self._trials.items()) if name not in self._ended_trials}
+
     def update(self) -> None:
         """Process the new events."""
+        for name, trial in self.remaining.items():
+            if name not in self._shown:
+                self._shown.add(name)
+                self._progress.planned(shlex.join(trial.point.words))
         for event in self._follower.take():
             value = event["value"]
             if event["key"] == WAITING and value["pid"] == self._pid:
@@ -285,7 +343,7 @@ class StudyMonitor:
             elif event["key"] == REFUSED:
                 self.refusal = value["reason"]
             elif event["key"] == ENDED:
-                del self.remaining[trial.id]
+                self._ended_trials.add(trial.id)
                 self._run = None
                 self._ended(trial, value)
         if self._run is not None and (epochs := self._run.update()) is not None:

@@ -31,6 +31,8 @@ from mlbench.terminal import streams
 OK, FAILED, USER_ERROR, NO_VERDICT, INTERRUPTED = 0, 1, 2, 3, 130  # 130: 128 + SIGINT, as shells expect
 WIDTH = 79  # columns of the help; fits a terminal of 80
 COLUMN = 26  # at which the meaning of a term begins at the latest
+DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|min|h|d)")
+UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # seconds
 OUTPUT_ROOT = {"output_root": ("runs", "the folder that has the runs and studies")}
 COMPLETION = "mlbench --completion bash (or zsh, fish) prints the shell's completion script"
 Options = dict[str, dict[str, Any]]  # keyword arguments of `add_argument` by option
@@ -321,6 +323,14 @@ def check_overrides(words: Sequence[str]) -> None:
         if name in names:
             raise UserError(f"{name} is given twice: {names[name]} and {word}", hint="keep one of them")
         names[name] = word
+
+
+def seconds(name: str, text: str) -> float:
+    """Return the seconds of a setting such as deadline=8h; UserError for what is no duration."""
+    match = DURATION.fullmatch(text)
+    if not match or float(match[1]) == 0:
+        raise UserError(f"{name}={text} is not a duration", hint="write e.g. 8h, 90min, 2d or 5400s")
+    return float(match[1]) * UNITS_S[match[2]]
 
 
 def percentage(text: str) -> float:

@@ -128,6 +128,13 @@ class SweepView(View):
         self.line(text)
 
     @never_raises
+    def planned(self, words: str) -> None:
+        """Count one more run of the point with these overrides."""
+        self.total += 1
+        for point in self.points:
+            point.runs += point.label == words
+
+    @never_raises
     def started(self, words: str) -> None:
         """Show which run is in progress; `words` are the point's overrides and the seed."""
         self._running, self._run_begin, self._epoch = words, self._now(), None

@@ -655,3 +655,15 @@ def test_runs_of_two_prices_say_so() -> None:
         [priced, Record.model_validate(plain.model_dump(mode="json") | {"experiment": experiment})]
     )
     assert point.mixture == ("2 prices",) and point.exclusion_reason is None
+
+
+@pytest.mark.parametrize(
+    ("epochs", "told"),
+    [(2, "more than 2 times as fast with 2 workers: 2 epochs to the goal instead of 4"), (4, "doubt it")],
+)
+def test_a_speed_up_above_the_number_of_workers_is_explained_or_doubted(epochs: int, told: str) -> None:
+    one, two = studies.run(1, 0, time=90), studies.run(2, 0, time=40, epochs=epochs)
+    base, other = speedups(points([one, two]))
+    assert base.note is None and other.note and told in other.note
+    _, plain = speedups(points([one, studies.run(2, 0, time=46)]))
+    assert plain.note is None

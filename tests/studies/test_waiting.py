@@ -47,7 +47,7 @@ def test_a_trial_that_waits_is_shown_as_waiting_and_ctrl_c_makes_it_interrupted(
     )
     console = Console(file=io.StringIO(), width=100)
     view = SweepView([PointProgress(" ".join(trial.point.words), 1)], console=console)
-    monitor = StudyMonitor([trial], Budget(experiments), folder=result.folder, progress=view)
+    monitor = StudyMonitor({trial.id: trial}, Budget(experiments), folder=result.folder, progress=view)
     holder = machine_lock.MachineLock().acquire(wait=True)
     running = threading.Thread(target=run_trial, args=[{"trial": trial.id}], kwargs={"context": context})
     running.start()

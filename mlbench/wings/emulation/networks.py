@@ -8,6 +8,7 @@
   (Dolan and More 2002; AlgoPerf scores with it, arXiv 2306.07179).
 - Prediction: latency and bandwidth of the links as measured before the run (alpha-beta model, Thakur et al.
   2005: a ring of n ranks has 2 (n - 1) steps and sends 2 (n - 1) / n of the gradients), after the computing.
+  A step of gloo's ring takes a round trip: its receiver first says that it is ready (benchmarks/delays.py).
 """
 
 import math
@@ -133,7 +134,8 @@ def predicted_step_s(run: Record) -> float | None:
     measured, n = links.measured, run.workers
     bandwidth = min(min(one.bandwidth_mbit_s, one.bandwidth_back_mbit_s) for one in measured) * 1e6 / 8
     bandwidth *= TCP_DATA_SHARE
-    latency_s = max(one.round_trip_ms for one in measured) / 2e3
+    round_trips = 1.0 if run.experiment.backend.name == "gloo" else 0.5  # a step
+    latency_s = round_trips * max(one.round_trip_ms for one in measured) / 1e3
     computing = math.fsum(spread.mean for name, spread in run.phases.items() if name not in EXPOSED)
     return computing / run.steps + 2 * (n - 1) * (latency_s + run.gradient_bytes / n / bandwidth)
 

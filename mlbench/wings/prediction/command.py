@@ -13,13 +13,23 @@ from statistics import mean, median
 from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.analysis.published import load
 from mlbench.config.errors import UserError
-from mlbench.config.experiment import Hardware, Price
+from mlbench.config.experiment import Price
 from mlbench.record import format, reader, run_folders, study
 from mlbench.record.record import Record
 from mlbench.terminal import tables
-from mlbench.terminal.args import JSON, OK, Args, Command
+from mlbench.terminal.args import JSON, OK, Args, Command, seconds
 from mlbench.wings.prediction import forecast, model
-from mlbench.wings.prediction.forecast import FURTHEST, WIDE, Forecast, HoldoutError, Interval, Target
+from mlbench.wings.prediction.forecast import (
+    FURTHEST,
+    WIDE,
+    Forecast,
+    HoldoutError,
+    Interval,
+    Offer,
+    Spot,
+    Target,
+    in_words,
+)
 from mlbench.wings.prediction.model import Measurements, Model, Network, RunTimings
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
@@ -43,11 +53,13 @@ SETTINGS = {
     ),
     "network": ("", "predict for another network: 10gbit,50us, or the name of a run of task allreduce"),
     "deadline": ("", "the cheapest number of workers that reaches the goal in time, e.g. 8h, 90min"),
+    "spot": ("", "on spot nodes, of which each is interrupted so many times an hour, e.g. 0.05"),
+    "restart": ("", "from an interruption until training goes on, e.g. 3min; default: the runs' start-up"),
     "budget": ("", "the fastest number of workers for this many USD"),
     "task": ("", "of a study of several tasks, this one"),
     "backend": ("", "of a study of several backends, this one; published runs: nccl, gloo, mpi"),
     "on": ("", "of a study of several hardware profiles, this one"),
-    "plot": ("", "write the curve with its band to this PNG file"),
+    "plot": ("", "write the curve with its band to this PNG file; with hardware=all cost over time"),
     "output_root": ("runs", "the folder that has the runs and studies"),
     **{
         f"hardware.{name}": ("", "this field of the profile, where it states none or another")
@@ -122,6 +134,7 @@ def published_runs(task: str, *, backend: str = "nccl") -> Measurements:
         hardware=forecast.profile(PUBLISHED_ON).model_copy(update={"price": price}),
         precision="fp32" if task == "resnet20" else "fp16",
         gradient_bytes=shape.gradient_bytes if shape.epoch_samples else None,
+        backend=backend,
         notes=(
             "times are MLBench's own: sums over batches, without validation and waits for data",
             "one run per worker count was published",
@@ -201,8 +214,9 @@ def to_fit(everything: Measurements, counts: str) -> Measurements:
     return everything.only(chosen)
 
 
-def target(settings: Mapping[str, str], measured: Hardware, output_root: Path) -> Target:
-    """Return the node, with the fields given, and the network as stated or as a run measured it."""
+def target(settings: Mapping[str, str], fitted: Measurements, output_root: Path) -> Target:
+    """Return the node, with the fields given, the network as stated or as a run measured it, and spot."""
+    measured, spot = fitted.hardware, _spot(settings, fitted)
     every = settings["hardware"] in ("", "all")
     node = None if every else forecast.profile(settings["hardware"])
     rates = {name: settings[f"hardware.{name}"] for name in RATES if settings.get(f"hardware.{name}")}
@@ -211,10 +225,22 @@ def target(settings: Mapping[str, str], measured: Hardware, output_root: Path) -
         node = (node or measured).model_copy(update=values)
     network = settings["network"]
     if not network:
-        return Target(node)
+        return Target(node, spot=spot)
     if any(output_root.glob(f"*{network}*/record.json")):
-        return Target(node, Network.of_table(network, _run(network, output_root).table))
-    return Target(node, Network.stated(network))
+        return Target(node, Network.of_table(network, _run(network, output_root).table), spot)
+    return Target(node, Network.stated(network), spot)
+
+
+def _spot(settings: Mapping[str, str], fitted: Measurements) -> Spot | None:
+    if not settings["spot"]:
+        return None
+    per_hour = _positive("spot", settings["spot"])
+    startups = [run.startup_s for run in fitted.runs if run.startup_s is not None]
+    if not settings["restart"] and not startups:
+        raise UserError("the runs do not say how long a restart takes", hint="restart=3min, as measured")
+    restart_s = seconds("restart", settings["restart"]) if settings["restart"] else median(startups)
+    checkpoints = round(median(run.validations for run in fitted.runs if run.reached))
+    return Spot(per_hour, restart_s, checkpoints)
 
 
 def worker_counts(fit: Model, everything: Measurements, most: int) -> list[int]:
@@ -330,6 +356,41 @@ def chart(
     )
 
 
+def frontier_chart(offers: Sequence[Offer], measured: Measurements) -> Chart:
+    """Return cost over time of every offer with its intervals, dominated ones as crosses."""
+    traces, drawn = [], []
+    for label, dominated in (("not dominated", False), ("dominated", True)):
+        some = [one for one in offers if one.dominated is dominated and one.forecast.cost_usd]
+        times = [one.forecast.time_s for one in some]
+        costs = [one.forecast.cost_usd or Interval(math.nan) for one in some]
+        texts = [f"{one.hardware}, {in_words(one.forecast)}" for one in some]
+        trace = Trace(
+            label,
+            [one.value for one in times],
+            [one.value for one in costs],
+            "marks",
+            1,
+            excluded=dominated,
+            x_low=[one.low for one in times],
+            x_high=[one.high for one in times],
+            low=[one.low for one in costs],
+            high=[one.high for one in costs],
+            texts=texts,
+            annotations=[] if dominated else [f"{one.hardware}, {one.forecast.workers}" for one in some],
+        )
+        traces.append(trace)
+        drawn += [s for one in times for s in (one.value, one.low, one.high) if s]
+    ticks = [s for s in TICKS_S if min(drawn, default=1) < s < max(drawn, default=1)]
+    return Chart.of(
+        "frontier",
+        f"Predicted cost and time to accuracy of {measured.task}",
+        about=f"{measured.title}, fitted at {_list(measured.counts)} workers; bars are 95 % intervals",
+        x=Axis("time to accuracy", "log", tuple((float(s), format.duration(s)) for s in ticks)),
+        y=Axis("cost / USD", "log"),
+        traces=traces,
+    )
+
+
 def first(fit: Model, other: Target, *, most: int, wanted: int) -> list[str | None]:
     """Return what comes first: emulated hosts, runs that scatter, a table that ends early."""
     runs, shown = fit.measurements, forecast.noise(fit)
@@ -416,6 +477,12 @@ def assumptions(fit: Model, other: Target) -> list[str]:
             )
         if other.network is None:
             sentences.append("Communication is what its profile states of its links, reached in full.")
+    if spot := other.spot:
+        sentences.append(
+            f"Each spot node is interrupted {spot.per_hour:g} times an hour; the run goes on from the last "
+            f"of {spot.checkpoints:,} checkpoints after {format.duration(spot.restart_s)}. As many nodes are "
+            "paid all the time."
+        )
     if other.network is not None and not other.network.measured:
         reached = (
             f"reached to the same share as the runs reached of {measured.network_gbit_per_s:g} Gbit/s"
@@ -498,17 +565,18 @@ def _predict(args: Args) -> int:
     everything = measurements(args.arguments, args.output_root, settings)
     fitted = model.check(to_fit(everything, settings["workers"]))
     fit = model.fit(fitted)
-    other = target(settings, fitted.hardware, args.output_root)
+    other = target(settings, fitted, args.output_root)
     most = settings["max_workers"]
     wanted = _count("max_workers", most) if most else FURTHEST * fitted.counts[-1]
     counts = worker_counts(fit, everything, wanted)
-    deadline = forecast.parse_deadline(settings["deadline"]) if settings["deadline"] else None
+    deadline = seconds("deadline", settings["deadline"]) if settings["deadline"] else None
     budget = _positive("budget", settings["budget"], "an amount of USD") if settings["budget"] else None
     if settings["hardware"] == "all":
-        return _frontier(args, fit, counts, other.network, deadline, budget)
+        return _frontier(args, fit, counts, other, deadline, budget)
     forecasts = forecast.forecast(fit, counts, other)
     left_out, held_out = forecast.leave_one_out(fitted), forecast.held_out(fit, everything)
-    answers = forecast.advise(forecasts, deadline=deadline, budget=budget)
+    old = forecast.old_price(other.hardware or fitted.hardware, date.today())
+    answers = forecast.advise(forecasts, deadline=deadline, budget=budget, old=old)
     if settings["plot"]:
         from mlbench.report import render  # Altair is for the chart alone
 
@@ -542,15 +610,19 @@ def _frontier(
     args: Args,
     fit: Model,
     counts: Sequence[int],
-    network: Network | None,
+    other: Target,
     deadline: float | None,
     budget: float | None,
 ) -> int:
     """Print cost against time over all profiles with a price."""
-    if args.settings["plot"] or any(args.settings[f"hardware.{name}"] for name in RATES):
-        raise UserError("hardware=all takes neither plot= nor fields of a profile", hint="name a profile")
-    offers, refused = forecast.frontier(fit, counts, network, date.today())
+    if any(args.settings[f"hardware.{name}"] for name in RATES):
+        raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
+    offers, refused = forecast.frontier(fit, counts, other, date.today())
     answers = forecast.pick(offers, deadline=deadline, budget=budget)
+    if args.settings["plot"]:
+        from mlbench.report import render  # Altair is for the chart alone
+
+        render.save([frontier_chart(offers, fit.measurements)], Path(args.settings["plot"]))
     if args.json:
         values = {"offers": offers, "advice": answers}
         plain = {name: [dataclasses.asdict(one) for one in some] for name, some in values.items()}

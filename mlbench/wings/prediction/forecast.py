@@ -1,9 +1,8 @@
 """Time, speed-up and cost at any worker count with 95 % intervals, the model's error, and what to take."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from statistics import mean, median
@@ -24,8 +23,7 @@ WIDE = 3.0  # ratio of an interval's ends from which it is no advice
 PUBLISHED_ON = {"V100": "aws_p3_2xlarge", "A100": "aws_p4d_24xlarge"}  # profiles that state the peaks
 SAME_NODE = {"DGX-1, 8 V100": "V100", "8 V100": "V100", "DGX A100, 8 A100": "A100", "8 A100": "A100"}
 MEASURED = ("throughput", "time_to_accuracy")  # of two the first counts: it has no luck with the epochs
-DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|min|h|d)")
-UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # seconds
+HOPELESS = 20.0  # interruptions expected in one attempt; of 500 million attempts one then succeeds
 PRICE_DAYS = 365  # d; an older price is no basis for advice
 FURTHEST = 8  # times the largest measured count: beyond it nothing is predicted unless asked
 
@@ -56,11 +54,53 @@ class Forecast:
 
 
 @dataclass(frozen=True)
+class Spot:
+    """Nodes that are taken away now and then; the run then goes on from its last checkpoint, on as many.
+
+    - per_hour: interruptions of a node, a Poisson process.
+    - restart_s: from an interruption until it trains again; the next one may come before that.
+    - checkpoints: of a run, evenly.
+    """
+
+    per_hour: float
+    restart_s: float
+    checkpoints: int
+
+    @np.errstate(over="ignore")  # a run that never ends
+    def mean(self, seconds: Array, nodes: Array) -> Array:
+        """Return the expected s of runs that take `seconds` undisturbed.
+
+        Daly 2006, A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps.
+        """
+        rate = self.per_hour * nodes / 3600  # of the run, a second
+        work = np.expm1(rate * seconds / self.checkpoints) / rate
+        return self.checkpoints * np.exp(rate * self.restart_s) * work
+
+    def draw(self, seconds: float, nodes: int, rng: np.random.Generator) -> float:
+        """Return the s of one run, interrupted at random."""
+        rate, part_s = self.per_hour * nodes / 3600, seconds / self.checkpoints
+        interrupted = int(rng.binomial(self.checkpoints, -math.expm1(-rate * part_s)))
+        again_s = self.restart_s + part_s
+        if rate * again_s > HOPELESS:
+            return float(self.mean(np.array([seconds]), np.array([nodes]))[0])
+        # An attempt after the first succeeds where nothing happens in restart and work.
+        more = int(rng.negative_binomial(interrupted, math.exp(-rate * again_s))) if interrupted else 0
+        lost = [_until(rate, limit, some, rng) for limit, some in ((part_s, interrupted), (again_s, more))]
+        return seconds + sum(lost) + interrupted * self.restart_s
+
+
+def _until(rate: float, limit: float, some: int, rng: np.random.Generator) -> float:
+    """Return the sum of the times of so many interruptions, each before `limit`."""
+    return float(-np.log1p(rng.random(some) * math.expm1(-rate * limit)).sum() / rate)
+
+
+@dataclass(frozen=True)
 class Target:
-    """On what the prediction is made; None: as measured."""
+    """On what the prediction is made; None: as measured, and on demand."""
 
     hardware: Hardware | None = None
     network: Network | None = None
+    spot: Spot | None = None
 
 
 @dataclass(frozen=True)
@@ -197,10 +237,20 @@ def forecast(model: Model, workers: Sequence[int], target: Target | None = None)
     faster = speed_ratio(measurements, target.hardware)
     expected = model.predict(counts, faster=faster, hardware=target.hardware, network=target.network)
     one_run, means = _drawn(model, counts, faster=faster, target=target)
+    nodes = np.array([cost.nodes(hardware, int(k)) for k in counts])
+    times = expected.time
+    if spot := target.spot:
+        rng = np.random.default_rng(SEED)
+        times, means = spot.mean(times, nodes), spot.mean(means, nodes)
+        each = [[spot.draw(s, int(n), rng) for s, n in zip(row, nodes, strict=True)] for row in one_run]
+        one_run = np.array(each).reshape(one_run.shape)
+        if not (np.isfinite(one_run).all() and np.isfinite(times).all()):
+            hint = "a lower spot=, or fewer workers"
+            raise UserError("with so many interruptions between two checkpoints no run ends", hint=hint)
     forecasts = []
     for i, k in enumerate(workers, start=1):
-        time = _interval(expected.time[i], one_run[:, i])
-        ratio = _interval(expected.time[i] / expected.time[i - 1], means[:, i] / means[:, i - 1])
+        time = _interval(times[i], one_run[:, i])
+        ratio = _interval(times[i] / times[i - 1], means[:, i] / means[:, i - 1])
         measured = target == Target() and k in measurements.counts
         forecasts.append(
             Forecast(
@@ -209,8 +259,8 @@ def forecast(model: Model, workers: Sequence[int], target: Target | None = None)
                 extrapolated=not measurements.counts[0] <= k <= measurements.counts[-1],
                 time_s=time,
                 time_ratio=ratio if i > 1 else None,
-                speedup=_interval(expected.time[0] / expected.time[i], means[:, 0] / means[:, i]),
-                cost_usd=_cost(hardware, k, time),
+                speedup=_interval(times[0] / times[i], means[:, 0] / means[:, i]),
+                cost_usd=_cost(hardware, k, time, spot=target.spot is not None),
                 epochs=float(expected.epochs[i]),
                 step_s=float(expected.step[i]),
                 communication_share=float(expected.exposed[i] / expected.step[i]),
@@ -363,11 +413,14 @@ def peak(hardware: Hardware, precision: str) -> float:
     return peak if hardware.gpus else peak / (hardware.workers_per_node or 1)
 
 
-def _cost(hardware: Hardware, workers: int, time: Interval) -> Interval | None:
-    """Return the price from the first access to data to the goal, on demand; None without a price."""
+def _cost(hardware: Hardware, workers: int, time: Interval, *, spot: bool) -> Interval | None:
+    """Return the price from the first access to data to the goal; None without a price."""
     if hardware.price is None:
         return None
-    an_hour, count = hardware.price.usd_per_hour, cost.nodes(hardware, workers)
+    an_hour = hardware.price.usd_per_hour_spot if spot else hardware.price.usd_per_hour
+    count = cost.nodes(hardware, workers)
+    if an_hour is None:
+        raise UserError(f"hardware={hardware.name} has no spot price", hint="leave spot= out")
     ends = [None if s is None else cost.usd(s, count, an_hour) for s in (time.low, time.high)]
     return Interval(cost.usd(time.value, count, an_hour), *ends)
 
@@ -392,11 +445,12 @@ class Offer:
 
 
 def frontier(
-    model: Model, counts: Sequence[int], network: Network | None, today: date
+    model: Model, counts: Sequence[int], target: Target, today: date
 ) -> tuple[list[Offer], dict[str, str]]:
     """Return the offers of all profiles with a price of the last year, by time, and why others have none.
 
-    Of a profile with an unknown link, the counts that need none. Raises nothing for a profile.
+    With target.spot on demand and on spot nodes. Of a profile with an unknown link, the counts that need
+    none. Raises nothing for a profile.
     """
     found: list[tuple[str, Forecast, str]] = []
     refused = {}
@@ -405,15 +459,20 @@ def frontier(
             node = profile(name)
             if node.price is None:
                 raise UserError("it has no price")
-            if (today - date.fromisoformat(node.price.date)).days > PRICE_DAYS:
-                raise UserError(f"its price is of {node.price.date}, older than a year")
-            target = Target(node, network)
-            possible = [k for k in counts if not _refusal(model, k, target)]
-            if refusal := _refusal(model, counts[-1], target):
+            if old := old_price(node, today):
+                raise UserError(f"its {old}")
+            here = replace(target, hardware=node, spot=None)
+            possible = [k for k in counts if not _refusal(model, k, here)]
+            if refusal := _refusal(model, counts[-1], here):
                 shown = f"; up to {format.counted(max(possible), 'worker')} shown" if possible else ""
                 refused[name] = f"{str(refusal).partition(' (')[0]}{shown}"
-            predicted = forecast(model, possible, target) if possible else []
-            found += [(name, one, node.price.date) for one in predicted]
+            for spot in dict.fromkeys((None, target.spot)):
+                label = f"{name}, spot" if spot else name
+                if spot and node.price.usd_per_hour_spot is None:
+                    refused[label] = "it has no spot price"
+                elif possible:
+                    predicted = forecast(model, possible, replace(here, spot=spot))
+                    found += [(label, one, node.price.date) for one in predicted]
         except UserError as refusal:
             refused[name] = str(refusal).partition(" (")[0]
     found.sort(key=lambda one: (one[1].time_s.value, _usd(one[1])))
@@ -422,6 +481,14 @@ def frontier(
         offers.append(Offer(name, one, dated, dominated=_usd(one) >= least))
         least = min(least, _usd(one))
     return offers, refused
+
+
+def old_price(hardware: Hardware, today: date) -> str | None:
+    """Return that a profile's price is too old for advice; None where it is not."""
+    dated = hardware.price.date if hardware.price else None
+    if dated is None or (today - date.fromisoformat(dated)).days <= PRICE_DAYS:
+        return None
+    return f"price is of {dated}, older than a year"
 
 
 def pick(offers: Sequence[Offer], *, deadline: float | None, budget: float | None) -> list[Advice]:
@@ -465,14 +532,16 @@ def _refusal(model: Model, workers: int, target: Target) -> UserError | None:
     return None
 
 
-def advise(forecasts: Sequence[Forecast], *, deadline: float | None, budget: float | None) -> list[Advice]:
+def advise(
+    forecasts: Sequence[Forecast], *, deadline: float | None, budget: float | None, old: str | None = None
+) -> list[Advice]:
     """Return the fastest and the cheapest, and an answer for a deadline (s) and a budget (USD) if given.
 
-    Only supported counts are advised: going up, each must be shown to be faster than the one before.
-    Raises UserError for a budget where the hardware has no price.
+    Only supported counts are advised: going up, each must be shown to be faster than the one before. Nothing
+    is said of money where `old` says that the price is. Raises UserError for a budget without a price.
     """
     supported, reason, slower = _supported(forecasts)
-    priced = all(one.cost_usd for one in forecasts)
+    priced = not old and all(one.cost_usd for one in forecasts)
     if reason and len(supported) == 1 and not slower:
         answers = [Advice("fastest", None, f"Fastest: no advice, {reason}.")]
     else:
@@ -481,24 +550,21 @@ def advise(forecasts: Sequence[Forecast], *, deadline: float | None, budget: flo
         if priced:
             cheapest = min(supported, key=_usd)
             answers.append(_advice("cheapest", cheapest, f"Cheapest: {in_words(cheapest)}"))
+        elif old:
+            answers.append(Advice("cheapest", None, f"Cheapest: no advice, the {old}."))
     if deadline is not None:
         order = _usd if priced else (lambda one: one.workers)
         answers.append(_within("deadline", format.duration(deadline), supported, deadline, _time, order))
     if budget is not None:
+        if old:
+            sentence = f"Budget of {format.usd(budget)}: no advice, the {old}."
+            return [*answers, Advice("budget", None, sentence)]
         if not priced:
             raise UserError(
                 "a budget needs a price, and the hardware has none", hint="hardware=gcp_n1_t4, say"
             )
         answers.append(_within("budget", format.usd(budget), supported, budget, _usd, _time))
     return answers
-
-
-def parse_deadline(text: str) -> float:
-    """Return the seconds of a deadline such as 8h, 90min, 2d or 5400s."""
-    match = DURATION.fullmatch(text)
-    if not match or float(match[1]) == 0:
-        raise UserError(f"deadline={text} is not a duration", hint="write e.g. 8h, 90min, 2d or 5400s")
-    return float(match[1]) * UNITS_S[match[2]]
 
 
 def in_words(one: Forecast) -> str:

@@ -6,7 +6,7 @@ Every part is a non-negative least-squares fit of two terms to relative errors, 
 - all-reduce, inside a node and between nodes: hops, and volume 2(k-1)/k. A ring has 2(k-1) hops, a tree
   2 log2 k (Thakur et al. 2005, Optimization of Collective Communication Operations in MPICH). Forms that fit
   alike count equally. k workers on n nodes sum among those of a node, then among nodes, as hierarchical
-  rings do; the workers of a node share its link.
+  rings do; the workers of a node share its link. gloo's is one flat ring, of two delays a hop.
 - epochs to the goal: 1, and the global batch where it grows (McCandlish et al. 2018, critical batch size).
 - outside the batches, per epoch: 1, and 1/k, as validation is shared out.
 
@@ -39,6 +39,9 @@ PASSES = 3  # errors relative to noisy values pull a fit down; relative to the f
 TINY = 1e-6  # of a part's mean: a smaller value counts as nothing and has no relative error
 ALIKE = 1.1  # ratio of relative errors up to which two forms of an all-reduce fit alike
 BITS = 8  # a byte
+RING = "gloo"  # the backend whose all-reduce is one flat ring over all workers, whatever their nodes
+# One-way delays of a link for each of its hops, measured at 2 to 4 hosts (benchmarks/delays.py, 2026-11-24):
+RING_DELAYS = 2  # a receiver says that it is ready, then the data come
 NETWORK = re.compile(r"(?P<rate>\d+(?:\.\d+)?)gbit,(?P<latency>\d+(?:\.\d+)?)us", re.IGNORECASE)
 # The batch grows as workers ** power; the power is 0 or 1, but for short batches at the end of an epoch.
 FIXED, GROWING = 0.25, 0.75
@@ -80,6 +83,7 @@ class Measurements:
     """Runs that differ in workers and seed alone, and what they have in common.
 
     - gradient_bytes: what a step's all-reduce sums; None where the source does not say.
+    - backend: of the collectives; None where the source does not say.
     - network: the link of the emulated hosts in words; None where the runs used a real network.
     - left_out: a sentence for each run that is not among `runs`.
     - notes: sentences about the source of the numbers.
@@ -91,6 +95,7 @@ class Measurements:
     hardware: Hardware
     precision: str
     gradient_bytes: float | None
+    backend: str | None = None
     network: str | None = None
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -104,6 +109,11 @@ class Measurements:
     def grows(self) -> bool:
         """Whether the global batch grows with the workers, each keeping its own."""
         return _power(self.runs) > GROWING
+
+    @property
+    def ring(self) -> bool:
+        """Whether an all-reduce is known to be one flat ring."""
+        return self.backend == RING
 
     @property
     def workers_per_node(self) -> int | None:
@@ -171,6 +181,7 @@ def from_records(records: Sequence[Record], *, title: str) -> Measurements:
         hardware=first.hardware,
         precision=getattr(first.task, "precision", None) or "fp32",
         gradient_bytes=fitted[0].gradient_bytes if fitted else None,
+        backend=first.backend.name,
         network=f"network={first.network.name} ({first.network})" if first.network.emulated else None,
         left_out=tuple(
             f"{run.run_id} ({run.workers} workers) {reasons[run.run_id]}"
@@ -405,7 +416,9 @@ class Model:
     def _allreduce(self, workers: Array, hardware: Hardware | None, network: Network | None) -> Array:
         other = hardware if self.moved(hardware) else None
         node = hardware or self.measurements.hardware
-        sizes = tiers(workers, other.workers_per_node if other else self.measurements.workers_per_node)
+        ring = self.measurements.ring
+        per_node = other.workers_per_node if other else self.measurements.workers_per_node
+        sizes = tiers(workers, per_node, ring=ring)
         seconds = np.zeros_like(workers)
         for tier, size in sizes.items():
             fitted = self.allreduce.get(tier, {})
@@ -417,7 +430,7 @@ class Model:
                 thetas = {name: part.theta for name, part in fitted.items()}
             else:
                 thetas = self._carried_over(tier, Network.of_profile(node, tier))
-            terms = allreduce_terms(size)
+            terms = allreduce_terms(size, ring=ring)
             seconds = seconds + np.mean([terms[name] @ theta for name, theta in thetas.items()], axis=0)
         return seconds
 
@@ -437,26 +450,35 @@ class Model:
         line = size * network.s_per_byte
         own = getattr(self.measurements.hardware, f"{tier}_{FIELDS[0]}")
         forms, thetas = self.allreduce.get(tier, {}), {}
-        for name in [name for name in ("ring", "tree") if name in forms] or ("ring", "tree"):
+        ring = self.measurements.ring
+        delays = RING_DELAYS if ring and not network.measured else 1
+        possible = ("ring",) if ring else ("ring", "tree")
+        for name in [name for name in possible if name in forms] or possible:
             fitted = forms.get(name) or forms.get("bandwidth")
             beta = line
             if own is not None and not network.measured and fitted is not None:
                 beta = max(line, fitted.theta[1] * own * 1e9 * network.s_per_byte / BITS)
-            thetas[name] = np.array([network.latency_s, beta])
+            thetas[name] = np.array([delays * network.latency_s, beta])
         return thetas
 
 
-def tiers(workers: Array, workers_per_node: int | None) -> dict[str, Array]:
-    """Return between how many an all-reduce passes in each tier: workers of a node, and nodes."""
+def tiers(workers: Array, workers_per_node: int | None, *, ring: bool) -> dict[str, Array]:
+    """Return between how many an all-reduce passes in each tier: workers of a node, and nodes.
+
+    A flat ring passes between all workers, and waits in each step for the link between nodes if there is one.
+    """
     if workers_per_node is None:
         return {NODE: workers, BETWEEN: np.ones_like(workers)}
+    if ring:
+        inside = workers <= workers_per_node
+        return {NODE: np.where(inside, workers, 1.0), BETWEEN: np.where(inside, 1.0, workers)}
     return {NODE: np.minimum(workers, workers_per_node), BETWEEN: np.ceil(workers / workers_per_node)}
 
 
 def tier_runs(measurements: Measurements) -> dict[str, NDArray[np.bool_]]:
     """Return which runs tell of each tier: those inside one node of its links, the others of the network."""
     workers = np.array([run.workers for run in measurements.runs], np.float64)
-    nodes = tiers(workers, measurements.workers_per_node)[BETWEEN]
+    nodes = tiers(workers, measurements.workers_per_node, ring=measurements.ring)[BETWEEN]
     return {NODE: (nodes == 1) & (workers > 1), BETWEEN: nodes > 1}
 
 
@@ -475,12 +497,14 @@ def fit(measurements: Measurements) -> Model:
     parts["epochs"] = part(terms["epochs"][reached], epochs[reached])
     communication = seconds["communication"] + seconds["overlapped"]
     allreduce, left = {}, communication / steps
-    sizes = tiers(workers, measurements.workers_per_node)
+    ring = measurements.ring
+    sizes = tiers(workers, measurements.workers_per_node, ring=ring)
     for tier, told in tier_runs(measurements).items():
-        forms = _forms(sizes[tier][told], left[told])
+        forms = _forms(sizes[tier][told], left[told], ring=ring)
         if forms:
             allreduce[tier] = forms
-            inside = [allreduce_terms(sizes[tier])[name] @ one.theta for name, one in forms.items()]
+            terms = allreduce_terms(sizes[tier], ring=ring)
+            inside = [terms[name] @ one.theta for name, one in forms.items()]
             left = (left - np.mean(inside, axis=0)).clip(0.0)
     return Model(
         measurements=measurements,
@@ -509,23 +533,23 @@ def part(terms: Array, measured: Array) -> Part:
     return Part(terms, measured, theta)
 
 
-def allreduce_terms(workers: Array) -> dict[str, Array]:
+def allreduce_terms(workers: Array, *, ring: bool) -> dict[str, Array]:
     """Return the (counts, 2) terms of alpha and beta for each form of an all-reduce among `workers`."""
-    volume, tree = 2 * (workers - 1) / workers, 2 * np.log2(workers)
+    volume, hops, tree = 2 * (workers - 1) / workers, 2 * (workers - 1), 2 * np.log2(workers)
     return {
-        "ring": _pair(2 * (workers - 1), volume),
+        "ring": _pair(hops, volume),
         "tree": _pair(tree, volume),
         "bandwidth": _pair(0.0, volume),
-        "latency": _pair(tree, 0 * workers),
+        "latency": _pair(hops if ring else tree, 0 * workers),
     }
 
 
-def _forms(workers: Array, seconds: Array) -> dict[str, Part]:
+def _forms(workers: Array, seconds: Array, *, ring: bool) -> dict[str, Part]:
     """Return the forms that fit alike; at one count alone all may be latency, or all bandwidth."""
     if not len(workers):
         return {}
-    terms = allreduce_terms(workers)
-    names = ("ring", "tree") if len(set(workers)) > 1 else ("bandwidth", "latency")
+    terms = allreduce_terms(workers, ring=ring)
+    names = ("ring", "tree")[: 1 if ring else 2] if len(set(workers)) > 1 else ("bandwidth", "latency")
     forms = {name: part(terms[name], seconds) for name in names}
     errors = {name: float(np.sqrt(np.mean(one.residuals**2))) for name, one in forms.items()}
     return {name: forms[name] for name in names if errors[name] <= ALIKE * min(errors.values()) + 1e-3}

@@ -113,8 +113,8 @@ def emulated(tmp_path: Path, *words: str, bandwidth: float = 80) -> Record:
 def test_the_prediction_is_computing_and_the_ring_over_the_slowest_direction(tmp_path: Path) -> None:
     record = emulated(tmp_path)
     computing = sum(spread.mean for name, spread in record.phases.items() if name not in ("wait", "transfer"))
-    # Two ranks: two messages of half a megabyte at 10 MB/s, less the headers, and two delays of 2 ms.
-    expected = computing / record.steps + 2 * (0.002 + 0.05 * 1500 / 1448)
+    # Two ranks: two messages of half a megabyte at 10 MB/s, less the headers, each after 4 ms.
+    expected = computing / record.steps + 2 * (0.004 + 0.05 * 1500 / 1448)
     assert networks.predicted_step_s(record) == pytest.approx(expected)
     (found,) = networks.cells(points([record]))
     step_s = sum(spread.mean for spread in record.phases.values()) / record.steps

@@ -42,6 +42,19 @@ def planned(root: Path, *choices: tuple[str, ...], counts: tuple[int, ...] = (1,
     study.save(plan, study.folder(root, "scaling"))
 
 
+class Today(datetime.date):
+    """The day of the test: prices age."""
+
+    @classmethod
+    def today(cls) -> "Today":
+        return cls(2026, 11, 24)
+
+
+@pytest.fixture(autouse=True)
+def _today(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlbench.wings.prediction.command.date", Today)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A study of two backends in a folder of runs."""
@@ -194,7 +207,7 @@ def test_the_documented_examples_work_on_a_study_of_several_tasks(tmp_path: Path
     planned(tmp_path, (), ("task=logreg",))
     assert ask(tmp_path, "scaling") == 2, "the shipped study has several tasks as well"
     assert "has runs of 2 tasks: " in capsys.readouterr().err
-    assert len(examples()) == 4
+    assert len(examples()) == 5
     for example in examples():
         assert ask(tmp_path, *example.split()) == 0, example
         assert re.search("^(Fastest|Deadline): ", capsys.readouterr().out, re.M), example
@@ -203,19 +216,10 @@ def test_the_documented_examples_work_on_a_study_of_several_tasks(tmp_path: Path
 OFFERED = ["aws_g4dn_xlarge", "aws_p4d_24xlarge", "gcp_a2_highgpu_1g", "gcp_g2_standard_4", "gcp_n1_t4"]
 
 
-class Today(datetime.date):
-    """The day of the test: prices age."""
-
-    @classmethod
-    def today(cls) -> "Today":
-        return cls(2026, 11, 24)
-
-
 def test_all_profiles_are_cost_against_time(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: OFFERED)
-    monkeypatch.setattr("mlbench.wings.prediction.command.date", Today)
     asked = ["published:gnmt", "hardware=all", "max_workers=16", "network=25gbit,30us"]
     assert ask(tmp_path, *asked, "deadline=4h", "budget=1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -237,6 +241,32 @@ def test_all_profiles_are_cost_against_time(
     shown = capsys.readouterr().out
     assert "up to 8 workers shown" in shown and "up to 1 worker shown" in shown  # no network of p4d, a2
     assert shown.count("no advice.") == 1  # the fastest is on another processor, the cheapest on the measured
+
+
+def test_all_profiles_are_offered_on_spot_nodes_too(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlbench.wings.prediction.forecast.compose.choices", lambda group: OFFERED[-1:])
+    monkeypatch.setattr("mlbench.wings.prediction.forecast.DRAWS", 100)
+    picture = tmp_path / "frontier.png"
+    asked = ["published:gnmt", "hardware=all", "max_workers=4", "spot=0.05", "restart=5min"]
+    assert ask(tmp_path, *asked, f"plot={picture}", "--json") == 0
+    offers = {
+        (one["hardware"], one["forecast"]["workers"]): one["forecast"]
+        for one in json.loads(capsys.readouterr().out)["offers"]
+    }
+    assert len(offers) == 6 and picture.read_bytes().startswith(b"\x89PNG")
+    for workers in (1, 2, 4):
+        calm, spot = offers["gcp_n1_t4", workers], offers["gcp_n1_t4, spot", workers]
+        assert spot["time_s"]["value"] > calm["time_s"]["value"]
+        assert spot["cost_usd"]["value"] < calm["cost_usd"]["value"]
+
+
+def test_an_old_price_is_no_advice(tmp_path: Path, capsys: Any) -> None:
+    assert ask(tmp_path, "published:gnmt", "budget=5", "max_workers=4") == 0
+    shown = capsys.readouterr().out
+    old = "no advice, the price is of 2021-02-25, older than a year."
+    assert f"Cheapest: {old}" in shown and f"Budget of 5.00 USD: {old}" in shown
 
 
 def test_links_that_no_profile_states_are_given_on_the_command_line(tmp_path: Path, capsys: Any) -> None:

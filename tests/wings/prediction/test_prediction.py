@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from worlds import NODE, World, as_record
 
 from mlbench.config.errors import UserError
 from mlbench.record.record import Record
+from mlbench.terminal.args import seconds
 from mlbench.wings.prediction import command, model
 from mlbench.wings.prediction.forecast import (
     Forecast,
     HoldoutError,
     Interval,
+    Spot,
     Target,
     advise,
     compare,
@@ -26,8 +29,8 @@ from mlbench.wings.prediction.forecast import (
     forecast,
     held_out,
     leave_one_out,
+    old_price,
     pairs,
-    parse_deadline,
     profile,
     transfer,
 )
@@ -387,6 +390,73 @@ def test_emulated_hosts_are_nodes_of_one_worker() -> None:
     assert list(fit.allreduce) == ["network"]
 
 
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_gloo_is_one_ring_of_two_delays_a_hop_over_all_links(per_node: int) -> None:
+    """benchmarks/delays.py measures it: 2 x 2 hosts take as long as 4 with the slow link."""
+    node = NODE.model_copy(update={"workers_per_node": per_node, "network_gbit_per_s": None})
+    fit = model.fit(replace(World(alpha=0.0).measure((1, 2)), hardware=node, backend="gloo"))
+    (four,) = forecast(fit, [4], Target(network=Network.stated("1gbit,5000us")))
+    ring = 2 * 3 * (2 * 5e-3) + 2 * 3 / 4 * 4e6 * 8 / 1e9
+    assert four.communication_share * four.step_s == pytest.approx(ring, rel=1e-6)
+
+
+# --- spot nodes
+
+
+def lived(spot: Spot, seconds: float, nodes: int, rng: np.random.Generator) -> float:
+    """Return the s of a run, event by event: the next interruption, the last checkpoint, the restart."""
+    clock, done = 0.0, 0
+    work, overhead = seconds / spot.checkpoints, 0.0
+    while done < spot.checkpoints:
+        free = rng.exponential(3600 / (spot.per_hour * nodes))
+        if free < overhead:  # interrupted before it trained again
+            clock, overhead = clock + free, spot.restart_s
+            continue
+        parts = min(int((free - overhead) / work), spot.checkpoints - done)
+        done += parts
+        if done == spot.checkpoints:
+            return clock + overhead + parts * work
+        clock, overhead = clock + free, spot.restart_s
+    return clock
+
+
+@pytest.mark.parametrize(("per_hour", "restart_s"), [(0.05, 120.0), (0.5, 300.0), (2.0, 60.0)])
+def test_an_interrupted_run_takes_as_long_as_its_events(per_hour: float, restart_s: float) -> None:
+    spot, rng = Spot(per_hour, restart_s, 20), np.random.default_rng(5)
+    drawn = [spot.draw(7200.0, 4, rng) for _ in range(3000)]
+    events = [lived(spot, 7200.0, 4, rng) for _ in range(3000)]
+    assert spot.mean(np.array([7200.0]), np.array([4]))[0] == pytest.approx(np.mean(drawn), rel=0.03)
+    assert np.mean(drawn) == pytest.approx(np.mean(events), rel=0.03)
+    assert np.percentile(drawn, [10, 50, 90]) == pytest.approx(np.percentile(events, [10, 50, 90]), rel=0.06)
+
+
+def test_spot_nodes_take_longer_and_cost_what_spot_costs() -> None:
+    assert NODE.price
+    node = NODE.model_copy(update={"price": NODE.price.model_copy(update={"usd_per_hour_spot": 0.6})})
+    runs = World().measure(COUNTS, noise=0.02, luck=0.02, repeats=2)
+    fit = model.fit(replace(runs, hardware=node))
+    (calm,) = forecast(fit, [8])
+    (spot,) = forecast(fit, [8], Target(spot=Spot(5.0, 60.0, 10)))
+    assert spot.time_s.value > 1.01 * calm.time_s.value
+    assert spot.time_s.low and spot.time_s.high and calm.time_s.high
+    assert spot.time_s.low < spot.time_s.value < spot.time_s.high and spot.time_s.high > calm.time_s.high
+    assert spot.cost_usd and spot.cost_usd.value == pytest.approx(8 * spot.time_s.value / 3600 * 0.6)
+    with pytest.raises(UserError, match="has no spot price"):
+        forecast(model.fit(World().measure(COUNTS)), [8], Target(spot=Spot(5.0, 60.0, 10)))
+
+
+def test_a_price_older_than_a_year_is_no_advice() -> None:
+    world = World(alpha=1e-3, volume=1e-3)
+    some = forecast(model.fit(world.measure(COUNTS, repeats=3, noise=0.02)), [1, 2])
+    assert old_price(NODE, date(2027, 11, 21)) is None
+    old = old_price(NODE, date(2027, 11, 22))
+    assert old == "price is of 2026-11-21, older than a year"
+    told = {one.question: one for one in advise(some, deadline=None, budget=5.0, old=old)}
+    assert told["fastest"].workers == 2
+    for question in ("cheapest", "budget"):
+        assert told[question].workers is None and told[question].sentence.endswith(f"no advice, the {old}.")
+
+
 # --- another processor
 
 
@@ -570,8 +640,8 @@ ROWS = [
 ]
 
 
-def chosen(**asked: float | None) -> dict[str, int | None]:
-    return {one.question: one.workers for one in advise(ROWS, **{"deadline": None, "budget": None} | asked)}
+def chosen(deadline: float | None = None, budget: float | None = None) -> dict[str, int | None]:
+    return {one.question: one.workers for one in advise(ROWS, deadline=deadline, budget=budget)}
 
 
 def test_advice_for_each_question() -> None:
@@ -618,13 +688,13 @@ def test_the_fewest_workers_meet_a_deadline_where_there_is_no_price() -> None:
     ("word", "wanted"), [("8h", 28_800), ("90min", 5400), ("1.5d", 129_600), ("20s", 20)]
 )
 def test_deadlines(word: str, wanted: float) -> None:
-    assert parse_deadline(word) == wanted
+    assert seconds("deadline", word) == wanted
 
 
 @pytest.mark.parametrize("word", ["8", "h", "-3h", "8 hours"])
 def test_what_is_no_deadline(word: str) -> None:
     with pytest.raises(UserError, match="not a duration"):
-        parse_deadline(word)
+        seconds("deadline", word)
 
 
 # --- the published runs
