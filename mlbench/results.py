@@ -105,7 +105,13 @@ def _list(args: Args) -> int:
 
 
 @COMMAND.verb(
-    "show", "RUN", settings=OUTPUT_ROOT, options=JSON | flag("--full", "print everything that was measured")
+    "show",
+    "RUN",
+    settings=OUTPUT_ROOT,
+    options=JSON
+    | flag("--full", "print everything that was measured")
+    | flag("--markdown", "print a study's answer as Markdown")
+    | flag("--csv", "print a study's points as CSV, one row each, with units in the names"),
 )
 def _show(args: Args) -> int:
     """Print one run's result card. RUN is any part of its name that no other run has,
@@ -117,12 +123,15 @@ def _show(args: Args) -> int:
       python -m mlbench.results show resnet20-w4 --json
           The whole record.
       python -m mlbench.results show study:scaling
+      python -m mlbench.results show study:scaling --csv
     """
     from mlbench.terminal import show
 
     word = args.argument
     if word.startswith("study:"):
         return _show_study(args, word.removeprefix("study:"))
+    if args.options.markdown or args.options.csv:
+        raise UserError("--markdown and --csv print a study's answer", hint="show study:NAME --markdown")
     if re.fullmatch(MLFLOW_ID, word):
         from mlbench.tracking import sync
 
@@ -138,17 +147,21 @@ def _show(args: Args) -> int:
 
 def _show_study(args: Args, name: str) -> int:
     """Print the answer of a study as its sweep printed it."""
-    from mlbench.report import grouping
+    from mlbench.record import study
+    from mlbench.report import aggregates, grouping
     from mlbench.terminal import sweep_view
 
     records = run_folders.study(args.output_root, name)
     if args.json:
         print(json.dumps([one.model_dump(mode="json") for one in records], indent=2))
         return OK
-    groups = grouping.groups(records)
+    groups = grouping.groups(records, histories=study.histories(args.output_root))
     if not groups:
         raise UserError(f"study {name} has no finished run", hint=f"python -m mlbench.sweep study={name}")
-    print(sweep_view.answer(groups))
+    if args.options.csv:
+        print(aggregates.csv(aggregates.rows(groups)).decode(), end="")
+    else:
+        print(sweep_view.answer(groups, markdown=args.options.markdown))
     return OK
 
 

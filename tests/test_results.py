@@ -1,5 +1,6 @@
 """What `python -m mlbench.results` prints, on folders that runs left."""
 
+import csv
 import io
 import json
 import os
@@ -479,6 +480,19 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     assert len(run_folders.study(root, "tutorial")) == 8
     assert results.main(["show", "study:tutorial", where]) == 0
     assert "time to accuracy" in capsys.readouterr().out
+    assert results.main(["show", "study:tutorial", where, "--markdown"]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        shown.startswith("### logreg mini, goal ")
+        and "\n| --- |" in shown
+        and " s (9.9 s to 10.2 s) |" in shown
+    )
+    assert results.main(["show", "study:tutorial", where, "--csv"]) == 0
+    first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (first["workers"], second["workers"]) == ("1", "2")
+    assert [float(one["time_to_accuracy_s"]) for one in (first, second)] == [10.05, 12.05]
+    assert results.main(["show", "run-workers1-studytutorial-a", where, "--csv"]) == 2
+    assert "show study:NAME --markdown" in capsys.readouterr().err
     assert results.main(["show", "study:none", where]) == 2
     point = study.Point(key="k", words=(), seeds=(1,))
     plan = study.new("planned", question="?").model_copy(update={"points": (point,)})

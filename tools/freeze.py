@@ -13,6 +13,7 @@ from pathlib import Path
 
 import mlbench
 from mlbench.config import compose, plugins
+from mlbench.config.errors import UserError, comparable
 from mlbench.datasets import verify
 from mlbench.record import official, provenance
 from mlbench.record.official import Dataset, Recipe, Reference
@@ -67,10 +68,15 @@ def frozen(before: Reference | None, *, release: bool, data: list[Path]) -> Refe
             rows=content.data_rows, inputs=content.data_inputs, prepared=content.data_files
         )
     released = dict(before.measuring) if before else {}
+    last = before.released if before else None
     if release:
-        released[mlbench.__version__.rsplit(".", 1)[0]] = measuring()
+        if official.DEVELOPMENT in mlbench.__version__:
+            raise UserError(f"{mlbench.__version__} is a development version", hint="set mlbench.__version__")
+        last = mlbench.__version__
+        released[comparable(mlbench.__version__)] = measuring()
     return Reference(
         version=mlbench.__version__,
+        released=last,
         sources=provenance.sources() if release else None,
         measuring=released,
         recipes=recipes(),

@@ -8,6 +8,7 @@ from typing import Any
 
 from mlbench.analysis import pooling
 from mlbench.analysis.bootstrap import interval, median, olympic_mean
+from mlbench.config.errors import comparable
 from mlbench.config.goal import Goal
 from mlbench.config.identity import identity
 from mlbench.config.plugins import TORCH
@@ -207,7 +208,7 @@ def series(record: Record) -> tuple[tuple[str, str], ...]:
     shared |= {
         "source": record.source,
         "goal": str(record.goal) if record.goal else None,
-        "mlbench": record.mlbench.rsplit(".", 1)[0],
+        "mlbench": comparable(record.mlbench),
     }
     other = record.experiment.framework if record.experiment.framework != TORCH else None
     optional: dict[str, Any] = {

@@ -28,7 +28,7 @@ class UserError(Exception):
 
 def comparable(version: str) -> str:
     """Return the Major.Minor of a version: results of one are comparable, and its files can be read."""
-    return version.rsplit(".", 1)[0]
+    return ".".join(version.split(".")[:2])  # also of a development version, e.g. 0.3.0.dev0
 
 
 def unreadable(file: Path | str, values: Any, *, hint: str, damage: str = "is damaged") -> UserError:

@@ -22,6 +22,7 @@ FILE = "official.json"
 IMPORTED = "imported: what it claims was not measured here"
 MISSED = "the goal was not reached"  # counts as infinite time, in official points, too
 REACHED = ("goal_reached", "completed")
+DEVELOPMENT = ".dev"  # stands in a version between two releases (PEP 440)
 FEWEST_SEEDS = 5  # runs whose range holds the median in 94 % of studies (docs/statistics.md)
 # Variables that lower the precision of arithmetic, and the values that do not.
 PRECISION = {
@@ -68,6 +69,7 @@ class Reference(Values):
     """The frozen reference of one version of mlbench."""
 
     version: str
+    released: str | None = None  # the last version that was; None: none yet
     sources: str | None  # provenance.sources(); None until the version is released
     measuring: dict[str, str]  # by released Major.Minor, the hash of what can move a number
     recipes: dict[str, Recipe]  # by "task/recipe"
@@ -190,7 +192,10 @@ def _of_data(name: str, result: WorkerResult, frozen: Reference) -> Iterator[str
 
 def _of_code(start: RunStart, nodes: list[Node], frozen: Reference) -> Iterator[str]:
     software = start.software
-    if start.mlbench != frozen.version:
+    if DEVELOPMENT in start.mlbench:
+        after = f"version after {frozen.released}" if frozen.released else "version, and none is released yet"
+        yield f"mlbench {start.mlbench} is a development {after}"
+    elif start.mlbench != frozen.version:
         yield f"it was measured by mlbench {start.mlbench}, the reference is of {frozen.version}"
     elif frozen.sources is None:
         yield f"mlbench {frozen.version} is not released: the reference does not know its sources"

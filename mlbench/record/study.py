@@ -213,8 +213,8 @@ def histories(output_root: Path, *, runs: Collection[str] | None = None) -> dict
         with suppress(UserError):
             plan = load(path.parent)
             log = events.read(path.parent / LOG) if (path.parent / LOG).exists() else []
-            runs = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] == ENDED}
-            gone = [(trial, run) for trial, run in runs if run and not there(run)]
+            ended = {(e["value"]["trial"], e["value"]["run_id"]) for e in log if e["key"] == ENDED}
+            gone = [(trial, run) for trial, run in ended if run and not there(run)]
             for point in plan.points if plan else ():
                 old = found.get(point.key, History())
                 found[point.key] = History(

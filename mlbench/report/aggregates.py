@@ -67,14 +67,27 @@ def _row_metrics(row: Row, prefix: str) -> Iterator[tuple[str, float, int]]:
 
 def save(table: Sequence[Row], folder: Path) -> None:
     """Write summary.parquet and summary.csv, in which no text is a formula for a spreadsheet."""
-    import pyarrow as pa
-    import pyarrow.csv
     import pyarrow.parquet as pq
 
-    arrow = pa.table({name: [row[name] for row in table] for name in table[0]} if table else {})
-    pq.write_table(arrow, folder / "summary.parquet")
+    pq.write_table(_arrow(table), folder / "summary.parquet")
+    (folder / "summary.csv").write_bytes(csv(table))
+
+
+def csv(table: Sequence[Row]) -> bytes:
+    """Return the rows as CSV, in which no text is a formula for a spreadsheet."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    arrow, content = _arrow(table), pa.BufferOutputStream()
     plain = [pa.array(map(_no_formula, arrow.column(name).to_pylist())) for name in arrow.column_names]
-    pyarrow.csv.write_csv(pa.table(plain, names=arrow.column_names), folder / "summary.csv")
+    pyarrow.csv.write_csv(pa.table(plain, names=arrow.column_names), content)
+    return content.getvalue().to_pybytes()
+
+
+def _arrow(table: Sequence[Row]) -> Any:
+    import pyarrow as pa
+
+    return pa.table({name: [row[name] for row in table] for name in table[0]} if table else {})
 
 
 def _no_formula(value: Any) -> Any:

@@ -241,7 +241,7 @@ def outcome(record: Record | None, error: str | None, status: str = "failed") ->
     return text + ("; oversubscribed" if record.oversubscribed else "")
 
 
-def answer(groups: "Sequence[grouping.Group]") -> str:
+def answer(groups: "Sequence[grouping.Group]", *, markdown: bool = False) -> str:
     """Return the answer of a study: for each task, scale and goal a table of its points and sentences."""
     from mlbench.report import summary
     from mlbench.report import tables as report_tables
@@ -253,8 +253,12 @@ def answer(groups: "Sequence[grouping.Group]") -> str:
         headings = [points.headings[place] + ANSWERS[points.headings[place]] for place in places]
         rows = [[_text(row.cells[place]) for place in places] for row in points.rows]
         network = f", {group.network}" if group.network else ""
-        parts.append(f"{group.task} {group.scale}, goal {group.goal or 'none'}{network}")
-        parts.append(tables.table(headings, rows))
+        title = f"{group.task} {group.scale}, goal {group.goal or 'none'}{network}"
+        if markdown:
+            parts += [f"### {title}", "", tables.markdown(headings, rows), ""]
+            parts += [f"{sentence}\n" for sentence in summary.answer(group)]
+            continue
+        parts += [title, tables.table(headings, rows)]
         parts += ["\n".join(wrapped(sentence, WIDTH)) for sentence in summary.answer(group)] + [""]
     return "\n".join(parts).rstrip()
 

@@ -38,6 +38,12 @@ def table(
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of Markdown; no cell can end its column."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
 def fitting(headings: Sequence[str], columns: Sequence[Sequence[str]], width: int) -> int:
     """Return how many of the first columns `width` has room for, with their headings."""
     widths = [max(map(len, (heading, *cells))) for heading, cells in zip(headings, columns, strict=True)]

@@ -11,7 +11,7 @@ from test_build_record import FROZEN, RESULT, SOFTWARE, built, log
 
 import mlbench
 from mlbench.config import compose
-from mlbench.config.errors import UserError
+from mlbench.config.errors import UserError, comparable
 from mlbench.datasets import arrow, verify
 from mlbench.record import official, provenance
 from mlbench.record.build_record import build_record
@@ -204,14 +204,14 @@ def test_the_frozen_reference_is_of_this_version_and_its_recipes() -> None:
 def test_released_sources_change_only_with_the_version() -> None:
     frozen = official.reference()
     assert frozen.sources in (None, provenance.sources()), "raise mlbench.__version__ and run freeze.py"
-    released = frozen.measuring.get(mlbench.__version__.rsplit(".", 1)[0])
+    released = frozen.measuring.get(comparable(mlbench.__version__))
     assert released in (None, freeze.measuring()), "a number may have moved: raise Major.Minor (rule R9)"
 
 
 def test_a_release_freezes_sources_and_what_can_move_a_number() -> None:
     frozen = freeze.frozen(None, release=True, data=[])
     assert frozen.sources == provenance.sources()
-    assert frozen.measuring == {mlbench.__version__.rsplit(".", 1)[0]: freeze.measuring()}
+    assert frozen.measuring == {comparable(mlbench.__version__): freeze.measuring()}
     again = freeze.frozen(frozen, release=False, data=[])
     assert again.sources is None and again.measuring == frozen.measuring
 
@@ -223,3 +223,30 @@ def test_a_data_set_is_frozen_by_who_has_it(tmp_path: Path) -> None:
     assert frozen.datasets["data"] == Dataset(
         rows={"train": 4}, inputs=content.data_inputs, prepared=content.data_files
     )
+
+
+@pytest.mark.parametrize(
+    ("released", "sentence"),
+    [
+        ("0.2.0", "mlbench 0.3.0.dev0 is a development version after 0.2.0"),
+        (None, "mlbench 0.3.0.dev0 is a development version, and none is released yet"),
+    ],
+)
+def test_a_development_version_says_after_which_release_it_is(released: str | None, sentence: str) -> None:
+    """Card and record have the sentence; its Major.Minor is that of the release to come."""
+    frozen = FROZEN.model_copy(update={"version": "0.3.0.dev0", "sources": None, "released": released})
+    software = {"begun": {"mlbench": "0.3.0.dev0", "software": SOFTWARE | {"mlbench": "0.3.0.dev0"}}}
+    record = built(OFFICIAL, frozen=frozen, **software)
+    assert not record.eligible and record.official_reasons == [sentence]
+    assert sentence in cards(record) and "not released" not in cards(record)
+    assert comparable("0.3.0.dev0") == comparable("0.3.1") == "0.3" != comparable("0.2.0")
+
+
+def test_a_development_version_is_not_frozen_as_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert freeze.frozen(None, release=True, data=[]).released == mlbench.__version__
+    before = FROZEN.model_copy(update={"released": "0.2.0"})
+    monkeypatch.setattr(mlbench, "__version__", "0.3.0.dev0")
+    again = freeze.frozen(before, release=False, data=[])
+    assert (again.version, again.released, again.sources) == ("0.3.0.dev0", "0.2.0", None)
+    with pytest.raises(UserError, match="is a development version"):
+        freeze.frozen(before, release=True, data=[])
