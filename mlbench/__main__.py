@@ -15,6 +15,7 @@ COMMANDS = {
     "results": "list, compare, plot, export and import finished runs",
     "predict": "time and cost on more workers than were measured",
     "cluster": "a persistent Ray cluster",
+    "doctor": "what this machine can run, and what is missing",
 }
 USER_ERROR = 2
 

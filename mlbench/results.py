@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from mlbench.terminal.args import (
     USER_ERROR,
     Args,
     Command,
+    check_overrides,
     flag,
     percentage,
     run_command,
@@ -51,7 +53,7 @@ EXIT_CODES = (
     ("0", "done"),
     (
         "1",
-        "a run could not be uploaded or does not follow from its log, a submission was refused, "
+        "a run could not be uploaded or does not follow from its log, a submission was refused, score: no goal, "
         "or --fail-if-slower",
     ),
     ("2", "a mistake in the command, no run is selected, or an archive was refused"),
@@ -391,6 +393,50 @@ def _site(args: Args) -> int:
     for path in site.write(records, to, submissions=accepted):
         print(path)
     return USER_ERROR if refused else OK
+
+
+@COMMAND.verb(
+    "score",
+    "name=value ...",
+    settings={
+        "weights": ("", "a file of weights: safetensors, or torch.save(model.state_dict(), FILE)"),
+        "log": ("", "a file of JSON lines with `time` (s) and the task's metric"),
+    },
+    options=JSON,
+)
+def _score(args: Args) -> int:
+    """Judge a model or a log from outside, of any framework, by a task's own
+    validation and goal. Exit code 1: the goal is not reached. Nothing in the file
+    is executed, and no run is recorded: nobody here has seen its clock.
+
+    examples:
+      python -m mlbench.results score task=resnet20 weights=model.safetensors
+      python -m mlbench.results score task=gnmt scale=official log=times.jsonl
+    """
+    from mlbench.config import compose
+    from mlbench.tasks import scoring
+
+    check_overrides(args.arguments)
+    weights, log = args.settings["weights"], args.settings["log"]
+    if bool(weights) == bool(log):
+        raise UserError("score takes weights=FILE or log=FILE", hint="results score --help")
+    experiment = compose.compose(args.arguments)
+    task, goal = experiment.task, experiment.target
+    score = scoring.model(experiment, Path(weights)) if weights else scoring.log(experiment, Path(log))
+    if args.json:
+        print(json.dumps({"task": task.name, "scale": experiment.scale, **asdict(score)}, indent=2))
+    else:
+        units = {task.metric: task.metric_unit}
+        values = [
+            f"{name} {format.measured(value, units.get(name, ''), goal if name == task.metric else None)}"
+            for name, value in score.metrics.items()
+        ]
+        print(f"{task.name} {experiment.scale}: {'best ' if log else ''}{', '.join(values)}")
+        if goal is not None:
+            verdict = "reached" if score.reached else "not reached"
+            after = f" after {format.duration(score.seconds)}" if score.seconds is not None else ""
+            print(f"goal {goal.metric} {format.target(goal, task.metric_unit)}: {verdict}{after}")
+    return FAILED if score.reached is False else OK
 
 
 @COMMAND.verb("rcp", "STUDY", settings=OUTPUT_ROOT | {"to": ("", "a folder; default: that of the study")})

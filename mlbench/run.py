@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import yaml
 
@@ -12,6 +13,7 @@ from mlbench.clusters import connection
 from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
+from mlbench.contract import new_task
 from mlbench.launch import execute, remote_run, signals, torchrun
 from mlbench.terminal import help, show, streams
 from mlbench.terminal.args import (
@@ -24,6 +26,7 @@ from mlbench.terminal.args import (
     Command,
     Content,
     check_overrides,
+    flag,
     run_command,
 )
 
@@ -46,7 +49,8 @@ CLOSING = (
         "python -m mlbench.sweep --help (grids of repeated runs), python -m mlbench.predict --help (more "
         "workers than were measured), python -m mlbench.results --help (finished runs), python -m "
         "mlbench.data --help (data sets), python -m mlbench.cluster --help (a persistent Ray), python -m "
-        "mlbench.measure --help (a training script of your own).",
+        "mlbench.measure --help (a training script of your own), python -m mlbench.doctor --help "
+        "(what this machine can run).",
     ),
 )
 SETTINGS = {
@@ -76,6 +80,7 @@ main = partial(run_command, COMMAND)
             "help": "print the resolved configuration, or what a run would create on its cluster, and stop",
         },
         **CONFIG_DIR,
+        **flag("--new", "write the package of a task of your own, task=NAME, into this folder and stop"),
     },
 )
 def _run(args: Args) -> int:
@@ -94,10 +99,14 @@ def _run(args: Args) -> int:
           workers=4 hardware=gcp_n1_t4 backend=nccl goal=light cluster=attached
           The published task on four GPU nodes, to its light goal; run it on a node
           of their Ray cluster.
+      python -m mlbench.run --new task=mine
+          A package with a small complete task, to change into your own.
     """
     command_started = clock.process_start()
     signals.exit_with_parent()
     check_overrides(args.arguments)
+    if args.options.new:
+        return _new(args.arguments)
     # torch's import is most of the start-up, so it begins before the experiment is known.
     early = "launcher=torchrun" in args.arguments and not (args.options.cfg or args.options.dry_run)
     with torchrun.agent() if early else nullcontext():
@@ -135,6 +144,19 @@ def _run(args: Args) -> int:
         failed = dict.fromkeys(("failed", "preempted", "diverged"), FAILED)
         code = ({"interrupted": INTERRUPTED} | failed).get(record.status, OK)
         return FAILED if streams.discarded and code == OK else code
+
+
+def _new(words: Sequence[str]) -> int:
+    """Write the package of a new task and say what comes next."""
+    if len(words) != 1 or not words[0].startswith("task="):
+        raise UserError(f"--new takes task=NAME alone, got: {' '.join(words) or 'nothing'}")
+    name = words[0].removeprefix("task=")
+    folder = new_task.write(name, Path.cwd())
+    print(f"{folder.name}/ has the task {name} in {folder.name}/{folder.name}; next:")
+    print(f"  cd {folder.name} && pip install -e .   # found by its entry points from then on")
+    print("  pytest                             # what every task has to do")
+    print(f"  python -m mlbench.run task={name}")
+    return OK
 
 
 def _manifest(experiment: Experiment, words: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from conftest import ROOT
 
 SOURCES = sorted((ROOT / "mlbench").rglob("*.py"))
 CLOCKS = {"time", "perf_counter", "monotonic", "time_ns", "perf_counter_ns", "process_time", "now", "utcnow"}
-COMMANDS = {"run", "sweep", "measure", "data", "results", "cluster", "predict"}
+COMMANDS = {"run", "sweep", "measure", "data", "results", "cluster", "predict", "doctor"}
 # Beside the commands: how each of them ends, those of wings, and answers in a notebook.
 PRINTING = COMMANDS | {"mlbench", "args", "command", "notebook"}
 

@@ -112,13 +112,18 @@ def _remove(group: Path, deadline: float) -> None:
         time.sleep(POLL_S)
 
 
+def dead() -> list[str]:
+    """Return the names of owners that were killed and have left processes or control groups."""
+    names = {name for name, _ in processes()} | {group.name.removeprefix(PREFIX) for group in _groups()}
+    return sorted(name for name in names if not _lives(name))
+
+
 def reap() -> list[str]:
     """End and remove what killed commands left behind; return the owners' names and the folders."""
-    names = {name for name, _ in processes()} | {group.name.removeprefix(PREFIX) for group in _groups()}
-    dead = sorted(name for name in names if not _lives(name))
-    for name in dead:
+    owners = dead()
+    for name in owners:
         end(name)
-    return dead + [str(folder) for folder in temporary_folder.abandoned() if _removed(folder)]
+    return owners + [str(folder) for folder in temporary_folder.abandoned() if _removed(folder)]
 
 
 def reap_if_any() -> None:

@@ -47,6 +47,7 @@ IMPLEMENTATION = {"task": ("build", "measure"), "sync": ("synchronise",)}  # one
 EXTENDING = "see docs/extending.md"
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
 VERBS = "mlbench.verbs"  # by command, to a module whose `add(command)` adds sub-commands to mlbench's own
+CHECKS = "mlbench.checks"  # to a module whose `checks()` says what of its package this machine can run
 COMMANDS = "mlbench.commands"  # to a module with the `COMMAND` that `python -m mlbench.NAME` runs
 OWN_CONF = f"pkg://{mlbench.__name__}."  # Hydra's addresses of the wings' YAML files
 AGAIN = "install that package again"
@@ -170,6 +171,11 @@ def extend(command: Any) -> None:
     for point in _points(VERBS):
         if point.name == command.name and _is_there(point.value):
             import_module(point.value).add(command)
+
+
+def checks() -> list[ModuleType]:
+    """Import the modules that say for `python -m mlbench.doctor` what their packages can run here."""
+    return [import_module(point.value) for point in _points(CHECKS) if _is_there(point.value)]
 
 
 def absent() -> str | None:

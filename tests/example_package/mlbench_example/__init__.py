@@ -1,1 +1,1 @@
-"""A task, a sync strategy and a cluster that mlbench does not bring."""
+"""A sync strategy and a cluster that mlbench does not bring."""

@@ -1,4 +1,4 @@
-"""What the loop trains with framework=jax: the torch part's data, order and metrics, and a step of jax."""
+"""The task that `--new task=blobs` writes, with framework=jax: its data, order and metrics, and a step of jax."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ import torch
 
 from mlbench.training.worker import Worker
 from mlbench.wings.jax.trainer import JaxSetup
-from mlbench_example.blobs import Config
-from mlbench_example.blobs import torch as torch_part
+from mlbench_blobs import Config
+from mlbench_blobs import torch as torch_part
 
 
 def build(config: Config, worker: Worker) -> JaxSetup:

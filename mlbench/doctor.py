@@ -1,0 +1,165 @@
+"""What this machine can run and what is missing: `python -m mlbench.doctor`."""
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from mlbench.clusters import node, persistent, reaper
+from mlbench.clusters.checks import Check
+from mlbench.config import plugins
+from mlbench.datasets import arrow
+from mlbench.record import format, temporary_folder
+from mlbench.terminal.args import FAILED, JSON, OK, Args, Command, run_command, say
+
+PACKAGE = "mlbench-suite"
+REAP = "python -m mlbench.cluster reap ends and removes them"
+COMMAND = Command("doctor", empty=True)
+main = partial(run_command, COMMAND)
+
+
+@COMMAND.verb(
+    "",
+    "",
+    settings={"data_root": ("data", "prepared data sets"), "output_root": ("runs", "the folder of the runs")},
+    options=JSON,
+)
+def _doctor(args: Args) -> int:
+    """Print what this machine can run, and how to get what is missing. Nothing is
+    changed. Exit code 1: something is wrong that every run needs.
+
+    examples:
+      python -m mlbench.doctor
+      python -m mlbench.doctor data_root=/data --json
+    """
+    found = list(checks(Path(args.settings["data_root"]), args.output_root))
+    if args.json:
+        print(json.dumps([asdict(check) for check in found], indent=2))
+    else:
+        width = max(len(check.name) for check in found)
+        marks = {"here": " ", "absent": "-", "fault": "!"}
+        for check in found:
+            way = f" ({check.way})" if check.way else ""
+            say(f"{marks[check.state]} {check.name:{width}}  {check.found}{way}")
+    return FAILED if any(check.state == "fault" for check in found) else OK
+
+
+def checks(data_root: Path, output_root: Path) -> Iterator[Check]:
+    """Yield what mlbench itself needs, then what the installed packages add."""
+    yield Check("Python", "here", f"{platform.python_version()}, {sys.executable}")
+    yield from _packages()
+    yield from _torch()
+    yield Check("CPUs", "here", f"{node.usable_cpus()} that this process may use")
+    yield _ray()
+    yield from _folders(data_root, output_root)
+    yield _left()
+    for module in plugins.checks():
+        yield from module.checks()
+
+
+def _packages() -> Iterator[Check]:
+    """Compare the installed versions with those that mlbench's metadata ask for."""
+    try:
+        listed = [Requirement(line) for line in metadata.requires(PACKAGE) or ()]
+    except metadata.PackageNotFoundError:
+        yield Check("mlbench", "fault", "runs from a folder and is not installed", "pip install -e .")
+        return
+    yield Check("mlbench", "here", f"{metadata.version(PACKAGE)}, {Path(__file__).parent}")
+    base = [one for one in listed if "extra" not in str(one.marker)]
+    wrong = [text for one in base if (text := _differs(one))]
+    way = f"pip install --upgrade {PACKAGE}, or from a checkout -r requirements.txt"
+    found = ", ".join(wrong) or f"all {len(base)} as required"
+    yield Check("packages", "fault" if wrong else "here", found, way if wrong else "")
+    for extra in metadata.metadata(PACKAGE).get_all("Provides-Extra") or ():
+        own = [one for one in listed if one.marker and one.marker.evaluate({"extra": extra})]
+        own = [one for one in own if one not in base]
+        lacking = [text for one in own if (text := _differs(one))]
+        if lacking:
+            yield Check(f"extra {extra}", "absent", ", ".join(lacking), f"pip install '{PACKAGE}[{extra}]'")
+
+
+def _differs(requirement: Requirement) -> str:
+    """Return what is wrong with a required package; empty where nothing is."""
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return f"{requirement.name} is not installed"
+    fits = requirement.specifier.contains(version, prereleases=True)
+    return "" if fits else f"{requirement.name} is {version}, not {requirement.specifier}"
+
+
+def _torch() -> Iterator[Check]:
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        yield Check("torch", "fault", f"cannot be imported: {error}", "pip install torch")
+        return
+    cuda = torch.version.cuda
+    build = f"built for CUDA {cuda}" if cuda else "built for CPUs alone"
+    yield Check("torch", "here", f"{torch.__version__}, {build}")
+    gpus, reason = node.gpus()
+    if gpus and not torch.cuda.is_available():
+        way = "the build of torch for its CUDA, from pytorch.org; or a newer driver"
+        yield Check("GPUs", "fault", f"{len(gpus)} x {gpus[0].name}, which this torch cannot use", way)
+    elif gpus:
+        yield Check("GPUs", "here", f"{len(gpus)} x {gpus[0].name}, driver {gpus[0].driver}")
+    else:
+        found = reason or "none with an NVIDIA driver"
+        yield Check("GPUs", "absent", found, "backend=nccl needs them, gloo does not")
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        from torch.cuda import nccl
+
+        version = ".".join(map(str, nccl.version())) if torch.cuda.is_available() else "built in"
+        yield Check("NCCL", "here", version)
+    else:
+        yield Check("NCCL", "absent", "not in this torch", "the build of torch for CUDA; gloo needs nothing")
+
+
+def _ray() -> Check:
+    try:
+        version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        return Check("Ray", "fault", "not installed", "pip install 'ray[default,train,tune]'")
+    address = persistent.address()
+    return Check(
+        "Ray", "here", f"{version}, {f'kept running at {address}' if address else 'none kept running'}"
+    )
+
+
+def _folders(data_root: Path, output_root: Path) -> Iterator[Check]:
+    for name, root in (("data_root", data_root), ("output_root", output_root)):
+        folder = next(path for path in (root.absolute(), *root.absolute().parents) if path.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            yield Check(name, "fault", f"{root} cannot be written", f"give another {name}=")
+            continue
+        free = format.with_prefix(shutil.disk_usage(folder).free, "B")
+        yield Check(name, "here", f"{root}, {free} free")
+    names = sorted(path.parent.name for path in data_root.glob(f"[!.]*/{arrow.MANIFEST}"))
+    if names:
+        yield Check("data sets", "here", ", ".join(names))
+    else:
+        way = "a mini run makes its own; python -m mlbench.data prepare task=NAME scale=official"
+        yield Check("data sets", "absent", f"none in {data_root}", way)
+    store = output_root / "mlflow.db"
+    yield Check(
+        "MLflow", "here", f"{metadata.version('mlflow')}, {store if store.exists() else 'no store yet'}"
+    )
+
+
+def _left() -> Check:
+    left = [*reaper.dead(), *map(str, temporary_folder.abandoned())]
+    if not left:
+        return Check("killed runs", "here", "have left nothing")
+    return Check("killed runs", "fault", f"have left {', '.join(left)}", REAP)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,27 @@
+"""What `network=` can emulate here, for `python -m mlbench.doctor`."""
+
+from collections.abc import Iterator
+
+from mlbench.clusters.checks import Check, program
+from mlbench.config.errors import UserError
+from mlbench.wings.emulation import kernel, namespace
+from mlbench.wings.emulation.links import TOOLS
+
+
+def checks() -> Iterator[Check]:
+    """Yield the programs, the right to make namespaces, and whether the kernel has netem."""
+    tools = [program(name, f"install {package}") for name, package in TOOLS.items()]
+    yield from (check for check in tools if check.state != "here")
+    try:
+        host = namespace.create("probe")
+    except UserError as error:
+        yield Check("namespaces", "absent", error.message, error.hint)
+        return
+    try:
+        yield Check("namespaces", "here", "network= emulates hosts and links")
+        if all(check.state == "here" for check in tools):
+            in_kernel = kernel.has_netem(host)
+            links = "in this kernel" if in_kernel else "not in this kernel; links are emulated in user space"
+            yield Check("netem", "here" if in_kernel else "absent", links)
+    finally:
+        host.close()

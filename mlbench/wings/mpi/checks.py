@@ -1,0 +1,19 @@
+"""Whether an MPI library is here, for `python -m mlbench.doctor`."""
+
+from collections.abc import Iterator
+
+from mlbench.clusters.checks import Check
+from mlbench.config.errors import first_line
+
+
+def checks() -> Iterator[Check]:
+    """Yield the library that `backend=mpi` would use; MPI is not started."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+    except (ImportError, OSError, RuntimeError) as error:
+        yield Check("MPI", "absent", first_line(error), "backend=mpi: pip install 'mlbench-suite[mpi]'")
+        return
+    yield Check("MPI", "here", " ".join(MPI.Get_library_version().split(",")[0].split()[:3]))

@@ -1,0 +1,95 @@
+"""`python -m mlbench.doctor`: what it says of this machine, and what it says is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from mlbench import doctor
+from mlbench.clusters import reaper
+from mlbench.datasets import arrow
+
+
+def rows(capsys: Any, *words: str, code: int = 0) -> dict[str, dict[str, str]]:
+    """Return the checks by name."""
+    assert doctor.main([*words, "--json"]) == code
+    return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_it_says_what_is_here(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / arrow.MANIFEST).write_text("{}")
+    found = rows(capsys, f"data_root={tmp_path}", f"output_root={tmp_path / 'runs'}")
+    assert found["torch"]["found"].startswith(torch.__version__)
+    assert found["Ray"]["found"].startswith(metadata.version("ray"))
+    assert found["data sets"]["found"] == "digits"
+    assert found["killed runs"]["state"] == "here"
+    assert (found["GPUs"]["state"] == "here") == torch.cuda.is_available()
+    assert {row["state"] for row in found.values()} <= {"here", "absent"}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_absent_comes_with_the_way_to_get_it(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert doctor.main([]) == 0  # no run on this machine needs what is absent
+    lines = capsys.readouterr().out.splitlines()
+    absent = [line for line in lines if line.startswith("- ")]
+    assert any("data sets" in line and "python -m mlbench.data prepare" in line for line in absent)
+    assert all(line.endswith(")") for line in absent)
+    assert all(len(line) < 200 for line in lines)
+
+
+@pytest.mark.wing("kuberay")
+def test_a_package_adds_its_programs(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert rows(capsys)["kubectl"]["state"] == "absent"
+    (tmp_path / "kubectl").write_text("#!/bin/sh\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    assert rows(capsys)["kubectl"]["found"] == str(tmp_path / "kubectl")
+
+
+def test_versions_that_do_not_fit_are_a_fault(monkeypatch: Any, capsys: Any) -> None:
+    asked = ["torch>=99", "ray", "no_such_package>=1", "numpy", "also_absent; extra == 'more'"]
+    monkeypatch.setattr(metadata, "requires", lambda _: asked)
+    found = rows(capsys, code=1)
+    wrong = f"torch is {torch.__version__}, not >=99, no_such_package is not installed"
+    assert (found["packages"]["state"], found["packages"]["found"]) == ("fault", wrong)
+    assert "pip install" in found["packages"]["way"]
+
+
+def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "file").touch()
+    found = rows(capsys, f"data_root={tmp_path / 'file' / 'data'}", code=1)
+    assert found["data_root"]["state"] == "fault" and "cannot be written" in found["data_root"]["found"]
+
+
+@pytest.fixture
+def orphan() -> Iterator[tuple[str, psutil.Process]]:
+    """Yield an owner that was killed, and a process that it has left."""
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(sleep) as owner:
+        name = reaper.owner(owner.pid)
+        owner.kill()
+    with subprocess.Popen(sleep, env={**os.environ, reaper.MARK: name}) as left:
+        try:
+            yield name, psutil.Process(left.pid)
+        finally:
+            left.kill()
+
+
+def test_what_killed_runs_have_left_is_named_and_not_touched(
+    orphan: tuple[str, psutil.Process], capsys: Any
+) -> None:
+    name, process = orphan
+    row = rows(capsys, code=1)["killed runs"]
+    assert name in row["found"] and "mlbench.cluster reap" in row["way"]
+    assert process.is_running()
