@@ -30,7 +30,8 @@ class Recorder:
     """Watches this host from now on, and writes one run, whose folder begins when all ranks have made a step.
 
     - command: as the record names it. overrides: as of `mlbench.run`.
-    - begun: when the command started, s since 1970. lock: this machine's. folder: of the run; None until it begins.
+    - begun: when the command started, s since 1970. lock: this machine's.
+    - folder: of the run; None until it begins.
     """
 
     def __init__(
