@@ -79,7 +79,7 @@ def row(rounds: Sequence[tuple[float, float]]) -> str:
     without, with_hooks = (median([each[kind] for each in rounds]) for kind in (0, 1))
     ratios = [hooks / plain for plain, hooks in rounds]
     ends = interval(ratios)
-    shown = f"{ends.low:.4f} to {ends.high:.4f}" if ends.low is not None and ends.high is not None else ""
+    shown = f"{ends.low:.4f} to {ends.high:.4f}" if ends else ""
     cells = f"{1e3 * without:.3f} | {1e3 * with_hooks:.3f} | {median(ratios):.4f} | {shown}"
     return f"| {cells} | {len(rounds)} |"
 

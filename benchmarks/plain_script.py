@@ -2,9 +2,9 @@
 
     python benchmarks/plain_script.py --rounds 5
 
-Each round runs `task=resnet20 launcher=torchrun`, and tests/script/scripts/resnet20.py under mlbench.measure with
-torchrun, on two workers. Prints the rate and the seconds of a step's phases of both, medians over the rounds, and
-the rate that the script printed itself.
+Each round runs `task=resnet20 launcher=torchrun`, and tests/script/scripts/resnet20.py under mlbench.measure
+with torchrun, on two workers. Prints the rate and a step's phases of both, medians over the rounds, and the
+rate that the script printed itself.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def run(line: Sequence[str]) -> tuple[Record, str]:
 def table(loop: Sequence[Record], plain: Sequence[Record], printed: Sequence[float]) -> str:
     """Return the table: a line for the rate, and one for each phase of a step."""
     lines = ["| | suite's loop | plain script | ratio |", "|---|---|---|---|"]
-    rates = [median([run.samples_per_s for run in runs]) for runs in (loop, plain)]
+    rates = [median([run.samples_per_s or 0.0 for run in runs]) for runs in (loop, plain)]
     lines.append(f"| images/s | {rates[0]:.0f} | {rates[1]:.0f} | {rates[1] / rates[0]:.3f} |")
     lines.append(f"| images/s as printed | | {median(printed):.0f} | {median(printed) / rates[0]:.3f} |")
     for name in loop[0].phases:

@@ -29,14 +29,14 @@ DRAIN_S = 2.0  # s that the ranks of a command that has ended have to tell the r
 INTERRUPTED = 130  # exit code, as a shell has it
 
 
-def experiment_of(words: Sequence[str], command: Sequence[str]) -> Experiment:
+def experiment_of(overrides: Sequence[str], command: Sequence[str]) -> Experiment:
     """Return the experiment that a command line is; UserError for one that cannot be started."""
     if not command:
         raise UserError("there is no command to measure", hint="... -- torchrun --nproc-per-node 2 train.py")
-    given = {word.partition("=")[0] for word in words}
-    for name in sorted(given & {"task", "cluster", "workers", "task.path", "task.module", "task.command"}):
+    names = {word.partition("=")[0] for word in overrides}
+    for name in sorted(names & {"task", "cluster", "workers", "task.path", "task.module", "task.command"}):
         raise UserError(f"{name}= is what the command says", hint="leave it out")
-    experiment = compose.compose(["task=script", "cluster=launcher", "workers=1", *words])
+    experiment = compose.compose(["task=script", "cluster=launcher", "workers=1", *overrides])
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: there is no such command", hint="is it installed, and on PATH?")
     values = experiment.task.model_dump() | {"command": tuple(map(without_credentials, command))}
@@ -49,23 +49,23 @@ def experiment_of(words: Sequence[str], command: Sequence[str]) -> Experiment:
 
 
 def run(
-    command: Sequence[str], words: Sequence[str], *, begun: float, listen: str, output: Output
+    command: Sequence[str], overrides: Sequence[str], *, begun: float, listen: str, output: Output
 ) -> tuple[Record | None, int, str | None]:
     """Run a command and measure what its processes train.
 
     Returns the record, None where nothing trained; the command's exit code; and why there is no record.
 
-    - words: overrides. begun: when mlbench's own command started, s since 1970.
+    - overrides: as of `mlbench.run`. begun: when mlbench's own command started, s since 1970.
     - listen: the address on which ranks reach this process, those on other hosts, too.
     """
-    experiment = experiment_of(words, command)
+    experiment = experiment_of(overrides, command)
     task: Any = experiment.task  # its own Config
     with signals.interruptible(), ExitStack() as stack:
         lock = stack.enter_context(execute.machine(experiment, output))
         begun += lock.waited_s if lock else 0.0
         collector = Collector(listen, metric=task.metric, goal=experiment.target)
-        line = ["python", "-m", "mlbench.measure", *words, "--", *command]
-        recorder = Recorder(line, words, experiment, collector, begun=begun, lock=lock, output=output)
+        line = ["python", "-m", "mlbench.measure", *overrides, "--", *command]
+        recorder = Recorder(line, overrides, experiment, collector, begun=begun, lock=lock, output=output)
         stack.callback(recorder.stop)
         printed = child.Output(task.pattern, collector.printed)
         process = child.Child(

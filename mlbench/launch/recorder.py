@@ -29,14 +29,15 @@ from mlbench.tracking import uploader
 class Recorder:
     """Watches this host from now on, and writes one run, whose folder begins when all ranks have made a step.
 
-    - command: as the record names it. words: overrides. begun: when the command started, s since 1970.
-    - lock: this machine's. folder: of the run; None until it begins.
+    - command: as the record names it. overrides: as of `mlbench.run`.
+    - begun: when the command started, s since 1970. lock: this machine's.
+    - folder: of the run; None until it begins.
     """
 
     def __init__(
         self,
         command: Sequence[str],
-        words: Sequence[str],
+        overrides: Sequence[str],
         experiment: Experiment,
         collector: Collector,
         *,
@@ -46,7 +47,7 @@ class Recorder:
     ) -> None:
         self.experiment, self.collector = experiment, collector
         self.folder: Path | None = None
-        self._command, self._words, self._begun = command, words, begun
+        self._command, self._overrides, self._begun = command, overrides, begun
         self._lock, self._output, self._started = lock, output, clock.wall()
         self._meter, self._use = EnergyMeter(), CpuUse(own=own_processes)
         self._monitor = NodeMonitor(meter=self._meter).__enter__()
@@ -110,19 +111,21 @@ class Recorder:
         about = self.collector.ranks[0].about
         update: dict[str, Any] = {"workers": self.collector.world}
         if about["goal"] and self.experiment.task.metric == "none":  # the script tells its own
-            told = {"metric": about["goal"]["metric"], "direction": about["goal"]["direction"]}
-            update["task"] = self.experiment.task.model_copy(update=told)
+            own = {"metric": about["goal"]["metric"], "direction": about["goal"]["direction"]}
+            update["task"] = self.experiment.task.model_copy(update=own)
             if self.experiment.goal == "official" and about["goal"]["target"] is not None:
                 update["goal"] = float(about["goal"]["target"])
         backend = about["backend"] or ("nccl" if about["device"] == "cuda" else "gloo")
         if backend in compose.choices("backend"):
-            chosen = compose.compose(["task=script", "cluster=launcher", f"backend={backend}", *self._words])
+            chosen = compose.compose(
+                ["task=script", "cluster=launcher", f"backend={backend}", *self._overrides]
+            )
             update["backend"] = chosen.backend
         experiment = self.experiment.model_copy(update=update)
         seed = secrets.randbelow(2**31) if experiment.seed is None else experiment.seed
         experiment, seed = execute.resolved(experiment)
         folder = execute.new_folder(experiment, seed, self._begun)
-        start = execute.run_start(experiment, folder, seed=seed, begun=self._begun, overrides=self._words)
+        start = execute.run_start(experiment, folder, seed=seed, begun=self._begun, overrides=self._overrides)
         start = start.model_copy(update={"command": without_credentials(shlex.join(self._command))})
         self._mlflow = uploader.MlflowUploader(folder, experiment.store, draw=self._output.figures)
         events.append(folder / events.NAME, "run_configuration", start.model_dump(mode="json"))
@@ -142,7 +145,7 @@ class Recorder:
             warning = f"{platform.node()} could not be described: {error}"
             here = Node(hostname=platform.node(), usable_cpus=os.cpu_count() or 1, warnings=[warning])
         others = sorted({rank.about["host"] for rank in ranks.values()} - {here.hostname})
-        warnings = [*here.warnings, *summary.seen(self.collector)["warnings"]]
+        warnings = [*here.warnings, *summary.coverage(self.collector)["warnings"]]
         if others:
             warnings.append(f"{', '.join(others)}: its hardware and its energy were not looked at")
         update = {

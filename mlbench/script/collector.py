@@ -31,12 +31,12 @@ Interval = tuple[ValidationMessage, list[PhaseTimes]]
 class Rank:
     """One rank's steps that are in no interval yet, on the collector's clock.
 
-    - seen: up to when it has told all its steps. about: what it told of itself.
+    - until: up to when all its steps are here. about: what it told of itself.
     """
 
     about: dict[str, Any]
     steps: list[Step] = field(default_factory=list)
-    seen: float = -math.inf
+    until: float = -math.inf
     error_s: float = 0.0
     notes: list[str] = field(default_factory=list)
     ended: bool = False
@@ -45,7 +45,7 @@ class Rank:
     def passed(self, at: float) -> bool:
         """Return whether all is here that it did up to a moment, with a short step around that."""
         after = SETTLED_S if not self.steps or self.steps[-1].end < at else 0.0
-        return self.ended or self.seen >= at + after
+        return self.ended or self.until >= at + after
 
 
 class Collector:
@@ -176,13 +176,13 @@ class Collector:
 
     def _tell(self, about: dict[str, Any], message: dict[str, Any]) -> None:
         """Take in values that rank 0's script tells itself, and their goal where no other is set."""
-        told = about["goal"]
-        if about["rank"] or not told:
+        goal = about["goal"]
+        if about["rank"] or not goal:
             return
         if self.metric == "none":
-            self.metric = told["metric"]
-        if self.goal is None and told["target"] is not None:
-            self.goal = Goal(self.metric, told["target"], told["direction"])
+            self.metric = goal["metric"]
+        if self.goal is None and goal["target"] is not None:
+            self.goal = Goal(self.metric, goal["target"], goal["direction"])
         self._values += [(at + message["offset"], value) for at, value in message["values"]]
 
     def _accept(self) -> None:
@@ -232,5 +232,5 @@ def _add(rank: Rank, message: dict[str, Any]) -> None:
         step = Step(*values)
         launched = None if step.launched is None else step.launched + offset
         rank.steps.append(step._replace(begin=step.begin + offset, end=step.end + offset, launched=launched))
-    rank.seen, rank.error_s = message["now"] + offset, max(rank.error_s, message["error"])
+    rank.until, rank.error_s = message["now"] + offset, max(rank.error_s, message["error"])
     rank.notes = message["notes"]

@@ -32,7 +32,7 @@ TIMEOUT_S = 10.0  # s that the collector has to answer
 
 def install() -> None:
     """Watch this process if it is one of a measured command, from its first import of torch on."""
-    if ADDRESS in os.environ and not any(isinstance(one, _AfterTorch) for one in sys.meta_path):
+    if ADDRESS in os.environ and not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterTorch())
 
 
@@ -71,10 +71,10 @@ def _guarded(hook: Any) -> Any:
     """Return a hook that ends the watching, not the script, where it fails."""
 
     @wraps(hook)
-    def guarded(probe: "Probe", *given: Any) -> None:
+    def guarded(probe: "Probe", *arguments: Any) -> None:
         if probe.failure is None:
             try:
-                hook(probe, *given)
+                hook(probe, *arguments)
             except Exception as error:
                 probe.failure = f"{type(error).__name__}: {error}"
 
@@ -99,7 +99,7 @@ class Probe:
         self._depth = self._optimizers = self._count = 0
         self._modes: set[bool] = set()  # of modules with gradients: training or not
         self._searching: Any = None  # the global hook that finds outermost modules
-        self._found: set[int] = set()
+        self._modules: set[int] = set()
         self._gradients: list[tuple[dict[int, Any], list[int]]] = []
         self._steps: list[tuple[Any, list[tuple[str, Any]], int]] = []
         self._notes: set[str] = set()
@@ -168,12 +168,12 @@ class Probe:
     @_guarded
     def _find(self, module: Any, args: Any) -> None:
         """Take a module that no other one calls and that has weights for one of the script's models."""
-        if self._depth or id(module) in self._found or threading.get_ident() != self._thread:
+        if self._depth or id(module) in self._modules or threading.get_ident() != self._thread:
             return
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         if not weights:
             return
-        self._found.add(id(module))
+        self._modules.add(id(module))
         if not self._count:
             self._cuda = weights[0].is_cuda  # what was stamped before stays on the host's clock
         for part in module.modules():
@@ -252,12 +252,12 @@ class Probe:
         if dist.get_world_size(model.process_group) == 1:
             return
         try:
-            taken = bool(model._comm_hooks)
-            if not taken:
+            own_hook = bool(model._comm_hooks)
+            if not own_hook:
                 model.register_comm_hook((self, model.process_group), _timed_all_reduce)
         except (AttributeError, RuntimeError, TypeError, ValueError):
-            taken = True
-        if taken:
+            own_hook = True
+        if own_hook:
             self._notes.add("own_hook")
         else:
             self._notes.add("buckets")
@@ -271,7 +271,7 @@ class Probe:
     @_guarded
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._optimizers -= 1
-        if self._optimizers or not (self._forward or not self._found):
+        if self._optimizers or not (self._forward or not self._modules):
             return  # another optimizer of the same step: its time is a part of the next
         self.mark("step")
         self._steps.append((self._begin, self._stamps, self._rows))
@@ -293,11 +293,11 @@ class Probe:
                 self._torch.cuda.synchronize()
             while count and not self._steps[count - 1][1][-1][1].query():
                 count -= 1
-        taken = self._steps[:count]
+        complete = self._steps[:count]
         del self._steps[:count]
         if self._cuda:
-            taken = [self._sender.device.seconds(self._torch, *one) for one in taken]
-        return [steps.assemble(stamps, begin=begin, rows=rows) for begin, stamps, rows in taken]
+            complete = [self._sender.device.seconds(self._torch, *step) for step in complete]
+        return [steps.assemble(stamps, begin=begin, rows=rows) for begin, stamps, rows in complete]
 
     def describe(self) -> dict[str, Any]:
         """Return who this process is, and what of its training can be seen."""
@@ -320,7 +320,7 @@ class Probe:
     def notes(self) -> list[str]:
         """Return what of the training was seen."""
         failed = {f"failure {self.failure}"} if self.failure else set()
-        return sorted(self._notes | failed | ({"forward"} if self._found else set()))
+        return sorted(self._notes | failed | ({"forward"} if self._modules else set()))
 
     def finish(self) -> None:
         """Send the rest and stop."""
@@ -398,10 +398,10 @@ class Sender:
                     self._connect(probe)
                 offset, error = self._offset()
                 now = clock.monotonic()
-                taken = probe.take(wait=wait)
+                complete = probe.take(wait=wait)
                 values = [probe.values.pop(0) for _ in probe.values[:]]
-                told = {"values": values, "notes": probe.notes()}
-                self._send(steps=taken, now=now, offset=offset, error=error, **told)
+                state = {"values": values, "notes": probe.notes()}
+                self._send(steps=complete, now=now, offset=offset, error=error, **state)
             except (BrokenPipeError, ConnectionResetError):
                 if not self._ended.is_set():  # the measuring command was killed: leave nothing behind
                     os.kill(os.getpid(), signal.SIGTERM)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 def files(script: Path) -> list[Path]:
     """Return the script and the files below its folder that it or they import, found without running any."""
-    root, waiting, found = script.parent, [script], {script: None}
-    while waiting:
-        path = waiting.pop()
+    root, queue, scripts = script.parent, [script], {script: None}
+    while queue:
+        path = queue.pop()
         for name in _imports(path, root):
             for each in (root / f"{name}.py", root / name / "__init__.py"):
-                if each.is_file() and each not in found:
-                    found[each] = None
-                    waiting.append(each)
-    return sorted(found)
+                if each.is_file() and each not in scripts:
+                    scripts[each] = None
+                    queue.append(each)
+    return sorted(scripts)
 
 
 def digest(script: Path) -> str:

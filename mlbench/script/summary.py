@@ -17,7 +17,7 @@ MISSING = {
 }
 
 
-def seen(collector: Collector) -> dict[str, Any]:
+def coverage(collector: Collector) -> dict[str, Any]:
     """Return the number of steps of rank 0, and a sentence for each thing that could not be seen."""
     steps = sum(times[0].steps for _, times in collector.intervals)
     ranks = collector.ranks.values()
@@ -28,7 +28,7 @@ def seen(collector: Collector) -> dict[str, Any]:
         lacking.append("own_hook" if own else "buckets")
     warnings = [MISSING[name] for name in lacking] if steps else []
     failures = {note for rank in ranks for note in rank.notes if note.startswith("failure ")}
-    warnings += [f"the probe stopped: {one.removeprefix('failure ')}" for one in sorted(failures)]
+    warnings += [f"the probe stopped: {note.removeprefix('failure ')}" for note in sorted(failures)]
     return {"steps": steps, "warnings": warnings}
 
 

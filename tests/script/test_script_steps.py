@@ -202,7 +202,7 @@ def test_a_metric_that_comes_within_a_step_ends_the_interval_with_that_step() ->
     now = clock.monotonic()
     step = assemble([(kind, _later(at)) for kind, at in STAMPS], begin=100.0, rows=1)
     before, within = step._replace(begin=now - 30, end=now - 10), step._replace(begin=now - 10, end=now + 10)
-    rank = collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[before], seen=now)
+    rank = collector.ranks[0] = Rank({"rank": 0, "goal": {}}, steps=[before], until=now)
     collector.world = 1
     assert collector.take() == []
     rank.steps.append(within)
@@ -292,7 +292,7 @@ def test_paths_and_arguments_of_a_task_arrive_as_they_were_written(
     words = [f"task.path={script}", f"task.args={shlex.join(given)}"]
     task: Any = compose(["task=script", *words]).task
     registry.check(task, workers=1, folder=None)
-    assert task.words("python") == ["python", script, *given] and task.sources
+    assert task.command_line("python") == ["python", script, *given] and task.sources
 
 
 def test_a_sweep_over_arguments_takes_them_between_quotes() -> None:

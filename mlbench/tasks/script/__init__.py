@@ -62,7 +62,7 @@ class Config(TaskConfig):
             raise ValueError(f"{metric} is no regular expression: {error}") from error
         return metric
 
-    def words(self, python: str) -> list[str]:
+    def command_line(self, python: str) -> list[str]:
         """Return the command that starts the script."""
         what = ["-m", self.module] if self.module else [self.path or ""]
         return [python, *what, *shlex.split(self.args)]
@@ -77,8 +77,8 @@ def _metric(text: str) -> dict[str, str]:
         }
     pattern = re.compile(text)
     named = next(iter(pattern.groupindex), None)
-    found = NAME.search(text.partition("(")[0])
-    return {"pattern": text, "metric": named or (found[0].strip(" -./") if found else "metric")}
+    match = NAME.search(text.partition("(")[0])
+    return {"pattern": text, "metric": named or (match[0].strip(" -./") if match else "metric")}
 
 
 def _script(values: dict[str, Any]) -> Path | None:
@@ -97,12 +97,12 @@ def _of_command(command: list[str], folder: Path) -> dict[str, str]:
     It is the first file that is Python, else the first module of the folder; without either the whole command
     line stands for the arguments.
     """
-    for place, argument in enumerate(command[1:], start=1):
+    for index, argument in enumerate(command[1:], start=1):
         if argument.endswith(".py") and (folder / argument).is_file():
-            return {"path": argument, "args": shlex.join(command[place + 1 :])}
-    for place, (option, name) in enumerate(pairwise(command)):
+            return {"path": argument, "args": shlex.join(command[index + 1 :])}
+    for index, (option, name) in enumerate(pairwise(command)):
         if option in ("-m", "--module") and _module(folder, name):
-            return {"module": name, "args": shlex.join(command[place + 2 :])}
+            return {"module": name, "args": shlex.join(command[index + 2 :])}
     return {"args": shlex.join(command)}
 
 

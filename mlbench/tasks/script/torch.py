@@ -30,9 +30,9 @@ def measure(config: Config, worker: Worker) -> TaskResult:
     address, token, port = worker.gather(meeting)[0]
     output = child.Output(config.pattern, collector.printed if collector else lambda _: None)
     command = child.Child(
-        config.words(sys.executable),
+        config.command_line(sys.executable),
         cwd=config.cwd or os.getcwd(),
-        variables=child.variables(address, token) | _place(worker, port),
+        variables=child.variables(address, token) | _environment(worker, port),
         output=output,
     )
     try:
@@ -41,17 +41,17 @@ def measure(config: Config, worker: Worker) -> TaskResult:
         command.end()
     reached = worker.gather(bool(collector and collector.reached))[0]
     _report(worker, collector, final=True)
-    seen = summary.seen(collector) if collector else None
-    seen = worker.gather(seen)[0]
+    covered = summary.coverage(collector) if collector else None
+    covered = worker.gather(covered)[0]
     failure = summary.failure(codes, worker.gather(output.last_line()), config.stall_s)
-    error = None if reached else failure or (summary.NOTHING if not seen["steps"] else None)
+    error = None if reached else failure or (summary.NOTHING if not covered["steps"] else None)
     status = "failed" if error else "goal_reached" if reached else "completed"
     return TaskResult(
         status="goal_not_reached" if status == "completed" and worker.goal else status,
         error=error,
-        steps=seen["steps"],
+        steps=covered["steps"],
         unit=summary.UNIT,
-        warnings=seen["warnings"] if worker.rank == 0 else [],
+        warnings=covered["warnings"] if worker.rank == 0 else [],
         files={f"rank_{worker.rank}.log": gzip.compress(output.log())},
     )
 
@@ -99,7 +99,7 @@ def _report(worker: Worker, collector: Collector | None, *, final: bool) -> None
     )
 
 
-def _place(worker: Worker, port: int) -> dict[str, str]:
+def _environment(worker: Worker, port: int) -> dict[str, str]:
     """Return a rank's environment as torchrun makes it."""
     variables = {
         "RANK": worker.rank,

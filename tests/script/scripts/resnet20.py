@@ -1,4 +1,4 @@
-"""task=resnet20 at mini scale as a plain script: model, data and steps are the task's, the loop is torch's own.
+"""task=resnet20 at mini scale as a plain script: model, data and steps are the task's, the loop is its own.
 
 Arguments: folder of the prepared data, epochs.
 """
@@ -51,10 +51,13 @@ class Train(torch.utils.data.Dataset):
 
 
 torch.manual_seed(0)
-model = resnet(DEPTH, variant="v1", shortcut="A", width=WIDTH).to(memory_format=torch.channels_last)
+model = resnet(DEPTH, variant="v1", shortcut="projection", width=WIDTH)
+model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 if size > 1:
     model = DDP(model, gradient_as_bucket_view=True, broadcast_buffers=False)
-optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=1e-4, fused=True)
+optimizer = torch.optim.SGD(
+    model.parameters(), lr=LR, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True
+)
 sampler = DistributedSampler(Train(), num_replicas=size, rank=rank)
 loader = DataLoader(Train(), BATCH, sampler=sampler, collate_fn=lambda batch: batch, drop_last=True)
 trained, seconds = 0, 0.0
