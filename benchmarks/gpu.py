@@ -1,24 +1,33 @@
-"""Everything that one GPU can tell, in one command and a given time.
+"""Everything that one GPU can tell, as a plan that calls of some minutes carry out one after another.
 
-    python benchmarks/gpu.py --minutes 25          on a machine with one GPU
-    python benchmarks/gpu.py --minutes 1 --dry-run on a CPU: mini models, a few steps, the same code
+    python benchmarks/gpu_wheels.py        where there is a network: wheels that the machine lacks
+    python benchmarks/gpu.py --minutes 9   on a machine with one GPU, until the exit code is not 75
+    python benchmarks/gpu.py --minutes 1 --dry-run    on a CPU: mini models, a few steps, the same code
 
-Needs torch >= 2.11, numpy, pyarrow, pydantic and hydra-core; no Ray, MLflow, network or data set. First the
-tests marked `gpu` (through pytest where it is installed), then the tasks at official size on stand-in data of
-the official shape, the most important cases first; what the time is too short for is named as skipped. A case
-is a task in one precision, as it is or under torch.compile (with and without CUDA graphs), through the loop's
-own steps with its clocks on, and the reference (benchmarks/references) on the same batches. Writes
-gpu.json and gpu.md into --output.
+Needs torch >= 2.11, numpy and pyarrow, and what lies in build/gpu-wheels; no Ray, MLflow, network or data.
+The tasks at official size on stand-in data of the official shape, the most telling cases first, and after the
+first of them the tests marked `gpu`, where pytest is installed. A case is a task in one precision, as it is
+or under torch.compile (with and without CUDA graphs), through the loop's own steps with its clocks on, and
+the reference (benchmarks/references) on the same batches. Writes gpu.json and gpu.md into --output; a later
+call goes on there.
+
+Exit code: 0, the plan is carried out; 75, there was no time for all of it: call again; 1, it is carried out
+and a case or a test failed; 2, it cannot begin.
 """
 
 import argparse
 import gc
 import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
+import xml.etree.ElementTree as ElementTree
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from itertools import chain, count, islice
@@ -28,7 +37,12 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).parents[1]
+WHEELS = Path(os.environ.get("MLBENCH_GPU_WHEELS", ROOT / "build/gpu-wheels"))
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+for wheel in sorted(WHEELS.glob("*.whl")):  # an extension module cannot be imported from an archive
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(WHEELS / "unpacked")
+sys.path.append(str(WHEELS / "unpacked"))  # what the machine has comes first
 # What is imported for data, validation, clusters and display, none of which happens here.
 STUBBED = (
     "PIL",
@@ -45,6 +59,16 @@ for name in STUBBED:
     except ImportError:
         sys.modules[name] = mock.MagicMock()
 
+try:
+    import hydra  # noqa: F401
+    import pydantic  # noqa: F401
+except ImportError as error:
+    print(
+        f"{error}; python benchmarks/gpu_wheels.py makes {WHEELS.name} where there is a network",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import torch  # noqa: E402
@@ -52,13 +76,21 @@ from references import build, size_of, train_step  # noqa: E402
 
 from mlbench.clusters import calibrate  # noqa: E402
 from mlbench.config.compose import compose  # noqa: E402
+from mlbench.config.errors import UserError  # noqa: E402
 from mlbench.tasks import registry  # noqa: E402
 from mlbench.training import loop, precision  # noqa: E402
 from mlbench.training.timer import PhaseTimer  # noqa: E402
 from mlbench.training.worker import Worker  # noqa: E402
 
 TASKS = ("resnet50", "transformer", "gnmt", "resnet20", "logreg", "awdlstm")
+FIRST = ("resnet50", "transformer")  # whose step time, MFU and ratio say most
 WARM_UP_S, MEASURE_S = 2.0, 6.0  # s of a case, at least one step each
+CASE_S, TESTS_S = 150, 150  # s that a case, whose kernels may have to be compiled, and the tests may take
+ABSENT = "ModuleNotFoundError"  # in pytest's report of a file that needs what this machine has not got
+TIME_OVER = 75  # exit code: EX_TEMPFAIL of sysexits.h
+MODES = ("eager", "compile", "compile and CUDA graphs")
+# CUDA graphs refuse what a replay left when the next one reads it, as the states of truncated BPTT are.
+NO_GRAPHS = ("awdlstm",)
 # FLOP/s of dense products, data sheets: H100 and H200 SXM (2022, 2023), A100 (2020)
 PEAKS = {
     "H100": {"fp32": 67e12, "tf32": 494e12, "bf16": 989e12, "fp16": 989e12},
@@ -77,9 +109,9 @@ COLUMNS = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure for so many minutes and write the files; exit code 1 if a case or a test failed."""
+    """Carry out the plan for so many minutes and write the files; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--output", type=Path, default=Path("gpu-results"))
     parser.add_argument("--dry-run", action="store_true", help="on a CPU: mini models and a few steps")
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"default: {' '.join(TASKS)}")
@@ -88,53 +120,105 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("there is no CUDA device; --dry-run shows what would be measured")
     if options.dry_run:
         torch.set_num_threads(1)
-    end = time.perf_counter() + 60 * options.minutes
+    begin = time.perf_counter()
     options.output.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {"machine": machine(options.dry_run), "cases": [], "skipped": []}
-    failed = 0
-
-    def left() -> float:
-        return end - time.perf_counter()
-
-    def save() -> None:
-        (options.output / "gpu.json").write_text(json.dumps(result, indent=1) + "\n")
-        (options.output / "gpu.md").write_text(markdown(result))
-
-    if not options.dry_run:
-        result["tests"] = gpu_tests(0.25 * left())
-        failed += result["tests"]["exit_code"] not in (0, None)
-        save()
-        result["rates"] = calibrate.calibrate(torch.get_num_threads(), clock=time.perf_counter)
-    longest = 0.0  # s of a case so far; another is begun only if that is left
-    for name, number, mode in cases(options.tasks or TASKS, dry_run=options.dry_run):
-        if left() < max(longest, 10.0 * (not options.dry_run)):
-            result["skipped"].append(f"{name} {number} {mode}: no time left")
-            print(f"SKIPPED {result['skipped'][-1]}", flush=True)
+    result = earlier(options.output / "gpu.json", machine(options.dry_run))
+    begun = False
+    items = plan(options.tasks or TASKS, dry_run=options.dry_run)
+    for item in items:
+        name = " ".join(item)
+        if name in result["done"]:
             continue
-        begin = time.perf_counter()
-        try:
-            result["cases"].append(case(name, number, mode, dry_run=options.dry_run))
-            print(" ".join(f"{key}={result['cases'][-1][key]}" for key in COLUMNS), flush=True)
-        except Exception as error:
-            failed += 1
-            traceback.print_exc()
-            result["skipped"].append(f"{name} {number} {mode}: {type(error).__name__}: {error}"[:500])
+        left = 60 * options.minutes - (time.perf_counter() - begin)
+        # Each call carries out one item at least, however little time it has beside the longest so far.
+        if left <= 0 or (begun and left < max(result["done"].values())):
+            break
+        begun = True
+        started = time.perf_counter()
+        failure = carry_out(item, result, dry_run=options.dry_run)
+        result["done"][name] = round(time.perf_counter() - started, 1)
+        if failure:
+            print(f"FAILED {name}: {failure}", flush=True)
+        save(options.output, result)
+        if "CUDA error" in failure:  # after which this process can compute nothing more
+            left = options.minutes - (time.perf_counter() - begin) / 60
+            again = ["--minutes", f"{left:.2f}", "--output", str(options.output), *options.tasks]
+            os.execv(sys.executable, [sys.executable, __file__, *again])
         release()
-        longest = max(longest, time.perf_counter() - begin)
-        save()
-    save()
+    result["left"] = [name for name in map(" ".join, items) if name not in result["done"]]
+    save(options.output, result)
     print(markdown(result))
-    return 1 if failed else 0
+    if result["left"]:
+        return TIME_OVER
+    return 1 if result["failed"] else 0
 
 
-def cases(tasks: Sequence[str], *, dry_run: bool) -> Iterator[tuple[str, str, str]]:
-    """Yield task, precision and mode, the most important first."""
-    order = ("bf16", "fp32") if dry_run else ("bf16", "fp16", "tf32", "fp32")
-    for number in order:
-        yield from ((name, number, "eager") for name in tasks)
-        if number == "bf16" and not dry_run:
-            for mode in ("compile", "compile and CUDA graphs"):
-                yield from ((name, number, mode) for name in tasks)
+def earlier(path: Path, here: dict[str, Any]) -> dict[str, Any]:
+    """Return what earlier calls left, where they measured the same code on the same machine; else nothing."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        found = {}
+    before = found.get("machine", {})
+    if all(before.get(key) == value for key, value in here.items() if key != "date"):
+        return found
+    return {"machine": here, "done": {}, "cases": [], "skipped": {}, "failed": {}, "left": []}
+
+
+def save(folder: Path, result: dict[str, Any]) -> None:
+    """Write both files; a call that is killed leaves those of the item before."""
+    for name, text in (("gpu.json", json.dumps(result, indent=1) + "\n"), ("gpu.md", markdown(result))):
+        part = folder / f"{name}.part"
+        part.write_text(text)
+        part.replace(folder / name)
+
+
+def carry_out(item: tuple[str, ...], result: dict[str, Any], *, dry_run: bool) -> str:
+    """Carry out one item of the plan and add to the result; return why it failed, or nothing."""
+    name, failure = " ".join(item), ""
+    signal.signal(signal.SIGALRM, _out_of_time)
+    signal.alarm(CASE_S)
+    try:
+        if item == ("rates",):
+            result["rates"] = calibrate.calibrate(torch.get_num_threads(), clock=time.perf_counter)
+        elif item == ("tests",):
+            signal.alarm(0)
+            result["tests"] = gpu_tests(TESTS_S)
+            failure = ", ".join(result["tests"]["failed"])
+        else:
+            number, mode = item[1], " ".join(item[2:])
+            result["cases"].append(case(item[0], number, mode, dry_run=dry_run))
+            print(" ".join(f"{key}={result['cases'][-1][key]}" for key in COLUMNS), flush=True)
+    except UserError as error:  # e.g. a GPU without bf16
+        result["skipped"][name] = str(error)
+    except Exception as error:
+        traceback.print_exc()
+        failure = f"{type(error).__name__}: {error}"[:500]
+    finally:
+        signal.alarm(0)
+    if failure:
+        result["failed"][name] = failure
+    return failure
+
+
+def _out_of_time(*_: Any) -> None:
+    raise TimeoutError(f"it took more than {CASE_S} s")
+
+
+def plan(tasks: Sequence[str], *, dry_run: bool) -> list[tuple[str, ...]]:
+    """Return the items in the order of what they tell: cases as (task, precision, mode), tests, rates."""
+    first = [name for name in FIRST if name in tasks]
+    others = [name for name in tasks if name not in FIRST]
+    eager, compiled, graphs = MODES
+    if dry_run:
+        return [(name, number, eager) for number in ("bf16", "fp32") for name in [*first, *others]]
+    items: list[tuple[str, ...]] = [(name, "bf16", eager) for name in first]
+    items += [("rates",), *((name, "bf16", eager) for name in others), ("tests",)]
+    items += [(name, "bf16", compiled) for name in first]
+    items += [(name, number, eager) for number in ("fp16", "tf32") for name in [*first, *others]]
+    items += [(name, "bf16", graphs) for name in [*others, *first] if name not in NO_GRAPHS]
+    items += [(name, "bf16", compiled) for name in others]
+    return [*items, *((name, "fp32", eager) for name in [*first, *others])]
 
 
 def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
@@ -375,19 +459,37 @@ def machine(dry_run: bool) -> dict[str, Any]:
 
 
 def gpu_tests(seconds: float) -> dict[str, Any]:
-    """Run the tests marked `gpu`; without pytest say so."""
+    """Run the tests marked `gpu` of the files that can be imported here; name the others, and what failed."""
+    found: dict[str, Any] = {"passed": 0, "failed": [], "not_imported": [], "reason": ""}
     missing = [name for name in ("pytest", "xdist") if importlib.util.find_spec(name) is None]
     if missing:
-        reason = f"{' and '.join(missing)} not installed: the tests marked gpu were not run"
-        print(f"SKIPPED {reason}", flush=True)
-        return {"exit_code": None, "last_lines": reason}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "gpu", "-o", "addopts=", "tests"]
-    command.append("--continue-on-collection-errors")
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return {"exit_code": 124, "last_lines": f"ended after {seconds:.0f} s"}
-    return {"exit_code": done.returncode, "last_lines": done.stdout[-3000:]}
+        return found | {"reason": f"{' and '.join(missing)} not installed: the tests marked gpu were not run"}
+    files = [
+        str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.gpu" in path.read_text()
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "tests.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "gpu", "-o", "addopts="]
+        command += ["--continue-on-collection-errors", f"--junitxml={report}", *files]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(WHEELS / "unpacked")])}
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            return found | {"failed": [f"the tests took more than {seconds:.0f} s"]}
+        if not report.exists():
+            return found | {"failed": [f"pytest ended with {done.returncode}: {done.stderr[-500:]}"]}
+        for each in ElementTree.parse(report).iter("testcase"):
+            name = f"{each.get('classname')}.{each.get('name')}"
+            problem = next((child for child in each if child.tag in ("error", "failure")), None)
+            if problem is None:
+                found["passed"] += each.find("skipped") is None
+            elif "collection failure" in problem.get("message", "") and ABSENT in (problem.text or ""):
+                found["not_imported"].append(each.get("name"))
+            else:
+                found["failed"].append(name)
+    return found
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -396,11 +498,13 @@ def markdown(result: dict[str, Any]) -> str:
     lines += [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     for each in result["cases"]:
         lines.append(f"| {' | '.join('' if each[key] is None else str(each[key]) for key in COLUMNS)} |")
-    lines += ["", *(f"- SKIPPED {reason}" for reason in result["skipped"])]
+    for what in ("skipped", "failed"):
+        lines += ["", *(f"- {what}: {name}: {reason}" for name, reason in result[what].items())]
+    lines += [f"- no time yet: {name}" for name in result["left"]]
     for key, value in (result.get("rates") or {}).items():
         lines.append(f"- {key}: {value}")
-    if "tests" in result:
-        lines += ["", "```", result["tests"]["last_lines"], "```"]
+    for key, value in (result.get("tests") or {}).items():
+        lines.append(f"- tests, {key.replace('_', ' ')}: {value}")
     return "\n".join(lines) + "\n"
 
 

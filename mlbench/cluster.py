@@ -3,11 +3,13 @@ packages, e.g. Kubernetes on gke, aws, kind or existing (docs/clusters.md). Time
 docs/measurements/performance.md.
 """
 
+import json
 import sys
 from functools import partial
 
 from mlbench.config import plugins
-from mlbench.terminal.args import OK, Args, Command, run_command
+from mlbench.launch.check import machines
+from mlbench.terminal.args import FAILED, JSON, OK, Args, Command, run_command
 
 COMMAND = Command("cluster", __doc__)
 main = partial(run_command, COMMAND)
@@ -49,6 +51,24 @@ def _reap(args: Args) -> int:
     for name in reaper.reap():
         print(f"ended and removed what a killed command had left: {name}")
     return OK
+
+
+@COMMAND.verb("check", settings=machines.SETTINGS, options=JSON)
+def _check(args: Args) -> int:
+    """Say which of several machines, GPUs or links is slow or loses packets.
+
+    Each machine runs the same command, e.g. by srun or ssh; no Kubernetes,
+    MPI, container or Ray is needed. Exit code 0: healthy; 1: machine 0
+    prints what is not.
+
+    examples:
+      srun --ntasks-per-node=1 python -m mlbench.cluster check address=node1
+      python -m mlbench.cluster check rank=1 machines=4 address=node1
+    """
+    found = machines.measured(args.settings)
+    if found["rank"] == 0:
+        print(json.dumps(found, indent=1) if args.json else machines.text(found))
+    return FAILED if found["faults"] else OK
 
 
 plugins.extend(COMMAND)

@@ -109,9 +109,9 @@ def _address_towards(head: str) -> str:
         return probe.getsockname()[0]
 
 
-def listen(address: str) -> int:
-    """Open rank 0's socket on this address alone; return its port."""
-    server = socket.create_server((address, 0), family=family(address), backlog=1024)
+def listen(address: str, port: int = 0) -> int:
+    """Open rank 0's socket on this address alone; return its port, with 0 a free one."""
+    server = socket.create_server((address, port), family=family(address), backlog=1024)
     _listening[:] = [server]
     return server.getsockname()[1]
 

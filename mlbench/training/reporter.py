@@ -40,8 +40,8 @@ class Reporter:
         worker = self._worker
         self._bytes_sent = self._count_bytes(step)
         self._clock_offset = clock_offset.ClockOffset(worker)
-        worker.barrier()
         worker.reset_peak_memory()
+        worker.barrier()
         self._energy_before = worker.read_energy()
         self.clocks = clock_offset.start_clock(worker, self._clock_offset.estimates[-1].offset)
 

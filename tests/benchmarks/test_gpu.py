@@ -1,9 +1,11 @@
 """The command for a machine with one GPU, on a CPU and without what such a machine has not got."""
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +24,8 @@ sys.path.insert(0, "benchmarks")
 import gpu
 
 options = ["--dry-run", "--output"]
-sys.exit(gpu.main([*options, sys.argv[1], "--minutes", "5", "resnet20", "logreg", "transformer"])
-         or gpu.main([*options, sys.argv[2], "--minutes", "0", "gnmt"]))
+assert gpu.main([*options, sys.argv[2], "--minutes", "0", "gnmt"]) == gpu.TIME_OVER
+sys.exit(gpu.main([*options, sys.argv[1], "--minutes", "5", "resnet20", "logreg", "transformer"]))
 """
 ABSENT = (
     "ray", "mlflow", "PIL", "sacrebleu", "sacremoses", "tokenizers", "scipy", "psutil", "rich", "altair",
@@ -41,11 +43,97 @@ def test_a_dry_run_needs_no_ray_and_measures_every_case_or_names_it(tmp_path: Pa
     cases = {(each["task"], each["precision"]): each for each in everything["cases"]}
     tasks = ("resnet20", "logreg", "transformer")
     assert set(cases) == {(task, number) for task in tasks for number in ("fp32", "bf16")}
-    assert everything["skipped"] == []
+    assert everything["skipped"] == everything["failed"] == {} and everything["left"] == []
     for each in cases.values():
         assert each["samples_per_s"] > 0 and each["reference_per_s"] > 0 and each["steps"] >= 2
         assert abs(sum(each["phases"].values()) - 1) < 0.02, "phases are shares of the step, to 3 digits"
-    assert nothing["cases"] == []
-    assert nothing["skipped"] == ["gnmt bf16 eager: no time left", "gnmt fp32 eager: no time left"]
-    assert "SKIPPED gnmt bf16 eager: no time left" in done.stdout
+    assert nothing["cases"] == [] and nothing["left"] == ["gnmt bf16 eager", "gnmt fp32 eager"]
+    assert "- no time yet: gnmt bf16 eager" in done.stdout
     assert (tmp_path / "all" / "gpu.md").read_text().count("| eager |") == 6
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr(sys, "path", [*sys.path])  # which the module changes
+    monkeypatch.chdir(tmp_path)
+    return importlib.import_module("gpu")
+
+
+def measured(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
+    return {"task": name, "precision": number, "mode": mode}
+
+
+def call(gpu: Any, *options: str) -> tuple[int, dict[str, Any]]:
+    code = gpu.main(["--dry-run", "--output", "out", *options, "resnet20", "logreg"])
+    return code, json.loads(Path("out/gpu.json").read_text())
+
+
+def test_a_later_call_goes_on_where_the_one_before_ended(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
+        made.append(f"{name} {number}")
+        return dict.fromkeys(gpu.COLUMNS) | measured(name, number, mode, dry_run=dry_run)
+
+    monkeypatch.setattr(gpu, "case", case)
+    ticks = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(gpu.time, "perf_counter", lambda: float(next(ticks)))  # a case takes 10 s
+    code, found = call(gpu, "--minutes", "0.9")
+    assert code == gpu.TIME_OVER and 0 < len(made) < 4 and len(found["left"]) == 4 - len(made)
+    code, found = call(gpu, "--minutes", "5")
+    assert code == 0 and found["left"] == []
+    assert made == ["resnet20 bf16", "logreg bf16", "resnet20 fp32", "logreg fp32"], "each once"
+    code, found = call(gpu, "--minutes", "5")
+    assert code == 0 and len(made) == 4 and len(found["cases"]) == 4
+
+
+def test_a_failed_case_stops_no_other_and_a_gpu_that_lacks_a_precision_fails_none(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def case(name: str, number: str, mode: str, *, dry_run: bool) -> dict[str, Any]:
+        if number == "bf16":
+            raise gpu.UserError("it has no bf16")
+        if name == "logreg":
+            raise ImportError("no such module")
+        return dict.fromkeys(gpu.COLUMNS) | measured(name, number, mode, dry_run=dry_run)
+
+    monkeypatch.setattr(gpu, "case", case)
+    code, found = call(gpu)
+    assert code == 1 and found["failed"] == {"logreg fp32 eager": "ImportError: no such module"}
+    assert set(found["skipped"]) == {"resnet20 bf16 eager", "logreg bf16 eager"}
+    assert [each["task"] for each in found["cases"]] == ["resnet20"]
+    assert call(gpu)[0] == 1, "it stays failed"
+
+
+def test_results_of_other_code_or_another_machine_are_not_continued(gpu: Any, tmp_path: Path) -> None:
+    here = {"torch": "2", "date": "2026-01-01", "commit": "a"}
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps({"machine": here, "done": {"rates": 1.0}}))
+    assert gpu.earlier(path, here | {"date": "2026-01-02"})["done"] == {"rates": 1.0}
+    assert gpu.earlier(path, here | {"commit": "b"})["done"] == {}
+    path.write_text("{")
+    assert gpu.earlier(path, here)["done"] == {}
+
+
+def test_the_plan_begins_with_what_tells_most_and_has_every_case_once(gpu: Any) -> None:
+    items = gpu.plan(gpu.TASKS, dry_run=False)
+    assert items[:3] == [("resnet50", "bf16", "eager"), ("transformer", "bf16", "eager"), ("rates",)]
+    assert len(set(items)) == len(items) == 2 + 6 * 6 - len(gpu.NO_GRAPHS)
+    order = [item for item in items if len(item) == 3]
+    assert order.index(("awdlstm", "bf16", "eager")) < order.index(("resnet50", "bf16", "compile"))
+
+
+def test_files_that_need_what_is_not_installed_are_named_and_are_no_failure(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    mark = "import pytest\npytestmark = pytest.mark.gpu\n"
+    (tests / "test_absent.py").write_text(mark + "import no_such_module\n")
+    (tests / "test_here.py").write_text(mark + "def test_right(): pass\ndef test_wrong(): assert 0\n")
+    (tests / "test_other.py").write_text("def test_not_of_a_gpu(): assert 0\n")
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    found = gpu.gpu_tests(60)
+    assert found["passed"] == 1 and found["failed"] == ["tests.test_here.test_wrong"]
+    assert [Path(name).name for name in found["not_imported"]] == ["tests.test_absent"]
