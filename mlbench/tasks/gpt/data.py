@@ -168,7 +168,7 @@ DOCSTRINGS = {
         "every": 20,  # of the files by name, one in so many is for validation, from the 11th on
     },
 }
-DOCSTRING_TOKENS = {"train": 0, "valid": 0}  # as prepared
+DOCSTRING_TOKENS = {"train": 1_706_335, "valid": 103_704}  # as prepared
 QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
 NO_PROSE = re.compile(r"(^|/)(_lib|_external|tests)/")  # other projects' code, and tests
 
