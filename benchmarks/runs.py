@@ -33,7 +33,7 @@ from mlbench.tasks import registry
 
 ROOT = Path(__file__).parents[1]
 TRAINED = [name for name in choices("task") if compose([f"task={name}"]).target is not None]
-EPOCHS = {"resnet20": 10, "resnet50": 5, "logreg": 200, "awdlstm": 3, "gnmt": 2, "transformer": 3}
+EPOCHS = {"resnet20": 10, "resnet50": 5, "logreg": 200, "awdlstm": 3, "gnmt": 2, "transformer": 3, "gpt": 1}
 WITHOUT_RAY = "mlbench without Ray"
 # mallopt(3): glibc gives no memory back in a run, as after a validation, which references lack, it does less.
 # The word malloc=default leaves glibc as it is.

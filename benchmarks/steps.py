@@ -59,6 +59,7 @@ CUTS: dict[str, dict[str, Any]] = {
     "awdlstm": {"dataset": "agreement", "batch_size": 8},
     "gnmt": {"dataset": "cipher", "global_batch_size": 16, "chunks": 1},
     "transformer": {"dataset": "cipher", "global_batch_size": 640, "chunks": 1},
+    "gpt": {"dataset": "scipy_docstrings", "global_batch_size": 1, "batch_size": 1},
 }
 VOCABULARY = {"awdlstm": 33_278, "gnmt": 32_320, "transformer": 33_712}  # words of the official data sets
 
@@ -248,7 +249,11 @@ def stand_in(name: str) -> Iterator[None]:
     where = "translation" if name in ("gnmt", "transformer") else name
     module = import_module(f"mlbench.tasks.{where}.data")
     opened = module.open_dataset
-    with mock.patch.object(module, "open_dataset", lambda folder: SHAPED[name](opened(folder))):
+
+    def shaped(folder: Path, **words: Any) -> Any:
+        return SHAPED[name](opened(folder, **words))
+
+    with mock.patch.object(module, "open_dataset", shaped):
         yield
 
 
@@ -278,6 +283,7 @@ SHAPED: dict[str, Callable[[Any], Any]] = {
     "awdlstm": lambda found: found._replace(vocabulary=VOCABULARY["awdlstm"]),
     "gnmt": lambda found: _long_sentences(found, VOCABULARY["gnmt"]),
     "transformer": lambda found: _long_sentences(found, VOCABULARY["transformer"]),
+    "gpt": lambda found: found,
 }
 
 

@@ -97,6 +97,7 @@ PUBLISHED = {
     "wikitext2": {"inputs": {WIKITEXT2_ARCHIVE.file: WIKITEXT2_ARCHIVE.sha256}},
     "wmt16_en_de": {},
     "wmt17_en_de": {},
+    "fineweb10b_gpt2": {},
 }
 
 

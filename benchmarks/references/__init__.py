@@ -69,6 +69,7 @@ def size_of(name: str, model: Any) -> int:
         "resnet20": lambda: 10,
         "resnet50": lambda: model.fc.out_features,
         "awdlstm": lambda: len(model.words),
+        "gpt": lambda: len(model.tokens),
     }
     return sizes.get(name, lambda: model.embedding.num_embeddings)()
 

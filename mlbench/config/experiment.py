@@ -214,7 +214,7 @@ class Division(Model):
 
 
 UNIT_BOUNDS = {"%": (0.0, 100.0)}  # what values of a unit can be
-METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf)}
+METRIC_BOUNDS = {"bleu": (0.0, 100.0), "perplexity": (1.0, math.inf), "cross_entropy": (0.0, math.inf)}
 
 
 class Experiment(Model):

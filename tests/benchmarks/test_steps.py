@@ -28,6 +28,7 @@ OFFICIAL_PARAMETERS = {  # as the READMEs of the tasks state them
     "awdlstm": 33_556_078,
     "gnmt": 160_671_297,
     "transformer": 210_808_832,
+    "gpt": 124_475_904,
 }
 STEPS = 3
 
@@ -87,6 +88,22 @@ def copy_awdlstm(ours: Any, theirs: Any) -> None:
     copy(ours.layers, theirs.layers)
 
 
+def copy_gpt(ours: Any, theirs: Any) -> None:
+    theirs.embedding.weight.data.copy_(ours.tokens)
+    theirs.place.weight.data.copy_(ours.positions)
+    copy(ours.norm, theirs.norm)
+    for mine, other in zip(ours.blocks, theirs.layers, strict=True):
+        for name, part in (
+            ("attention_norm", other.first),
+            ("attention_inputs", other.qkv),
+            ("attention_output", other.mix),
+            ("mlp_norm", other.second),
+            ("mlp_input", other.up),
+            ("mlp_output", other.down),
+        ):
+            copy(getattr(mine, name), part)
+
+
 COPIES: dict[str, Any] = {
     "logreg": copy,
     "resnet20": copy,
@@ -94,6 +111,7 @@ COPIES: dict[str, Any] = {
     "awdlstm": copy_awdlstm,
     "gnmt": copy_gnmt,
     "transformer": copy_transformer,
+    "gpt": copy_gpt,
 }
 
 

@@ -55,6 +55,7 @@ GOALS = {
     "awdlstm": ("perplexity", "min", 70, 90),
     "gnmt": ("bleu", "max", 24, 20),
     "transformer": ("bleu", "max", 25, 20),
+    "gpt": ("cross_entropy", "min", 3.28, 3.425),
 }
 DEFINED = {
     "resnet20 mlbench2020": {
@@ -94,6 +95,11 @@ DEFINED = {
         "global_batch_size": 2**17, "batch_size": 8192, "lr": 1.976e-3, "betas": [0.9, 0.98], "eps": 1e-9,
         "warmup_steps": 1000, "label_smoothing": 0.1, "epochs": 10, "loss_scale": 2**7,
         "loss_scale_window": 2000, "beam_size": 4, "length_penalty": 0.6, "validate_at": [0.3, 0.6, 0.9, 1],
+    },
+    "gpt llmc": {
+        "layers": 12, "d_model": 768, "heads": 12, "context": 1024, "vocabulary": 50304,
+        "global_batch_size": 2**19 // 1024, "lr": 6e-4, "betas": [0.9, 0.95], "eps": 1e-8,
+        "weight_decay": 0.1, "max_grad_norm": 1, "warmup_steps": 700, "epochs": 1,
     },
     "allreduce mlbench2020": {"sizes": 80, "repeats": 100, "warmups": 5},
 }  # fmt: skip

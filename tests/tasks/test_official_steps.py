@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import test_awdlstm_data
+import test_gpt_data
 import test_logreg_data
 import test_resnet20_data
 import test_resnet50_data
@@ -31,6 +32,7 @@ from mlbench.datasets import download
 from mlbench.tasks import registry
 from mlbench.tasks.allreduce import collectives
 from mlbench.tasks.allreduce.torch import measure
+from mlbench.tasks.gpt import data as gpt_data
 from mlbench.tasks.translation import cipher, wmt
 from mlbench.tasks.translation import data as translation
 from mlbench.training import loop
@@ -113,6 +115,11 @@ def newstest(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
     test_translation_wmt.publish(mirror, patch, **own)
 
 
+def fineweb(patch: pytest.MonkeyPatch, mirror: Mirror, root: Path) -> None:
+    """Three shards with 100 different tokens."""
+    test_gpt_data.shards(patch, mirror, different=100)
+
+
 CASES: dict[str, Case] = {
     "logreg": Case(epsilon, 2_000, 2),
     "resnet20": Case(cifar10, 272_474, 10),
@@ -120,6 +127,7 @@ CASES: dict[str, Case] = {
     "awdlstm": Case(wikitext2, 33_556_078, 33_278, {"batch_size": 2}, steps=10),
     "gnmt": Case(newstest, 160_671_297, 32_320, {"global_batch_size": 8, "chunks": 1}),
     "transformer": Case(newstest, 210_808_832, 33_712, {"global_batch_size": 128, "chunks": 1}),
+    "gpt": Case(fineweb, 124_475_904, 50_304, {"global_batch_size": 1}, steps=20),
 }
 
 
@@ -166,6 +174,8 @@ def first_steps(worker: Worker, name: str, root: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         if name in ("gnmt", "transformer"):
             _pad_vocabulary(patch, CASES[name].classes)
+        if name == "gpt":  # sequences of 64 tokens instead of 1,024
+            patch.setattr(gpt_data, "open_dataset", lambda folder, context: gpt_data.Text(folder, 64))
         setup = registry.build(experiment.task.model_copy(update=CASES[name].cut), worker)
     seen: dict[str, Any] = {"parameters": sum(weight.numel() for weight in setup.model.parameters())}
     short = replace(
