@@ -1,5 +1,6 @@
 """The package, installed elsewhere: it has all of its modules, and finds what another package brings."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -102,4 +103,4 @@ def test_another_package_passes_the_contract(place: Path) -> None:
     words = ("--task=mlbench_example.blobs", "--sync=model_average", "--cluster=few_cpus")
     python = tool(place, "python")
     told = command(python, "-m", "pytest", "-q", "--pyargs", "mlbench.contract", *words, at=place)
-    assert "passed" in told and "skipped" not in told
+    assert "passed" in told and ("skipped" in told) == (importlib.util.find_spec("jax") is None)
