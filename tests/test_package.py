@@ -1,5 +1,6 @@
 """The package, installed elsewhere: it has all of its modules, and finds what another package brings."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -109,4 +110,4 @@ def test_other_packages_pass_the_contract(place: Path) -> None:
     words = ("--task=mlbench_blobs", "--sync=model_average", "--cluster=few_cpus")
     python = tool(place, "python")
     told = command(python, "-m", "pytest", "-q", "--pyargs", "mlbench.contract", *words, at=place)
-    assert "passed" in told and "skipped" not in told
+    assert "passed" in told and ("skipped" in told) == (importlib.util.find_spec("jax") is None)
