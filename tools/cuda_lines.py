@@ -7,6 +7,7 @@ of the tests.
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -65,7 +66,8 @@ def _of(statements: Sequence[ast.stmt], *, inside: bool) -> Iterator[int]:
             continue
         test = ast.unparse(statement.test)
         is_cuda = "cuda" in test and "is_available" not in test
-        other = is_cuda and ("not " in test or "!=" in test)
+        other = is_cuda and re.search(r"not [\w.]*cuda|!= .cuda", test) is not None
+        is_cuda = is_cuda and " or " not in test  # which leads there without a GPU, too
         yield from _of(statement.body, inside=inside or (is_cuda and not other))
         yield from _of(statement.orelse, inside=inside or other)
         if other and isinstance(statement.body[-1], ast.Return | ast.Raise):
