@@ -53,8 +53,8 @@ EXIT_CODES = (
     ("0", "done"),
     (
         "1",
-        "a run could not be uploaded or does not follow from its log, a submission was refused, score: no goal, "
-        "or --fail-if-slower",
+        "a run could not be uploaded or does not follow from its log, a submission was refused, "
+        "score: no goal, or --fail-if-slower",
     ),
     ("2", "a mistake in the command, no run is selected, or an archive was refused"),
     ("3", "--fail-if-slower where a pair has no verdict"),

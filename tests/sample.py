@@ -33,7 +33,7 @@ def _log(one: Record, path: Path) -> None:
     for validation, interval in zip(one.validations, one.intervals, strict=True):
         rank = {
             "phases": {phase: stats.mean for phase, stats in interval.phases.items()},
-            "overlapped_communication": interval.overlapped_communication.mean,
+            "overlapped_communication": getattr(interval.overlapped_communication, "mean", 0.0),
             "steps": interval.steps,
             "samples": interval.samples // one.workers,
         }

@@ -334,8 +334,8 @@ def observed(
         return
     lock = None if spec.driver is not None else MachineLock().acquire(wait=False)
     roots = () if spec.driver is None else (spec.driver,)
-    if experiment.backend.device == "cuda" and experiment.framework == plugins.TORCH:
-        device = _gpu(experiment.launcher, context)
+    meter = EnergyMeter(gpus=gpus)
+    with NodeMonitor(node=_node_name(rank_context(spec.experiment.launcher)), meter=meter) as monitor:
         worker.drain_node_metrics, worker.read_energy = monitor.drain, meter.read
         cpu_use = CpuUse(own=lambda: own_processes(roots))
         yield nodes

@@ -12,11 +12,11 @@ import pytest
 import sample
 import yaml
 from conftest import ROOT
-from submissions import hand_in
 from test_page import axe
 
 from mlbench import results
 from mlbench.report import publication
+from submissions import hand_in
 
 pytestmark = pytest.mark.slow
 PRICES = {"lab-a": 36.0, "lab-b": 20.0}  # USD an hour

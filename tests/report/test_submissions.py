@@ -12,7 +12,6 @@ import pytest
 import studies
 import yaml
 import zips
-from submissions import ABOUT, STUDY, Log, hand_in, of, run_log, seal, zipped
 
 from mlbench import results
 from mlbench.record import events, study
@@ -20,6 +19,7 @@ from mlbench.record.build_record import build_record
 from mlbench.record.record import Record
 from mlbench.report import leaderboard
 from mlbench.tracking import submission
+from submissions import ABOUT, STUDY, Log, hand_in, of, run_log, seal, zipped
 
 
 def checked(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jax._src import distributed, xla_bridge
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxlib import _jax
+from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]  (a C++ module without a stub)
 
 from mlbench.launch.process_group import INTERFACES
 from mlbench.training.worker import Worker

@@ -1,4 +1,4 @@
-"""The task that `--new task=blobs` writes, with framework=jax: its data, order and metrics, and a step of jax."""
+"""The task that `--new task=blobs` writes, with framework=jax: its data and metrics, and a step of jax."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from mlbench_blobs import Config  # pyright: ignore[reportMissingImports]  (written by --new)
+from mlbench_blobs import torch as torch_part  # pyright: ignore[reportMissingImports]
 
 from mlbench.training.worker import Worker
 from mlbench.wings.jax.trainer import JaxSetup
-from mlbench_blobs import Config
-from mlbench_blobs import torch as torch_part
 
 
 def build(config: Config, worker: Worker) -> JaxSetup:
