@@ -131,14 +131,17 @@ def test_what_the_thread_has_begun_ends_at_ordinary_priority(
 ) -> None:
     monkeypatch.setattr(uploader, "LOWEST_PRIORITY", 19)
     run, began, end = Run(root), threading.Event(), threading.Event()
+    ordinary = os.getpriority(os.PRIO_PROCESS, 0)
     monkeypatch.setattr(uploader.RunUpload, "advance", lambda _: (began.set(), end.wait()))
     mirror = uploader.MlflowUploader(run.folder, run.experiment.store)
     mirror.start()
-    assert began.wait(PATIENCE_S) and mirror.native_id is not None
-    assert os.getpriority(os.PRIO_PROCESS, mirror.native_id) == uploader.LOWEST_PRIORITY
-    mirror.finish(wait=0)
-    until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.native_id or 0) == 0)
-    end.set()
+    try:
+        assert began.wait(PATIENCE_S) and mirror.native_id is not None
+        assert os.getpriority(os.PRIO_PROCESS, mirror.native_id) == uploader.LOWEST_PRIORITY
+        mirror.finish(wait=0)
+        until(lambda: os.getpriority(os.PRIO_PROCESS, mirror.native_id or 0) == ordinary)
+    finally:
+        end.set()
     until(lambda: not writing())
 
 
