@@ -1,0 +1,46 @@
+"""A measurement of Lightning's `Trainer.fit`: `Trainer(..., callbacks=[Measure("val_loss", goal=0.1)])`."""
+
+from collections.abc import Sequence
+
+from lightning.pytorch import Callback, LightningModule, Trainer  # pyright: ignore[reportMissingImports]
+
+import mlbench
+from mlbench.config.goal import Direction
+
+
+class Measure(Callback):
+    """Measures `fit`, and ends it once a validation reaches the goal.
+
+    - metric: a name that the module logs at validation, with sync_dist=True where there are several ranks.
+    - goal, direction, overrides: as of `mlbench.measure`.
+    """
+
+    def __init__(
+        self,
+        metric: str,
+        goal: float | None = None,
+        *,
+        direction: Direction = "max",
+        overrides: Sequence[str] = (),
+    ) -> None:
+        self._metric = metric
+        self._run = mlbench.measure(metric, goal, direction=direction, overrides=overrides)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin, as the process group is there now."""
+        self._run.__enter__()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell the metric; not of the check before the training."""
+        if trainer.sanity_checking or self._metric not in trainer.callback_metrics:
+            return
+        if self._run.validation(**{self._metric: trainer.callback_metrics[self._metric].item()}):
+            trainer.should_stop = True
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the record and print the card."""
+        self._run.__exit__(None, None, None)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Write why it failed."""
+        self._run.__exit__(type(exception), exception, exception.__traceback__)
