@@ -35,7 +35,7 @@ def names(config: pytest.Config, group: str) -> list[str]:
         for name in found:
             compose([f"{group}={name}", "division=open"])
     except UserError as error:
-        raise pytest.UsageError(f"mlbench: {error}") from error
+        raise pytest.Collector.CollectError(f"mlbench: {error}") from error
     return found
 
 

@@ -68,7 +68,7 @@ def test_a_broken_contract_is_a_sentence_a_test(package: Path) -> None:
         f"is not subscriptable ({own / 'torch.py'}, line {line})\n" in said
     )
     assert "Traceback" not in said and len(said.splitlines()) < 20, said
-    assert "Traceback" in contract(package, "-k", "two_updates", "-v")
+    assert "Traceback" in contract(package, "-k", "two_updates", "-vv")
 
 
 @pytest.mark.slow
