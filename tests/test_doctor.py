@@ -16,6 +16,7 @@ import torch
 from mlbench import doctor
 from mlbench.clusters import reaper
 from mlbench.datasets import arrow
+from mlbench.record import temporary_folder
 
 
 def rows(capsys: Any, *words: str, code: int = 0) -> dict[str, dict[str, str]]:
@@ -24,6 +25,14 @@ def rows(capsys: Any, *words: str, code: int = 0) -> dict[str, dict[str, str]]:
     return {row["name"]: row for row in json.loads(capsys.readouterr().out)}
 
 
+@pytest.fixture
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide what runs of other tests, which are killed beside this one, leave for a moment."""
+    monkeypatch.setattr(reaper, "dead", list)
+    monkeypatch.setattr(temporary_folder, "abandoned", list)
+
+
+@pytest.mark.usefixtures("nothing_left")
 def test_it_says_what_is_here(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / arrow.MANIFEST).write_text("{}")
@@ -37,6 +46,7 @@ def test_it_says_what_is_here(tmp_path: Path, capsys: Any) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("nothing_left")
 def test_what_is_absent_comes_with_the_way_to_get_it(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -48,6 +58,7 @@ def test_what_is_absent_comes_with_the_way_to_get_it(tmp_path: Path, monkeypatch
     assert all(len(line) < 200 for line in lines)
 
 
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.wing("kuberay")
 def test_a_package_adds_its_programs(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -96,7 +96,7 @@ class Setup:
     - stateful: what a checkpoint must hold beside the trainer's own state, by name.
     - flops_per_sample(data): of training on one sample (mlbench/training/flops.py); off the clock.
     - table(data): rows for the result, of what is no phase and no metric; every rank calls it, off the clock.
-    - warnings: what this framework cannot show, one sentence each.
+    - warnings: what this task or its framework cannot show, one sentence each.
     - close(): ends what `build` started, also after an error.
     """
 

@@ -125,10 +125,10 @@ def test_a_checkpoint_of_rank_0_s_gpu_is_read_into_memory_of_the_host(
 def test_after_a_restart_no_second_model_stays_in_memory() -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    setup: Any = SimpleNamespace(model=model, optimizer=optimizer, scaler=None, stateful={})
+    parts = {"model": model, "optimizer": optimizer}
     states = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     rank = {"samples": 8, "phase_times": [], "random": {"cpu": torch.get_rng_state().tolist()}}
     saved = {"epoch": 1, "step": 4, "states": states, "ranks": [rank], "validations": [], "clocks": {}}
     worker = Worker(resume=saved)
-    assert checkpoint.restore(setup, worker, SimpleNamespace()) == (1, 4, 8)  # type: ignore[arg-type]
+    assert checkpoint.restore(parts, worker, SimpleNamespace()) == (1, 4, 8)  # type: ignore[arg-type]
     assert worker.resume is not None and "states" not in worker.resume and "clocks" in worker.resume

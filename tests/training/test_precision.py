@@ -220,8 +220,8 @@ def test_every_worker_computes_in_float32_unless_its_recipe_declares_less(monkey
     """torch lets cuDNN use TF32 unless told otherwise, so ResNet-20 did on GPUs since Ampere."""
     switches: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     before = [switch.allow_tf32 for switch in switches]
-    context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1, get_local_rank=lambda: 0)
-    monkeypatch.setattr("ray.train.get_context", lambda: context)
+    context = worker_process.RankContext(0, 1, 0, 1, 0)
+    monkeypatch.setattr(worker_process, "rank_context", lambda launcher: context)
     monkeypatch.setattr(worker_process, "_resume", lambda: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     spec = worker_process.WorkerSpec(
