@@ -227,7 +227,7 @@ def _compare(args: Args) -> int:
 )
 def _export(args: Args) -> int:
     """Write one zip file per run: record, event log, configuration, provenance and
-    MLPerf log lines; beside them the plans of the runs' studies. None has passwords,
+    MLPerf log lines; beside them the plans of the studies. None has passwords,
     and none is an MLPerf submission.
 
     examples:
@@ -288,8 +288,8 @@ def _import(args: Args) -> int:
 @COMMAND.verb("check", "PATH ...", options=JSON | flag("--markdown", "print the comment of a pull request"))
 def _check(args: Args) -> int:
     """Check submissions: folders ENTITY/DATE-HARDWARE with submission.yaml, exported
-    runs and the plans of their studies. Each record is derived from its log anew; a
-    run, a study or a file that does not fit is refused. Nothing is written.
+    runs and the plans of their studies. Each record is derived from its log anew,
+    and what does not fit is refused. Nothing is written.
 
     examples:
       python -m mlbench.results check submissions/epfl-mlo/2026-11-24-8xh100
@@ -356,10 +356,10 @@ def _plot(args: Args) -> int:
     settings=OUTPUT_ROOT | {"to": ("", "the folder to write to; default: output_root/site")},
 )
 def _site(args: Args) -> int:
-    """Write a static site over submissions, exports and folders of runs: leaderboards,
+    """Write a static site over submissions, exports and folders of runs: rankings,
     a page per submission and study, cost over time, index.json, runs.parquet and
-    badges. The folder needs no server: copy it to any host of files. It is a Hugging
-    Face data set and a Zenodo deposit, too.
+    badges. The folder needs no server: copy it to any host of files. It is also a
+    Hugging Face data set and a Zenodo deposit.
 
     examples:
       python -m mlbench.results site runs/exports to=site

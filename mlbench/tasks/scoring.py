@@ -129,12 +129,8 @@ def _weights(path: Path) -> dict[str, "torch.Tensor"]:
                 f"{path} is damaged or holds more than tensors, which is not loaded", hint=hint
             ) from error
     else:
-        try:
-            from safetensors.torch import load_file
-        except ImportError as error:
-            raise UserError(
-                f"{path}: safetensors is not installed", hint="pip install safetensors"
-            ) from error
+        from safetensors.torch import load_file
+
         try:
             saved = load_file(path)
         except Exception as error:  # of a class that the library does not export

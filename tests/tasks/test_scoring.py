@@ -49,7 +49,6 @@ def test_a_model_of_another_framework_has_its_accuracy(
     weights, accuracy = solved
     path = tmp_path / "weights"
     if form == "safetensors":
-        pytest.importorskip("safetensors")
         path.write_bytes(safetensors(weights))
     elif form == "torch":
         torch.save({"weight": torch.from_numpy(weights)}, path)

@@ -211,6 +211,6 @@ def test_the_seed_and_what_ran_are_named():
     text = said(record("workers=2", "task=logreg", "goal=80", validations=[], status="failed", error="x"))
     assert (
         "what task=logreg, workers=2, scale=mini, backend=gloo, hardware=local, sync=ddp, network=host, "
-        "division=closed, seed=7, recipe=mlbench2020, dataset=epsilon_like, cluster=local, "
+        "division=closed, seed=7, recipe=mlbench2020, dataset=epsilon_like, cluster=local, launcher=ray, "
         "threads_per_worker=1" in text
     )

@@ -131,7 +131,7 @@ def _reap(args: Args) -> int:
 
 @COMMAND.verb("data", "prepare [name=value ...]")
 def _data(args: Args) -> int:
-    r"""Prepare a task's official data set in a claim or bucket, by a Job of the cluster.
+    r"""Prepare a task's official data set in a claim or bucket, by a cluster's Job.
 
     examples:
       python -m mlbench.cluster data prepare task=resnet20 scale=official \
