@@ -52,8 +52,9 @@ def faults(case: str) -> list[str]:
             cpus = network.slow_cpus if host == ODD and network.slow_cpus else network.cpus
             assert cpus is not None
             command = place.command(cpu_share.limited(words, host=host, cpus=cpus))
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-            stack.callback(processes[-1].kill)
+            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            stack.callback(process.kill)
+            processes.append(process)
         found = json.loads(processes[0].communicate()[0])
         codes = {process.wait() for process in processes}
         assert codes == {1 if found["faults"] else 0}, codes

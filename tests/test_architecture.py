@@ -209,7 +209,9 @@ def test_every_direct_dependency_is_imported_and_pinned() -> None:
                 imported |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.split(".")[0])
-            elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+            elif isinstance(node, ast.Call) and any(
+                name in ast.unparse(node.func) for name in ("import_module", "importorskip")
+            ):
                 imported |= {word.value for word in node.args if isinstance(word, ast.Constant)}
     modules = {"hydra-core": "hydra", "scikit-learn": "sklearn", "nvidia-ml-py": "pynvml"}
     modules |= {"PyYAML": "yaml", "pillow": "PIL", "Jinja2": "jinja2", "pytest-xdist": "xdist"}
@@ -217,6 +219,7 @@ def test_every_direct_dependency_is_imported_and_pinned() -> None:
     modules |= {"common-expression-language": "cel"}
     tools = {
         "ruff",
+        "zizmor",
         "basedpyright",
         "import-linter",
         "ipykernel",

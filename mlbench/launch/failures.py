@@ -1,6 +1,7 @@
 """From what Ray, torch and the kernel raise to the one sentence that a person needs."""
 
 import re
+import sys
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
@@ -47,9 +48,11 @@ def root_cause(error: BaseException, logs: Sequence[str] = ()) -> Exception:
 def name_missing_rank(error: Exception, worker: Any) -> Exception:
     """Return the error with the ranks that no longer answer, if it came from a collective or a report."""
     import torch.distributed as dist
-    from ray.exceptions import RayError
 
-    if worker.world_size == 1 or not isinstance(error, (RuntimeError, dist.DistError, RayError)):
+    kinds: tuple[type[Exception], ...] = (RuntimeError, dist.DistError)
+    if "ray" in sys.modules:  # not with launcher=torchrun
+        kinds += (sys.modules["ray"].exceptions.RayError,)
+    if worker.world_size == 1 or not isinstance(error, kinds):
         return error
     try:
         dist.monitored_barrier(

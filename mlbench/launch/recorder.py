@@ -127,7 +127,8 @@ class Recorder:
         folder = execute.new_folder(experiment, seed, self._begun)
         start = execute.run_start(experiment, folder, seed=seed, begun=self._begun, overrides=self._overrides)
         start = start.model_copy(update={"command": without_credentials(shlex.join(self._command))})
-        self._mlflow = uploader.MlflowUploader(folder, experiment.store, draw=self._output.figures)
+        draw = self._output.figures
+        self._mlflow = uploader.MlflowUploader(folder, experiment.store, draw=draw, yields=False)
         events.append(folder / events.NAME, "run_configuration", start.model_dump(mode="json"))
         started = self.collector.started_at
         events.append(folder / events.NAME, "run_start", started, kind="INTERVAL_START")

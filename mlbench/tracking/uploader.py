@@ -32,13 +32,16 @@ class MlflowUploader(threading.Thread):
     """Writes a run to MLflow while it goes on; a store that is down or slow delays nothing but itself.
 
     `draw`: (default: no figures). `error` tells why the last attempt failed, None after one that succeeded.
+    `yields`: whether it has the lowest priority; not in a process whose other threads stamp what happens, for
+    it may hold Python's lock while it waits for a CPU.
     """
 
-    def __init__(self, folder: Path, uri: str, *, draw: Draw | None = None) -> None:
+    def __init__(self, folder: Path, uri: str, *, draw: Draw | None = None, yields: bool = True) -> None:
         import pyarrow  # noqa: F401  # first in a thread that lasts (client.within), and this one ends
 
         super().__init__(name="mlflow", daemon=True)
         self.error: str | None = None
+        self._yields = yields
         self._lock = lock(folder)
         self._transfer = RunUpload(folder, uri, draw=draw)
         self._ending = threading.Event()  # the log will not grow any more
@@ -46,7 +49,8 @@ class MlflowUploader(threading.Thread):
 
     def run(self) -> None:
         """Follow the log until the run has ended, and yield to its workers."""
-        _yield_to_others()
+        if self._yields:
+            _yield_to_others()
         pause = RETRY_S[0]
         while not self._ending.is_set():
             if self._advanced():

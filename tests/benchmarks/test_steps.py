@@ -136,11 +136,11 @@ def test_both_sides_train_alike(name: str, data_root: Path) -> None:
     COPIES[name](setup.model, theirs.model)
     theirs.model.train()
     for micro_batches in islice(setup.steps(setup.load(), 0), STEPS):
-        before = ours.losses.total()
+        before = ours.trainer.losses.total()
         ours.train_steps([micro_batches])
         for group in theirs.optimizer.param_groups:
             group["lr"] = setup.optimizer.param_groups[0]["lr"]
-        loss = ours.losses.total() - before
+        loss = ours.trainer.losses.total() - before
         assert loss == pytest.approx(stepped(theirs, micro_batches), rel=1e-4)
     setup.close()
     assert ours.step == STEPS
