@@ -6,11 +6,13 @@ report goes into the event log by rank 0.
 """
 
 import errno
+import faulthandler
 import json
 import os
 import pickle
 import platform
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -35,6 +37,7 @@ SPEC = "spec"  # a FIFO, by which the agent gets its WorkerSpec
 LOOPBACK = "127.0.0.1"
 POLL_S = 1.0  # s between two looks at the agent
 OPEN_S = 0.02  # s, likewise until it listens
+ENDED = "ended"  # a rank's file: not empty once it has finished, or the agent has ended it
 DIED = "died.json"  # the agent's list of ranks that ended without an exception
 
 
@@ -185,19 +188,30 @@ def main(scratch: Path) -> None:
     )
     try:
         elastic_launch(config, work)(spec, scratch, stamps)
-    except ChildFailedError as error:
-        died = [rank for rank in error.failures if not (scratch / f"rank_{rank}.pickle").exists()]
+    except ChildFailedError:
+        # Not by `error`, which has one of several ranks that failed at once.
+        died = [rank for rank in range(spec.experiment.workers) if _died(scratch, rank)]
         (scratch / DIED).write_text(json.dumps(died))
         raise
 
 
+def _died(scratch: Path, rank: int) -> bool:
+    """Return whether a rank neither finished nor raised nor was ended by the agent."""
+    ended, raised = scratch / f"rank_{rank}.{ENDED}", scratch / f"rank_{rank}.pickle"
+    return not raised.exists() and not (ended.exists() and ended.stat().st_size)
+
+
 def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
     """Be a worker: meet the others, and train."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
     tempfile.tempdir = None
     rank, backend = context().rank, spec.experiment.backend
     log = os.open(scratch / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    ended = (scratch / f"rank_{rank}.{ENDED}").open("wb", buffering=0)
+    faulthandler.register(signal.SIGTERM, file=ended, all_threads=False, chain=True)  # by the agent
     try:
         process_group.import_backend(backend.module, process_group.environment(backend))
         stamps = stamps | {"imports_end": clock.wall()}
@@ -211,6 +225,9 @@ def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
             events.append(Path(spec.log), "startup", stamps, hostname=platform.node())
         train_loop_per_worker({"spec": spec})
         process_group.leave()
+        ended.write(b"finished")
+    except SignalException:  # the agent ends this rank, since another one has failed
+        raise
     except Exception as error:
         try:
             text = pickle.dumps(error)

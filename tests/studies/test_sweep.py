@@ -34,7 +34,7 @@ from mlbench.record import events, provenance, reader, study
 from mlbench.record.record import Record
 from mlbench.report import study_summary
 from mlbench.tasks import registry
-from mlbench.tracking import sync
+from mlbench.tracking import sync, uploader
 
 pytestmark = pytest.mark.slow
 
@@ -146,6 +146,7 @@ def resumed(place: Place) -> tuple[Sweep, str]:
     os.kill(killed.process.pid, signal.SIGKILL)
     until(lambda: not run.is_running() or run.status() == psutil.STATUS_ZOMBIE)
     killed.finish()
+    until(lambda: not any(map(locked, place.output.glob(f"*/{events.NAME}"))))
     shown = terminals.show(
         [sys.executable, "-m", "mlbench.sweep", *SWEEP],
         terminals.LARGE,
@@ -156,6 +157,15 @@ def resumed(place: Place) -> tuple[Sweep, str]:
     assert shown.code == 0 and "4/6 done" in shown.frame.plain, shown.written
     screenshots.terminal(shown.frame, "sweep-120x40", terminals.LARGE[0])
     return killed, shown.written
+
+
+def locked(log: Path) -> bool:
+    """Return whether a process that a killed run has started still holds the run's folder."""
+    try:
+        os.close(uploader.lock(log.parent))
+    except BlockingIOError:
+        return True
+    return False
 
 
 def begun(sweep: Sweep, *, trial: int) -> psutil.Process:
