@@ -103,7 +103,7 @@ class _Own:
 
     def __init__(self, words: list[str], output: Output) -> None:
         script = Path(sys.argv[0])
-        experiment = compose.compose(["task=script", "cluster=launcher", "workers=1", *words])
+        experiment = compose.compose(["task=script", "launcher=command", "workers=1", *words])
         values = experiment.task.model_dump() | {"command": ("python", str(script), *sys.argv[1:])}
         task = type(experiment.task).model_validate(values)
         experiment = experiment.model_copy(update={"task": task})

@@ -118,7 +118,7 @@ class Recorder:
         backend = about["backend"] or ("nccl" if about["device"] == "cuda" else "gloo")
         if backend in compose.choices("backend"):
             chosen = compose.compose(
-                ["task=script", "cluster=launcher", f"backend={backend}", *self._overrides]
+                ["task=script", "launcher=command", f"backend={backend}", *self._overrides]
             )
             update["backend"] = chosen.backend
         experiment = self.experiment.model_copy(update=update)
