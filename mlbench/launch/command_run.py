@@ -76,7 +76,7 @@ def run(
             variables=child.variables(collector.address, collector.token),
             output=printed,
             show=_show,
-            stdin=True,
+            stdin=None,
         )
         code: int | None = None
         interrupted = False

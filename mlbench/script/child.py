@@ -90,7 +90,7 @@ class Child:
 
     - arguments: the command. cwd: its working directory. variables: added to its environment.
     - output: gets what it prints, standard output and errors together. show(chunk): likewise, at once.
-    - stdin: whether it reads the standard input of this process.
+    - stdin: its standard input as subprocess has it; None: this process's own.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Child:
         variables: Mapping[str, str],
         output: Output,
         show: Callable[[bytes], object] = lambda _: None,
-        stdin: bool = False,
+        stdin: int | None = subprocess.DEVNULL,
     ) -> None:
         self.output, self._show, self._ending = output, show, False
         libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # before the fork
@@ -113,7 +113,7 @@ class Child:
                 arguments,
                 cwd=cwd,
                 env={**os.environ, **variables, **apart},
-                stdin=None if stdin else subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=end,
                 stderr=end,
                 start_new_session=True,

@@ -157,7 +157,7 @@ class Probe:
 
     def _watch_loader(self, loader: Any) -> None:
         """Stamp the making of an iterator, which starts the loader's workers, each batch, and its end."""
-        start, watched = self._timed(loader.__iter__), set[Any]()
+        start, watched = self._timed(loader.__iter__, "start"), set[Any]()
 
         @wraps(loader.__iter__)
         def iterate(loader: Any) -> Any:
@@ -171,12 +171,12 @@ class Probe:
 
         loader.__iter__ = iterate
 
-    def _timed(self, draw: Any) -> Any:
+    def _timed(self, draw: Any, kind: str = "data") -> Any:
         @wraps(draw)
         def timed(loader: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return draw(loader)
-            self.mark("data")
+            self.mark(kind)
             try:
                 return draw(loader)
             finally:

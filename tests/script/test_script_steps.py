@@ -71,6 +71,15 @@ def test_time_before_a_forward_pass_without_gradients_is_a_validation() -> None:
     assert (step.validation, step.gap, step.data_wait) == (10.0, 104.0, 2.0)
 
 
+def test_what_follows_a_validation_until_the_next_epoch_begins_is_outside_the_steps() -> None:
+    end = [("data", 11.0), ("data_end", 12.0)]  # of the validation's loader; then the script saves its model
+    epoch = [("start", 90.0), ("data_end", 95.0), *((kind, _later(at)) for kind, at in STAMPS)]
+    step = assemble([("validation_end", 10.0), *end, *epoch], begin=0, rows=1)
+    assert (step.validation, step.metrics, step.data_wait) == (90.0, 7.0, 7.0)
+    step = assemble(epoch, begin=0, rows=1)
+    assert (step.validation, step.metrics, step.data_wait) == (0.0, 97.0, 7.0)
+
+
 def _later(at: Any) -> Any:
     return at + 100 if isinstance(at, float) else (at[0] + 100, at[1] + 100)
 
