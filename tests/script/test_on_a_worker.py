@@ -54,8 +54,9 @@ def test_a_script_that_measures_nothing_has_failed_in_one_sentence(run: Any, tex
 def test_while_a_script_trains_its_steps_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print('nothing')")
+    task: Any = compose(["task=script", "task.path=train.py"]).task
     shown: list[Any] = []
-    measure(compose(["task=script", "task.path=train.py"]).task, Worker(heartbeat=shown.append))  # pyright: ignore[reportArgumentType]
+    measure(task, Worker(heartbeat=shown.append))
     assert {"doing": "training, 0 steps"} in shown
 
 
