@@ -165,8 +165,6 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
         problems.append(("", error))
         experiment = None
     if experiment is not None:
-        if (experiment.cluster.name, experiment.launcher) == ("launcher", "ray"):
-            experiment = experiment.model_copy(update={"launcher": "command"})
         faults = [idle(experiment.network), _unknown_algorithm(experiment.backend), _unserved(experiment)]
         errors += filter(None, faults)
         if experiment.network.emulated:
@@ -201,8 +199,6 @@ def _validated(composed: dict[str, Any], errors: list[str]) -> Experiment | None
 def _unserved(experiment: Experiment) -> str | None:
     """Return what of an experiment its launcher cannot start."""
     cluster = experiment.cluster.name
-    if experiment.launcher == "command" and cluster != "launcher":
-        return "launcher=command: that is a command of your own, `python -m mlbench.measure -- COMMAND`"
     if experiment.launcher != "torchrun":
         return None
     if cluster != "local":

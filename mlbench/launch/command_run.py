@@ -6,6 +6,7 @@ folder, when all ranks have made a step: a command that never trains leaves noth
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -26,6 +27,7 @@ from mlbench.tasks import registry
 
 POLL_S = 0.2  # s between two looks at the command
 DRAIN_S = 2.0  # s that the ranks of a command that has ended have to tell the rest
+SAID = {"task", "cluster", "launcher", "workers", "task.path", "task.module", "task.command"}
 INTERRUPTED = 130  # exit code, as a shell has it
 
 
@@ -34,9 +36,9 @@ def experiment_of(overrides: Sequence[str], command: Sequence[str]) -> Experimen
     if not command:
         raise UserError("there is no command to measure", hint="... -- torchrun --nproc-per-node 2 train.py")
     names = {word.partition("=")[0] for word in overrides}
-    for name in sorted(names & {"task", "cluster", "workers", "task.path", "task.module", "task.command"}):
+    for name in sorted(names & SAID):
         raise UserError(f"{name}= is what the command says", hint="leave it out")
-    experiment = compose.compose(["task=script", "cluster=launcher", "workers=1", *overrides])
+    experiment = compose.compose(["task=script", "launcher=command", "workers=1", *overrides])
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: there is no such command", hint="is it installed, and on PATH?")
     values = experiment.task.model_dump() | {"command": tuple(map(without_credentials, command))}
@@ -74,6 +76,7 @@ def run(
             variables=child.variables(collector.address, collector.token),
             output=printed,
             show=_show,
+            stdin=None,
         )
         code: int | None = None
         interrupted = False
@@ -82,7 +85,8 @@ def run(
         except KeyboardInterrupt:
             interrupted = True
         finally:
-            ended = process.end() if code is None else process.finish()
+            first = [signal.SIGINT] * interrupted  # as from a terminal: it may save its state
+            ended = process.end(*first) if code is None else process.finish()
         recorder.drain(DRAIN_S)
         failed = summary.failure([code], [printed.last_line()], task.stall_s)
         error = execute.STOPPED if interrupted else None if collector.reached else failed

@@ -53,6 +53,8 @@ def execute(
       another run on this machine was waited for.
     - output: (default: none) shows the run, and draws its figures.
     """
+    if experiment.launcher == "command":
+        raise UserError("launcher=command measures a command", hint="python -m mlbench.measure -- COMMAND")
     begun = begun or clock.wall()
     output = output or Output()
     cached = reused(experiment, output)

@@ -3,7 +3,7 @@
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -26,8 +26,11 @@ def root_cause(error: BaseException, logs: Sequence[str] = ()) -> Exception:
     if isinstance(error, (UserError, WorkersFailed)):
         return error
     failures = getattr(error, "worker_failures", None)
-    if not failures:
-        return WorkersFailed(_of_ray(error))
+    return cause_of_ranks(failures, logs) if failures else WorkersFailed(_of_ray(error))
+
+
+def cause_of_ranks(failures: Mapping[int, Any], logs: Sequence[str]) -> Exception:
+    """Return a UserError or a WorkersFailed for what each rank that failed raised."""
     causes = {rank: getattr(failures[rank], "cause", None) or failures[rank] for rank in sorted(failures)}
     for cause in causes.values():
         if isinstance(cause, UserError):

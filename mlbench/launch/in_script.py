@@ -3,13 +3,12 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from mlbench import clock
-from mlbench.config import compose
 from mlbench.config.errors import UserError
 from mlbench.config.goal import Direction, Goal
+from mlbench.launch import command_run
 from mlbench.launch.output import Output
 from mlbench.launch.recorder import Recorder
 from mlbench.script import probe
@@ -38,9 +37,9 @@ class Measurement:
         output: Output | None = None,
     ) -> None:
         self._goal = Goal(metric, goal, direction) if goal is not None else None
-        self._told = {"metric": metric, "target": goal, "direction": direction}
+        self._target = {"metric": metric, "target": goal, "direction": direction}
         self._words, self._output = list(words), output or Output()
-        self._own: _Own | None = None
+        self._recorder: Recorder | None = None
 
     def __enter__(self) -> "Measurement":
         import torch
@@ -54,15 +53,23 @@ class Measurement:
                 raise UserError(
                     "mlbench.measure() needs the ranks' process group: call init_process_group first"
                 )
-            self._own = _Own(self._words, self._output) if self._rank == 0 else None
-            self._share(torch, together)
+            self._share(torch, self._listen() if self._rank == 0 else "", together)
         self._probe = probe.start(torch)
-        self._probe.goal = self._told
+        self._probe.goal = self._target
         return self
 
-    def _share(self, torch: Any, together: bool) -> None:
+    def _listen(self) -> str:
+        """Begin to record, on rank 0; return its address and token."""
+        experiment = command_run.experiment_of(self._words, [sys.executable, *sys.argv])
+        collector = Collector(os.environ.get("MASTER_ADDR", LOOPBACK), metric="none", goal=None)
+        line, begun = sys.orig_argv, clock.process_start()
+        self._recorder = Recorder(
+            line, self._words, experiment, collector, begun=begun, lock=None, output=self._output
+        )
+        return f"{collector.address} {collector.token}"
+
+    def _share(self, torch: Any, text: str, together: bool) -> None:
         """Tell all ranks where rank 0 listens, over the script's own process group."""
-        text = f"{self._own.address} {self._own.token}" if self._own else ""
         if together and self._dist.get_world_size() > 1:
             device = "cuda" if self._dist.get_backend() == "nccl" else "cpu"
             padded = torch.tensor(list(text.ljust(128).encode()), dtype=torch.uint8, device=device)
@@ -85,44 +92,20 @@ class Measurement:
 
     def validation(self, **metrics: float) -> bool:
         """Note a validation that ends now, alike on all ranks; return whether the goal is reached."""
-        value = metrics.get(self._told["metric"])
+        value = metrics.get(self._target["metric"])
         if value is None:
             named = ", ".join(metrics) or "nothing"
-            raise UserError(f"validation() was given {named} and not {self._told['metric']}")
+            raise UserError(f"validation() was given {named} and not {self._target['metric']}")
         self._probe.values.append((clock.monotonic(), float(value)))
         return self._goal is not None and self._goal.reached(float(value))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._probe.finish()
-        if self._own is not None:
-            self._own.finish(None if error is None else f"{type(error).__name__}: {error}")
-
-
-class _Own:
-    """Rank 0's record of a script that no command of mlbench measures."""
-
-    def __init__(self, words: list[str], output: Output) -> None:
-        script = Path(sys.argv[0])
-        experiment = compose.compose(["task=script", "cluster=launcher", "workers=1", *words])
-        values = experiment.task.model_dump() | {"command": ("python", str(script), *sys.argv[1:])}
-        task = type(experiment.task).model_validate(values)
-        experiment = experiment.model_copy(update={"task": task})
-        self._collector = Collector(os.environ.get("MASTER_ADDR", LOOPBACK), metric="none", goal=None)
-        self.address, self.token = self._collector.address, self._collector.token
-        self._recorder = Recorder(
-            sys.orig_argv,
-            words,
-            experiment,
-            self._collector,
-            begun=clock.process_start(),
-            lock=None,
-            output=output,
-        )
-
-    def finish(self, error: str | None) -> None:
-        """Write the record and show it; nothing where nothing was trained."""
+        if self._recorder is None:
+            return
         try:
             self._recorder.drain(DRAIN_S)
-            self._recorder.finish("failed" if error else None, error)
+            why = None if error is None else f"{type(error).__name__}: {error}"
+            self._recorder.finish(None if why is None else "failed", why)
         finally:
             self._recorder.stop()

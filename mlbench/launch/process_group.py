@@ -138,20 +138,13 @@ def join(
         timeout=timedelta(seconds=meeting.start_timeout_s),
         master_listen_fd=_listening.pop().detach() if rank == 0 else None,
     )
-    _init(store, rank, backend=backend, world_size=world_size, timeout_s=timeout_s, module=module)
+    init(store, rank, world_size, backend=backend, timeout_s=timeout_s, module=module)
 
 
-def join_by_environment(*, backend: str, timeout_s: float, module: str | None = None) -> None:
-    """Make the default process group of the ranks that a launcher has started (RANK, MASTER_ADDR, ...)."""
-    from torch.distributed.rendezvous import rendezvous
-
-    store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
-    _init(store, rank, backend=backend, world_size=world_size, timeout_s=timeout_s, module=module)
-
-
-def _init(
-    store: Any, rank: int, *, backend: str, world_size: int, timeout_s: float, module: str | None
+def init(
+    store: Any, rank: int, world_size: int, *, backend: str, timeout_s: float, module: str | None
 ) -> None:
+    """Make the default process group of ranks that have a store in common."""
     import torch.distributed as dist
 
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # a rank that is stuck ends

@@ -1,6 +1,5 @@
 """The folder, log and record of a run whose ranks tell a collector what they train, without Ray."""
 
-import os
 import platform
 import secrets
 import shlex
@@ -17,10 +16,10 @@ from mlbench.clusters.monitor import CpuUse, NodeMonitor, own_processes
 from mlbench.config import compose
 from mlbench.config.credentials import without_credentials
 from mlbench.config.experiment import Experiment
-from mlbench.launch import execute
+from mlbench.launch import execute, worker_process
 from mlbench.launch.output import Output
 from mlbench.record import events
-from mlbench.record.record import Node, Record, RunEnd, WorkerResult
+from mlbench.record.record import Record, RunEnd, WorkerResult
 from mlbench.script import summary
 from mlbench.script.collector import Collector
 from mlbench.tracking import uploader
@@ -118,7 +117,7 @@ class Recorder:
         backend = about["backend"] or ("nccl" if about["device"] == "cuda" else "gloo")
         if backend in compose.choices("backend"):
             chosen = compose.compose(
-                ["task=script", "cluster=launcher", f"backend={backend}", *self._overrides]
+                ["task=script", "launcher=command", f"backend={backend}", *self._overrides]
             )
             update["backend"] = chosen.backend
         experiment = self.experiment.model_copy(update=update)
@@ -140,11 +139,7 @@ class Recorder:
         """Return what a run's workers say at their end."""
         experiment, ranks = self.experiment, self.collector.ranks
         status = "goal_reached" if self.collector.reached else "goal_not_reached"
-        try:
-            here = node.describe()
-        except Exception as error:  # whatever fails is a warning and takes nothing from the run
-            warning = f"{platform.node()} could not be described: {error}"
-            here = Node(hostname=platform.node(), usable_cpus=os.cpu_count() or 1, warnings=[warning])
+        here = worker_process.described()
         others = sorted({rank.about["host"] for rank in ranks.values()} - {here.hostname})
         warnings = [*here.warnings, *summary.coverage(self.collector)["warnings"]]
         if others:

@@ -5,7 +5,6 @@ and forks the workers, which meet by the environment that it gives them (RANK, M
 report goes into the event log by rank 0.
 """
 
-import errno
 import faulthandler
 import json
 import os
@@ -13,11 +12,12 @@ import pickle
 import platform
 import secrets
 import signal
+import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +27,16 @@ from mlbench.clusters.connection import Connection
 from mlbench.config import plugins
 from mlbench.config.experiment import Experiment
 from mlbench.launch import process_group
-from mlbench.launch.failures import WorkersFailed, root_cause
-from mlbench.launch.report_log import ReportLog, save_traces
+from mlbench.launch.failures import WorkersFailed, cause_of_ranks
+from mlbench.launch.report_log import TRACES, ReportLog, save_traces
 from mlbench.launch.worker_process import RankContext, WorkerSpec, train_loop_per_worker
 from mlbench.record import events, temporary_folder
 from mlbench.script import child
 
-SPEC = "spec"  # a FIFO, by which the agent gets its WorkerSpec
 LOOPBACK = "127.0.0.1"
 POLL_S = 1.0  # s between two looks at the agent
-OPEN_S = 0.02  # s, likewise until it listens
 ENDED = "ended"  # a rank's file: not empty once it has finished, or the agent has ended it
 DIED = "died.json"  # the agent's list of ranks that ended without an exception
-
-
-class RanksFailed(Exception):
-    """What each rank raised, in the shape of Ray Train's error."""
-
-    def __init__(self, worker_failures: dict[int, Exception]) -> None:
-        super().__init__(f"rank {min(worker_failures)} failed")
-        self.worker_failures = worker_failures
 
 
 class RankDied(Exception):
@@ -72,12 +62,12 @@ def agent() -> Iterator[tuple[child.Child, Path]]:
         yield _agents[0]
         return
     with temporary_folder.folder() as scratch:
-        os.mkfifo(scratch / SPEC)
         process = child.Child(
             [sys.executable, "-m", "mlbench.launch.torchrun", str(scratch)],
             cwd=os.getcwd(),
             variables={},
             output=child.Output(None, lambda _: None),
+            stdin=subprocess.PIPE,
         )
         _agents.append((process, scratch))
         try:
@@ -93,27 +83,14 @@ _agents: list[tuple[child.Child, Path]] = []  # this process's, at most one
 def run_workers(spec: WorkerSpec, folder: Path) -> None:
     """Train until the workers end; raise UserError or WorkersFailed in one sentence if they fail."""
     with agent() as (process, scratch):
-        text = pickle.dumps(spec)
-        while (code := process.wait(0 if text else POLL_S)) is None:
-            text = b"" if text and _sent(text, scratch / SPEC) else text
+        assert process.process.stdin is not None
+        with suppress(BrokenPipeError), process.process.stdin as stream:
+            stream.write(pickle.dumps(spec))
+        while (code := process.wait(POLL_S)) is None:
+            pass
         if code:
             process.finish()
             raise _failure(scratch, folder, f"exit code {code}: {process.output.last_line()}")
-
-
-def _sent(text: bytes, fifo: Path) -> bool:
-    """Write into a FIFO, if somebody reads it."""
-    try:
-        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        time.sleep(OPEN_S)
-        return False
-    os.set_blocking(descriptor, True)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(text)
-    return True
 
 
 def _failure(scratch: Path, folder: Path, said: str) -> Exception:
@@ -129,7 +106,7 @@ def _failure(scratch: Path, folder: Path, said: str) -> Exception:
     for log in logs:
         with suppress(OSError):
             log.write_bytes((scratch / log.name).read_bytes())
-    return root_cause(RanksFailed(failures), [str(log) for log in logs])
+    return cause_of_ranks(failures, [str(log) for log in logs])
 
 
 def context() -> RankContext:
@@ -138,27 +115,13 @@ def context() -> RankContext:
     return RankContext(*(int(os.environ[name]) for name in names))
 
 
-class Reports:
-    """Brings what the ranks report to rank 0, which writes it into the event log; the same on every rank.
-
-    - log: the event log's path.
-    """
-
-    def __init__(self, log: str) -> None:
-        self._log = ReportLog(Path(log))
-
-    def report(self, worker: Any, message: dict[str, Any]) -> None:
-        """Write what all ranks report at one point; waits for all ranks."""
-        save_traces(message, Path(self._log.path).parent)
-        plain = {name: value for name, value in message.items() if not _holds_bytes(value)}
-        ranks = worker.gather(plain)
-        if worker.rank == 0:
-            self._log.append(ranks)
-        worker.barrier()  # what a rank does next is stamped after what rank 0 has written
-
-
-def _holds_bytes(value: Any) -> bool:
-    return isinstance(value, dict) and any(isinstance(each, bytes) for each in value.values())
+def report(log: ReportLog, worker: Any, message: dict[str, Any]) -> None:
+    """Let rank 0 write into the event log what all ranks report at one point; every rank calls this."""
+    save_traces(message, Path(log.path).parent)
+    ranks = worker.gather(message | {TRACES: {}})
+    if worker.rank == 0:
+        log.append(ranks)
+    worker.barrier()  # what a rank does next is stamped after what rank 0 has written
 
 
 def main(scratch: Path) -> None:
@@ -170,7 +133,7 @@ def main(scratch: Path) -> None:
     from mlbench.datasets import page_cache, verify  # noqa: F401  (the workers are forks)
     from mlbench.training import loop  # noqa: F401
 
-    spec: WorkerSpec = pickle.loads((scratch / SPEC).read_bytes())
+    spec: WorkerSpec = pickle.load(sys.stdin.buffer)
     clock.adopt(spec.epoch)
     stamps = {"backend_begin": clock.wall()}
     tempfile.tempdir = str(scratch)  # where the agent makes its files, which it leaves when a rank is killed
@@ -204,6 +167,7 @@ def _died(scratch: Path, rank: int) -> bool:
 def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
     """Be a worker: meet the others, and train."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.rendezvous import rendezvous
 
     tempfile.tempdir = None
     rank, backend = context().rank, spec.experiment.backend
@@ -217,9 +181,8 @@ def work(spec: WorkerSpec, scratch: Path, stamps: dict[str, float]) -> None:
         stamps = stamps | {"imports_end": clock.wall()}
         sockets = backend.sockets if backend.name == "gloo" else None
         process_group.choose_interface(LOOPBACK, backend.interface, sockets)
-        process_group.join_by_environment(
-            backend=backend.name, timeout_s=backend.timeout_s, module=backend.module
-        )
+        meeting = next(rendezvous("env://", timeout=timedelta(seconds=backend.timeout_s)))
+        process_group.init(*meeting, backend=backend.name, timeout_s=backend.timeout_s, module=backend.module)
         if rank == 0:
             stamps = stamps | {"group_end": clock.wall()}
             events.append(Path(spec.log), "startup", stamps, hostname=platform.node())

@@ -22,7 +22,7 @@ from mlbench.config.experiment import Experiment
 from mlbench.launch import process_group
 from mlbench.launch.failures import name_missing_rank, source_line
 from mlbench.launch.heartbeat import HeartbeatClient
-from mlbench.launch.report_log import TRACES
+from mlbench.launch.report_log import TRACES, ReportLog
 from mlbench.record import node_types
 from mlbench.record.messages import Report
 from mlbench.record.record import Node, Profile, WorkerResult
@@ -198,11 +198,11 @@ def build_worker(spec: WorkerSpec) -> Any:
     )
     worker.report_validation = partial(_report, rank)
     if experiment.launcher == "torchrun":
-        from mlbench.launch.torchrun import Reports
+        from mlbench.launch import torchrun
 
-        reports = Reports(spec.log)
-        worker.report_validation = lambda message, _: reports.report(
-            worker, {**message, "hostname": platform.node()}
+        log = ReportLog(Path(spec.log))
+        worker.report_validation = lambda message, _: torchrun.report(
+            log, worker, {**message, "hostname": platform.node()}
         )
     return worker
 
@@ -236,17 +236,21 @@ def _gpu(launcher: str, context: RankContext) -> Any:
     return get_device()
 
 
+def described() -> Node:
+    """Return this node; whatever fails is one of its warnings."""
+    try:
+        return node.describe()
+    except Exception as error:
+        warning = f"{platform.node()} could not be described: {error}"
+        return Node(hostname=platform.node(), usable_cpus=os.cpu_count() or 1, warnings=[warning])
+
+
 def describe_node(spec: WorkerSpec) -> Node:
     """Return this node, calibrated; whatever fails is one of its warnings.
 
     Before the training, so that nothing that fails here can happen to a finished run.
     """
-    try:
-        found = node.describe()
-    except Exception as error:
-        hostname = platform.node()
-        warning = f"{hostname} could not be described: {error}"
-        found = Node(hostname=hostname, usable_cpus=os.cpu_count() or 1, warnings=[warning])
+    found = described()
     calibration, warnings = {}, found.warnings
     try:
         calibration = calibrate.calibrate(found.usable_cpus, devices=["cpu"], clock=clock.monotonic)

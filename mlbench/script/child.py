@@ -37,13 +37,21 @@ class Output:
         self._end_bytes = self._left_out = 0
         self._line = b""
         self.changed_at = clock.monotonic()  # when something was printed last
+        self._taking = threading.Lock()
 
-    def take(self, chunk: bytes) -> None:
-        """Take in what was printed now."""
+    def take(self, chunk: bytes, *, last: bool = False, metric: bool = True) -> None:
+        """Take in what was printed now.
+
+        last: nothing follows, and a line may lack its end. metric: whether the metric may be in it.
+        """
+        with self._taking:
+            self._take(chunk, last=last, metric=metric)
+
+    def _take(self, chunk: bytes, *, last: bool, metric: bool) -> None:
         self.changed_at = clock.monotonic()
-        if self._pattern is not None:
+        if metric and self._pattern is not None:
             *lines, self._line = (self._line + chunk).splitlines(keepends=False) or [b""]
-            if chunk.endswith((b"\n", b"\r")):
+            if last or chunk.endswith((b"\n", b"\r")):
                 lines, self._line = [*lines, self._line], b""
             self._line = self._line[-LINE_BYTES:]
             for line in lines:
@@ -62,7 +70,7 @@ class Output:
         match = self._pattern.search(line[-LINE_BYTES:]) if self._pattern else None
         if match:
             with suppress(ValueError, IndexError, TypeError):
-                self._on_value(float(match.group(match.lastindex or 0)))
+                self._on_value(float(match.group(match.lastindex or 0).rstrip(b".")))
 
     def log(self) -> bytes:
         """Return the begin and the end of what was printed, and how much lies between."""
@@ -82,6 +90,7 @@ class Child:
 
     - arguments: the command. cwd: its working directory. variables: added to its environment.
     - output: gets what it prints, standard output and errors together. show(chunk): likewise, at once.
+    - stdin: its standard input as subprocess has it; None: this process's own.
     """
 
     def __init__(
@@ -92,34 +101,42 @@ class Child:
         variables: Mapping[str, str],
         output: Output,
         show: Callable[[bytes], object] = lambda _: None,
+        stdin: int | None = subprocess.DEVNULL,
     ) -> None:
         self.output, self._show, self._ending = output, show, False
         libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # before the fork
+        (printed, end), (others, of_others) = os.pipe(), os.pipe()
+        self._of_others = open(of_others, "wb")  # noqa: SIM115
+        apart = {probe.OTHERS: f"{os.fstat(end).st_ino} /proc/{os.getpid()}/fd/{of_others}"}
         try:
             self.process = subprocess.Popen(
                 arguments,
                 cwd=cwd,
-                env={**os.environ, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                bufsize=0,
+                env={**os.environ, **variables, **apart},
+                stdin=stdin,
+                stdout=end,
+                stderr=end,
                 start_new_session=True,
                 preexec_fn=libc and (lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)),
             )
         except OSError as error:
             raise UserError(f"{arguments[0]} cannot be started: {error.strerror}") from error
-        self._reader = threading.Thread(target=self._read, name="output", daemon=True)
-        self._reader.start()
+        finally:
+            os.close(end)
+        self._readers = [
+            threading.Thread(target=self._read, args=(pipe,), kwargs={"metric": metric}, daemon=True)
+            for pipe, metric in ((printed, True), (others, False))
+        ]
+        for reader in self._readers:
+            reader.start()
 
-    def _read(self) -> None:
-        stream = self.process.stdout
-        assert stream is not None
-        with suppress(OSError, ValueError):
-            while chunk := os.read(stream.fileno(), CHUNK):
-                self.output.take(chunk)
+    def _read(self, pipe: int, *, metric: bool) -> None:
+        with open(pipe, "rb", buffering=0) as stream, suppress(OSError, ValueError):
+            while chunk := stream.read(CHUNK):
+                self.output.take(chunk, metric=metric)
                 if not self._ending:  # what a launcher says of its end is not the script's
                     self._show(chunk)
+        self.output.take(b"", last=True, metric=metric)
 
     def wait(self, timeout_s: float) -> int | None:
         """Return the exit code, as a shell has it, once the command has ended; None after `timeout_s`."""
@@ -128,10 +145,10 @@ class Child:
             return 128 - code if code < 0 else code
         return None
 
-    def end(self) -> int:
-        """End the command and all processes of its group; return its exit code."""
-        self._ending = True
-        for number, patience in ((signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
+    def end(self, *first: int) -> int:
+        """End the command and all processes of its group, by SIGTERM or `first`; return its exit code."""
+        self._ending = not first
+        for number, patience in [(each, END_S) for each in (*first, signal.SIGTERM, signal.SIGKILL)]:
             self._signal(number)
             if self.wait(patience) is not None:
                 break
@@ -141,9 +158,9 @@ class Child:
     def finish(self) -> None:
         """Kill what the command left behind, and read the rest of what it printed."""
         self._signal(signal.SIGKILL)
-        self._reader.join(END_S)
-        if not self._reader.is_alive() and self.process.stdout is not None:
-            self.process.stdout.close()
+        self._of_others.close()
+        for reader in self._readers:
+            reader.join(END_S)
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -88,6 +88,11 @@ class Collector:
         """Whether every rank has told a step, so that the run has begun."""
         return self._start is not None
 
+    @property
+    def steps(self) -> int:
+        """Return how many steps every rank has made."""
+        return self._step + min((len(rank.steps) for rank in self.ranks.values()), default=0)
+
     def active(self, limit_s: float) -> bool:
         """Return whether a rank has told a step in the last `limit_s` seconds."""
         return clock.monotonic() - self._stepped_at < limit_s

@@ -15,15 +15,17 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any
 
 from mlbench import clock
-from mlbench.script import steps
+from mlbench.script import steps, torch_private
 
 ADDRESS, TOKEN = "MLBENCH_COLLECTOR", "MLBENCH_COLLECTOR_TOKEN"  # variables: host:port, and what it asks for
+OTHERS = "MLBENCH_OTHERS"  # variable: the command's output, and where other ranks than 0 print instead
 FLUSH_S = 0.5  # s between two messages
 LEARN_STEPS = 3  # in which the outermost modules and the last gradient are found
 ROUNDS = 5  # exchanges by which clocks of two hosts are compared, before each message
@@ -34,6 +36,17 @@ def install() -> None:
     """Watch this process if it is one of a measured command, from its first import of torch on."""
     if ADDRESS in os.environ and not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterTorch())
+        if os.environ.get("RANK", "0") != "0":
+            _print_apart()
+
+
+def _print_apart() -> None:
+    """Print where no metric is looked for what would go into the same output as rank 0's."""
+    output, _, path = os.environ.get(OTHERS, "").partition(" ")
+    with suppress(OSError):  # on another host, or without /proc
+        for stream in (1, 2):
+            if path and str(os.fstat(stream).st_ino) == output:
+                os.dup2(os.open(path, os.O_WRONLY), stream)
 
 
 def start(torch: Any) -> "Probe":
@@ -67,18 +80,29 @@ class _AfterTorch:
         return spec
 
 
-def _guarded(hook: Any) -> Any:
-    """Return a hook that ends the watching, not the script, where it fails."""
+class Hook:
+    """A hook of torch's that ends the watching, not the script, where it fails; what is compiled has none.
 
-    @wraps(hook)
-    def guarded(probe: "Probe", *arguments: Any) -> None:
-        if probe.failure is None:
-            try:
-                hook(probe, *arguments)
-            except Exception as error:
-                probe.failure = f"{type(error).__name__}: {error}"
+    A copy of a module that has it shares it, and a file of that module has one that does nothing.
+    """
 
-    return guarded
+    def __init__(self, probe: "Probe", call: Any) -> None:
+        self._probe, self._call = probe, call
+        self._compiling = probe.torch.compiler.is_compiling
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._compiling() or self._probe.failure is not None:
+            return
+        try:
+            self._call(*arguments)
+        except Exception as error:
+            self._probe.failure = f"{type(error).__name__}: {error}"
+
+    def __deepcopy__(self, memo: Any) -> "Hook":
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
 
 
 class Probe:
@@ -89,7 +113,7 @@ class Probe:
 
     def __init__(self, torch: Any) -> None:
         self.failure: str | None = None  # why it no longer watches
-        self._torch = torch
+        self.torch = torch
         self._cuda = False
         self._thread = threading.get_ident()
         self._stamps: list[tuple[str, Any]] = []
@@ -115,12 +139,12 @@ class Probe:
                 register_optimizer_step_post_hook,
                 register_optimizer_step_pre_hook,
             )
-            from torch.utils.data import dataloader
+            from torch.utils.data import DataLoader
 
-            register_optimizer_step_pre_hook(self._before_optimizer)
-            register_optimizer_step_post_hook(self._after_optimizer)
-            self._searching = register_module_forward_pre_hook(self._find)
-            self._watch_loader(dataloader.DataLoader, dataloader._BaseDataLoaderIter)
+            register_optimizer_step_pre_hook(Hook(self, self._before_optimizer))
+            register_optimizer_step_post_hook(Hook(self, self._after_optimizer))
+            self._searching = register_module_forward_pre_hook(Hook(self, self._find))
+            self._watch_loader(DataLoader)
             os.register_at_fork(after_in_child=self._forget)
             atexit.register(self.finish)
         except (ImportError, AttributeError) as error:
@@ -131,17 +155,28 @@ class Probe:
         self._steps, self._stamps, self._begin, self._count = [], [], None, 0
         self._thread = threading.get_ident()
 
-    def _watch_loader(self, loader: Any, iterator: Any) -> None:
+    def _watch_loader(self, loader: Any) -> None:
         """Stamp the making of an iterator, which starts the loader's workers, each batch, and its end."""
-        loader.__iter__ = self._timed(loader.__iter__)
-        iterator.__next__ = self._timed(iterator.__next__)
+        start, watched = self._timed(loader.__iter__, "start"), set[Any]()
 
-    def _timed(self, draw: Any) -> Any:
+        @wraps(loader.__iter__)
+        def iterate(loader: Any) -> Any:
+            batches = start(loader)
+            kind = next(each for each in type(batches).__mro__ if "__next__" in vars(each))
+            if kind not in watched:
+                watched.add(kind)
+                with suppress(TypeError):  # of a class that is not Python's, nothing can be stamped
+                    kind.__next__ = self._timed(kind.__next__)
+            return batches
+
+        loader.__iter__ = iterate
+
+    def _timed(self, draw: Any, kind: str = "data") -> Any:
         @wraps(draw)
         def timed(loader: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return draw(loader)
-            self.mark("data")
+            self.mark(kind)
             try:
                 return draw(loader)
             finally:
@@ -152,7 +187,7 @@ class Probe:
     def _now(self) -> Any:
         if not self._cuda:
             return clock.monotonic()
-        event = self._torch.cuda.Event(enable_timing=True)
+        event = self.torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
@@ -165,7 +200,6 @@ class Probe:
             self._notes.add("data")
         self._stamps.append((kind, at))
 
-    @_guarded
     def _find(self, module: Any, args: Any) -> None:
         """Take a module that no other one calls and that has weights for one of the script's models."""
         if self._depth or id(module) in self._modules or threading.get_ident() != self._thread:
@@ -179,15 +213,15 @@ class Probe:
         for part in module.modules():
             if type(part).__name__ == "DistributedDataParallel":
                 self._watch_buckets(part)
-        module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
-        module.register_forward_hook(self._after_forward)
+        module.register_forward_pre_hook(Hook(self, self._before_forward))
+        module.register_forward_hook(Hook(self, self._after_forward), with_kwargs=True, always_call=True)
         handles: dict[int, Any] = {}
         order: list[int] = []
         for weight in weights:
             if weight.is_leaf:
                 handles[id(weight)] = weight.register_post_accumulate_grad_hook(self._gradient(order))
         self._gradients.append((handles, order))
-        self._before_forward(module, args, {})
+        self._before_forward(module, args)
 
     def _gradient(self, order: list[int]) -> Any:
         def accumulated(weight: Any) -> None:
@@ -206,8 +240,7 @@ class Probe:
                     handle.remove()
         self._gradients = []
 
-    @_guarded
-    def _before_forward(self, module: Any, args: Any, kwargs: Any) -> None:
+    def _before_forward(self, module: Any, args: Any) -> None:
         self._depth += 1
         if self._depth > 1:
             return
@@ -216,30 +249,29 @@ class Probe:
         if self._trains(module):
             self.mark("forward")
             self._forward = True
-            self._rows += _rows((*args, *kwargs.values()))
 
-    @_guarded
-    def _after_forward(self, module: Any, args: Any, output: Any) -> None:
+    def _after_forward(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         self._depth -= 1
         if self._depth:
             return
         if self._count < LEARN_STEPS:
             from torch.nn.modules.module import register_module_forward_pre_hook
 
-            self._searching = register_module_forward_pre_hook(self._find)
+            self._searching = register_module_forward_pre_hook(Hook(self, self._find))
         if not self._trains(module):
             self.mark("validation_end")
             if not self._forward:
                 del self._stamps[:-1]  # all time since the step before is validation
             return
         self.mark("forward_end")
+        self._rows += _rows((*args, *kwargs.values()))
         tensor = _with_gradient(output)
         if tensor is not None:
             tensor.register_hook(self._loss_ended)
 
     def _trains(self, module: Any) -> bool:
         """Return whether a forward pass trains; eval() does only where a script never says train()."""
-        if not self._torch.is_grad_enabled():
+        if not self.torch.is_grad_enabled():
             return False
         self._modes.add(module.training)
         return module.training or True not in self._modes
@@ -248,27 +280,18 @@ class Probe:
         self.mark("loss_end")
 
     def _watch_buckets(self, model: Any) -> None:
-        dist = self._torch.distributed
+        dist = self.torch.distributed
         if dist.get_world_size(model.process_group) == 1:
             return
-        try:
-            own_hook = bool(model._comm_hooks)
-            if not own_hook:
-                model.register_comm_hook((self, model.process_group), _timed_all_reduce)
-        except (AttributeError, RuntimeError, TypeError, ValueError):
-            own_hook = True
-        if own_hook:
-            self._notes.add("own_hook")
-        else:
-            self._notes.add("buckets")
+        state = self, model.process_group
+        hooked = torch_private.add_comm_hook(model, state, _timed_all_reduce)
+        self._notes.add("buckets" if hooked else "own_hook")
 
-    @_guarded
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._optimizers += 1
         if self._optimizers == 1 and self._stamps:
             self.mark("optimizer")
 
-    @_guarded
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._optimizers -= 1
         if self._optimizers or not (self._forward or not self._modules):
@@ -290,30 +313,30 @@ class Probe:
         count = len(self._steps)
         if self._cuda:
             if wait:
-                self._torch.cuda.synchronize()
+                self.torch.cuda.synchronize()
             while count and not self._steps[count - 1][1][-1][1].query():
                 count -= 1
         complete = self._steps[:count]
         del self._steps[:count]
         if self._cuda:
-            complete = [self._sender.device.seconds(self._torch, *step) for step in complete]
+            complete = [self._sender.device.seconds(self.torch, *step) for step in complete]
         return [steps.assemble(stamps, begin=begin, rows=rows) for begin, stamps, rows in complete]
 
     def describe(self) -> dict[str, Any]:
         """Return who this process is, and what of its training can be seen."""
-        dist = self._torch.distributed
+        dist = self.torch.distributed
         together = dist.is_available() and dist.is_initialized()
         return {
             "rank": dist.get_rank() if together else int(os.environ.get("RANK", "0")),
             "world": dist.get_world_size() if together else int(os.environ.get("WORLD_SIZE", "1")),
             "backend": dist.get_backend() if together else None,
             "device": "cuda" if self._cuda else "cpu",
-            "threads": self._torch.get_num_threads(),
+            "threads": self.torch.get_num_threads(),
             "pid": os.getpid(),
             "host": platform.node(),
             "clock": clock.host_clock_id(),
             "python": platform.python_version(),
-            "torch": self._torch.__version__,
+            "torch": self.torch.__version__,
             "goal": self.goal,
         }
 
@@ -461,7 +484,7 @@ def _with_gradient(output: Any) -> Any:
 def _timed_all_reduce(state, bucket):  # DDP refuses other annotations than its own
     """Average one bucket, to the last bit as DDP does without a hook, and stamp when it left and came."""
     probe, group = state
-    torch = probe._torch
+    torch = probe.torch
     launch = probe._now()
     probe._stamps.append(("launch", launch))
     buffer = bucket.buffer().mul_(1.0 / torch.distributed.get_world_size(group))

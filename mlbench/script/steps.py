@@ -36,6 +36,7 @@ class Step(NamedTuple):
 
 # The part that the time before a stamp belongs to.
 PART = {
+    "start": "metrics",
     "data": "metrics",
     "data_end": "data_wait",
     "forward": "metrics",
@@ -50,7 +51,7 @@ def assemble(stamps: Iterable[tuple[str, Any]], *, begin: float, rows: int) -> S
     """Return the step of these stamps, the last of which is "step"; "launch" and "reduced" lie among them.
 
     A stamp "reduced" has the moments of launch and end of one bucket. "validation_end" makes all time since
-    the begin a validation.
+    the begin a validation, and so does the "start" of a DataLoader's iterator after it.
     """
     parts = dict.fromkeys(("validation", *PART.values(), "transfer"), 0.0)
     previous, gap, launch = begin, None, None
@@ -64,7 +65,7 @@ def assemble(stamps: Iterable[tuple[str, Any]], *, begin: float, rows: int) -> S
             buckets.append(at)
             continue
         at = max(at, previous)  # those of two streams of a GPU may be some microseconds out of order
-        if kind == "validation_end":
+        if kind == "validation_end" or kind == "start" and parts["validation"]:
             parts = dict.fromkeys(parts, 0.0) | {"validation": at - begin}
         elif kind == "forward" and gap is None:
             gap = at - begin

@@ -41,7 +41,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_package_s_choice_is_offered_composed_and_declared(package: Path) -> None:
-    assert compose.choices("cluster") == ["attached", "launcher", "local", "theirs"]
+    assert compose.choices("cluster") == ["attached", "local", "theirs"]
     experiment = compose.compose(["cluster=theirs"])
     assert vars(experiment.cluster) == {"name": "theirs", "oversubscribe": False, "nodes": 3}
     (deviation,) = experiment.deviations

@@ -51,6 +51,15 @@ def test_a_script_that_measures_nothing_has_failed_in_one_sentence(run: Any, tex
     assert (result.status, result.error, result.steps) == ("failed", error, 0)
 
 
+def test_while_a_script_trains_its_steps_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('nothing')")
+    task: Any = compose(["task=script", "task.path=train.py"]).task
+    shown: list[Any] = []
+    measure(task, Worker(heartbeat=shown.append))
+    assert {"doing": "training, 0 steps"} in shown
+
+
 def test_a_script_that_hangs_is_ended_with_what_it_has_started(run: Any, tmp_path: Path) -> None:
     text = """
 import subprocess, sys, time

@@ -1,6 +1,8 @@
 """Stamps, steps, intervals and sources without any process."""
 
+import copy
 import json
+import pickle
 import random
 import shlex
 import socket
@@ -67,6 +69,15 @@ def test_without_buckets_backward_ends_with_the_last_gradient_and_without_that_a
 def test_time_before_a_forward_pass_without_gradients_is_a_validation() -> None:
     step = assemble([("validation_end", 10.0), *((kind, _later(at)) for kind, at in STAMPS)], begin=0, rows=1)
     assert (step.validation, step.gap, step.data_wait) == (10.0, 104.0, 2.0)
+
+
+def test_what_follows_a_validation_until_the_next_epoch_begins_is_outside_the_steps() -> None:
+    end = [("data", 11.0), ("data_end", 12.0)]  # of the validation's loader; then the script saves its model
+    epoch = [("start", 90.0), ("data_end", 95.0), *((kind, _later(at)) for kind, at in STAMPS)]
+    step = assemble([("validation_end", 10.0), *end, *epoch], begin=0, rows=1)
+    assert (step.validation, step.metrics, step.data_wait) == (90.0, 7.0, 7.0)
+    step = assemble(epoch, begin=0, rows=1)
+    assert (step.validation, step.metrics, step.data_wait) == (0.0, 97.0, 7.0)
 
 
 def _later(at: Any) -> Any:
@@ -189,6 +200,33 @@ def test_a_loader_s_start_and_end_are_waits_for_data() -> None:
     assert [kind for kind, _ in watching._stamps] == ["data", "data_end"] * 2
 
 
+def hooked() -> tuple[torch.nn.Module, list[float]]:
+    """Return a module with a hook of a probe, which notes what it has seen."""
+    module, seen = torch.nn.Linear(2, 1), list[float]()
+    watching = probe.Hook(probe.Probe(torch), lambda module, args: seen.append(args[0].sum().item()))
+    module.register_forward_pre_hook(watching)
+    return module, seen
+
+
+def test_a_copy_of_a_module_is_watched_and_a_file_of_it_needs_no_mlbench() -> None:
+    module, seen = hooked()
+    copy.deepcopy(module)(torch.ones(1, 2))
+    assert seen == [2.0]
+    file = pickle.dumps(module)
+    assert b"mlbench" not in file
+    pickle.loads(file)(torch.ones(1, 2))
+    assert seen == [2.0]
+
+
+def test_what_is_compiled_has_no_hook_that_would_break_its_graph() -> None:
+    module, seen = hooked()
+    compiled = torch.compile(lambda rows: module(rows).sum(), backend="eager", fullgraph=True)
+    compiled(torch.ones(1, 2)).backward()
+    assert seen == []
+    module(torch.ones(1, 2))
+    assert seen == [2.0]
+
+
 def test_rows_are_the_first_dimension_of_the_first_input_also_in_a_dict() -> None:
     ids = torch.zeros(6, 8)
     for inputs in ((ids,), (None, ids), ({"input_ids": ids},), (torch.tensor(1.0), {"x": 1, "ids": ids})):
@@ -230,8 +268,8 @@ def test_a_script_is_identified_by_its_content_and_its_folder_by_what_it_imports
     (tmp_path / "other.py").write_text("")
     assert key(compose(words)) == before
     assert key(compose([*words, "task.args=--lr 0.1 --name 'a b'"])) != before
-    module = compose(["task=script", "cluster=launcher", "task.command=[torchrun, -m, train]"])
-    file = compose(["task=script", "cluster=launcher", "task.command=[torchrun, train.py]"])
+    module = compose(["task=script", "launcher=command", "task.command=[torchrun, -m, train]"])
+    file = compose(["task=script", "launcher=command", "task.command=[torchrun, train.py]"])
     assert module.plain()["task"]["sources"] == file.plain()["task"]["sources"] is not None
     (tmp_path / "nets" / "deep.py").write_text("Net = 2\n")
     assert key(compose(words)) != before
@@ -250,7 +288,7 @@ def test_a_launcher_s_own_arguments_do_not_separate_runs_and_the_script_s_do(
         ["sh", "-c", "python train.py"],
     ]
     command = [f"task.command={json.dumps(line)}" for line in lines]
-    runs = [compose(["task=script", "cluster=launcher", line]) for line in command]
+    runs = [compose(["task=script", "launcher=command", line]) for line in command]
     tasks: list[Any] = [run.task for run in runs]
     assert [task.args for task in tasks] == ["--lr 0.1"] * 3 + ["--lr 0.2", "sh -c 'python train.py'"]
     assert (tasks[0].path, tasks[2].module, tasks[4].path) == ("train.py", "train", None)

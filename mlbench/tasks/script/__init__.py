@@ -16,7 +16,8 @@ from mlbench.script import sources
 
 NAME = re.compile(r"[A-Za-z_][\w./ -]*")  # of a metric: the text of its regular expression before the number
 
-NUMBER = r"\b[\s:=]*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?|nan|inf)"  # after a metric's name
+# After a metric's name.
+NUMBER = r"""\b["'\s:=|,]*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|(?:nan|[-+]?inf)\b)"""
 
 
 class Config(TaskConfig):
@@ -76,6 +77,8 @@ def _metric(text: str) -> dict[str, str]:
             "metric": text,
         }
     pattern = re.compile(text)
+    if not pattern.groups:  # a name, with characters as in Acc@1
+        return {"pattern": text + NUMBER, "metric": re.sub(r"[^\w./ -]", "_", text)}
     named = next(iter(pattern.groupindex), None)
     match = NAME.search(text.partition("(")[0])
     return {"pattern": text, "metric": named or (match[0].strip(" -./") if match else "metric")}

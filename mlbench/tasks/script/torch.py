@@ -63,6 +63,8 @@ def _follow(config: Config, worker: Worker, collector: Collector | None, command
         quiet = clock.monotonic() - command.output.changed_at > config.stall_s
         states = worker.gather([code, quiet])
         _report(worker, collector, final=False)
+        if collector is not None:
+            worker.heartbeat({"doing": f"training, {collector.steps} steps"})
         done = worker.gather(bool(collector and collector.reached and config.stop_at_goal))[0]
         codes = [each for each, _ in states]
         if all(each is not None for each in codes) or any(codes) or done:

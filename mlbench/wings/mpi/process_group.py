@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore  # torch.distributed's, exported for type checkers
 
 from mlbench.wings.mpi import bootstrap
 from mlbench.wings.mpi.work import Progress, Work
@@ -55,7 +56,10 @@ def create(options: Any, _: Any = None) -> "MpiProcessGroup":
         bootstrap.start(options.store, options.group_rank, options.group_size)
         return MpiProcessGroup(MPI.COMM_WORLD.Dup(), options.timeout)
     # The world may have to be made still: the default group's backend may be another.
-    bootstrap.start(dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
+    store = options.store
+    while isinstance(store, PrefixStore):  # of this group alone
+        store = store.underlying_store
+    bootstrap.start(PrefixStore("mpi", store), dist.get_rank(), dist.get_world_size())
     communicator = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(members))
     return MpiProcessGroup(communicator, options.timeout)
 

@@ -1,0 +1,45 @@
+"""A run without Ray is written by the process that stamps it, whose threads must not wait for one another."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from mlbench import clock
+from mlbench.launch import command_run
+from mlbench.launch.output import Output
+from mlbench.launch.recorder import Recorder
+from mlbench.script.collector import Collector, Rank
+from mlbench.script.steps import assemble
+from mlbench.tracking import uploader
+
+
+@pytest.mark.usefixtures("own_temporary_files")
+def test_the_thread_that_writes_to_mlflow_has_the_priority_of_those_that_stamp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    niceness, looked = list[int](), threading.Event()
+
+    def look(_: object) -> None:
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        looked.set()
+
+    monkeypatch.setattr(uploader.RunUpload, "advance", look)
+    overrides = [f"output_root={tmp_path}"]
+    experiment = command_run.experiment_of(overrides, ["true"])
+    collector = Collector("127.0.0.1", metric="none", goal=None)
+    now = clock.monotonic()
+    step = assemble([("forward", now + 1), ("forward_end", now + 2), ("step", now + 3)], begin=now, rows=1)
+    about = {"rank": 0, "goal": {}, "backend": None, "device": "cpu", "threads": 1, "host": "here"}
+    collector.ranks[0] = Rank(about, steps=[step], until=now + 3, ended=True)
+    collector.world = 1
+    recorder = Recorder(["true"], overrides, experiment, collector, begun=now, lock=None, output=Output())
+    try:
+        recorder.drain(0.0)
+        assert looked.wait(60)
+        record = recorder.finish(None, None)
+    finally:
+        recorder.stop()
+    assert record is not None and record.status == "completed" and record.steps == 1
+    assert set(niceness) == {os.getpriority(os.PRIO_PROCESS, 0)}
