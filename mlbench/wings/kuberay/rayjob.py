@@ -19,7 +19,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.record import stream
 from mlbench.wings.kuberay import pods
-from mlbench.wings.kuberay.config import Config, cluster_config, require_data, require_kernels
+from mlbench.wings.kuberay.config import Config, cluster_config, require_data, require_fabric, require_kernels
 from mlbench.wings.kuberay.pods import MANAGED, RUN, Object
 
 # Label of the operator's pods: in its chart, and in its kustomize manifests (KubeRay v1.7.0, config/manager)
@@ -210,7 +210,9 @@ def worker_pods(experiment: Experiment) -> int:
             hint="choose a profile with cpus and workers_per_node, e.g. hardware=gcp_n1_standard_4",
         )
     require_kernels(hardware)
-    return math.ceil(experiment.workers / hardware.workers_per_node)
+    nodes = math.ceil(experiment.workers / hardware.workers_per_node)
+    require_fabric(hardware, nodes, cluster_config(experiment).worker_pod)
+    return nodes
 
 
 def ray_cluster_spec(experiment: Experiment, group: str) -> Object:
