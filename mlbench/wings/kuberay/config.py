@@ -89,7 +89,12 @@ def require_data(experiment: Experiment) -> None:
 
 
 def require_kernels(hardware: Hardware) -> None:
-    """Raise UserError for a GPU that the image's PyTorch has no kernels for."""
+    """Raise UserError for a GPU that the image's PyTorch has no kernels for, or for several parts of GPUs."""
+    if "/mig-" in hardware.gpu_resource and hardware.gpus > 1:
+        raise UserError(
+            f"hardware.gpus={hardware.gpus} of {hardware.gpu_resource}: CUDA shows a process one of them",
+            hint="say hardware.gpus=1 hardware.workers_per_node=1",
+        )
     if hardware.capability is not None and hardware.capability < CAPABILITY:
         raise UserError(
             f"hardware={hardware.name}: its {hardware.gpu_model} has compute capability "

@@ -17,6 +17,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.identity import key
 from mlbench.launch import execute
 from mlbench.wings.kuberay import dataset, pods, rayjob
+from mlbench.wings.kuberay.config import require_kernels
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGE = "cluster.image=ghcr.io/example/mlbench@sha256:" + 64 * "0"
@@ -332,6 +333,13 @@ def test_the_decoders_buffers_of_eight_workers_fit_into_shared_memory() -> None:
 def test_what_would_fail_on_nodes_that_are_paid_for_is_refused(words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         objects(("task=resnet20", "workers=2", "backend=nccl", "cluster=kuberay", IMAGE, *words))
+
+
+def test_two_parts_of_gpus_a_node_are_refused_as_cuda_shows_a_process_one() -> None:
+    mig = compose(LAB).hardware.model_copy(update={"gpu_resource": "nvidia.com/mig-1g.18gb", "gpus": 2})
+    with pytest.raises(UserError, match="CUDA shows a process one of them"):
+        require_kernels(mig)
+    require_kernels(mig.model_copy(update={"gpus": 1}))
 
 
 def test_an_image_of_ones_own_may_have_other_kernels() -> None:
