@@ -33,6 +33,7 @@ from importlib import import_module
 from itertools import chain, count, islice
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -82,8 +83,8 @@ from mlbench.training import loop, precision  # noqa: E402
 from mlbench.training.timer import PhaseTimer  # noqa: E402
 from mlbench.training.worker import Worker  # noqa: E402
 
-TASKS = ("resnet50", "transformer", "gnmt", "resnet20", "logreg", "awdlstm")
-FIRST = ("resnet50", "transformer")  # whose step time, MFU and ratio say most
+TASKS = ("gpt", "resnet50", "transformer", "gnmt", "resnet20", "logreg", "awdlstm")
+FIRST = ("gpt", "resnet50", "transformer")  # whose step time, MFU and ratio say most
 WARM_UP_S, MEASURE_S = 2.0, 6.0  # s of a case, at least one step each
 CASE_S, TESTS_S = 150, 150  # s that a case, whose kernels may have to be compiled, and the tests may take
 ABSENT = "ModuleNotFoundError"  # in pytest's report of a file that needs what this machine has not got
@@ -341,7 +342,7 @@ def stand_in(name: str, *, small: bool) -> Any:
     module = import_module(f"mlbench.tasks.{place}.data")
     patches = {
         "prepare_dataset": lambda *_, **__: Path(),
-        "open_dataset": lambda _: OPENED[place](module, np.random.default_rng(0), small),
+        "open_dataset": lambda _, **words: OPENED[place](module, np.random.default_rng(0), small, **words),
     }
     stack = mock.patch.multiple(module, **patches)
     if name != "resnet50":
@@ -414,6 +415,14 @@ def _text(module: Any, random: np.random.Generator, small: bool) -> Any:
     return module.Text(*made, words)
 
 
+def _tokens(module: Any, random: np.random.Generator, small: bool, context: int) -> Any:
+    tokens, words = (20_000, 2_048) if small else (20_000_000, 50_257)
+    sequences = module.Sequences(random.integers(0, words, tokens, np.uint16), context)
+    text = SimpleNamespace(train=sequences)
+    text.load = lambda: text
+    return text
+
+
 def _sentences(module: Any, random: np.random.Generator, small: bool) -> Any:
     # Lengths about as WMT's: log-normal with a mean of 29 sub-words, of both sides alike.
     pairs, words, most = (2_000, 753, 24) if small else (300_000, 32_320, 72)
@@ -433,6 +442,7 @@ OPENED: dict[str, Callable[..., Any]] = {
     "resnet50": _photographs,
     "logreg": _rows,
     "awdlstm": _text,
+    "gpt": _tokens,
     "translation": _sentences,
 }
 

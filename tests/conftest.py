@@ -58,6 +58,7 @@ LONG = (
     "test_contract.py",
     *ON_HOSTS,
     "test_attached_run.py",
+    "test_slurm_job.py",
     "test_aws.py",
     "test_gke.py",
     "test_mpi.py",

@@ -1,6 +1,6 @@
-"""The job script of docs/slurm.md: its syntax, and what it asks of Slurm and of Ray.
+"""The job scripts of docs/slurm.md: their syntax, and what the first asks of Slurm and of Ray.
 
-Programs that write down their words stand for Slurm and Ray here; the page says what ran on a real Slurm.
+Programs that write down their words stand for Slurm and Ray here; test_slurm_job.py has a real Slurm.
 """
 
 import os
@@ -25,24 +25,25 @@ STUBS = {
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Path:
-    (text,) = blocks(ROOT / "docs" / "slurm.md", "sh")
-    path = tmp_path / "mlbench.sbatch"
-    path.write_text(text)
-    return path
+def scripts(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / name for name in ("mlbench.sbatch", "measure.sbatch")]
+    for path, text in zip(paths, blocks(ROOT / "docs" / "slurm.md", "sh"), strict=True):
+        path.write_text(text)
+    return paths
 
 
-def test_the_script_is_valid_shell(script: Path) -> None:
-    subprocess.run(["bash", "-n", script], check=True)
+def test_the_scripts_are_valid_shell(scripts: list[Path]) -> None:
+    for script in scripts:
+        subprocess.run(["bash", "-n", script], check=True)
     if shutil.which("shellcheck") is None:
         pytest.skip("there is no shellcheck: apt-get install shellcheck")
-    found = subprocess.run(["shellcheck", script], capture_output=True, text=True)
+    found = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
 
 
 @pytest.mark.parametrize("nodes", ["1", "4"])
 def test_the_script_starts_ray_on_every_node_and_hands_on_words_and_exit_code(
-    script: Path, tmp_path: Path, nodes: str
+    scripts: list[Path], tmp_path: Path, nodes: str
 ) -> None:
     programs, log = tmp_path / "bin", tmp_path / "log"
     programs.mkdir()
@@ -56,7 +57,7 @@ def test_the_script_starts_ray_on_every_node_and_hands_on_words_and_exit_code(
         "PYTHON": sys.executable, "PATH": f"{programs}:{os.environ['PATH']}",
     }  # fmt: skip
     words = ["task=gnmt", "workers=16", "study=a b"]
-    done = subprocess.run(["bash", script, *words], env=environment, cwd=tmp_path)
+    done = subprocess.run(["bash", scripts[0], *words], env=environment, cwd=tmp_path)
     assert done.returncode == 2
     first, *others, run, last = log.read_text().splitlines()
     assert first == (

@@ -25,7 +25,7 @@ import gpu
 
 options = ["--dry-run", "--output"]
 assert gpu.main([*options, sys.argv[2], "--minutes", "0", "gnmt"]) == gpu.TIME_OVER
-sys.exit(gpu.main([*options, sys.argv[1], "--minutes", "5", "resnet20", "logreg", "transformer"]))
+sys.exit(gpu.main([*options, sys.argv[1], "--minutes", "5", "gpt", "resnet20", "logreg", "transformer"]))
 """
 ABSENT = (
     "ray", "mlflow", "PIL", "sacrebleu", "sacremoses", "tokenizers", "scipy", "psutil", "rich", "altair",
@@ -41,7 +41,7 @@ def test_a_dry_run_needs_no_ray_and_measures_every_case_or_names_it(tmp_path: Pa
     assert done.returncode == 0, done.stdout + done.stderr
     everything, nothing = (json.loads((Path(folder) / "gpu.json").read_text()) for folder in folders)
     cases = {(each["task"], each["precision"]): each for each in everything["cases"]}
-    tasks = ("resnet20", "logreg", "transformer")
+    tasks = ("gpt", "resnet20", "logreg", "transformer")
     assert set(cases) == {(task, number) for task in tasks for number in ("fp32", "bf16")}
     assert everything["skipped"] == everything["failed"] == {} and everything["left"] == []
     for each in cases.values():
@@ -49,7 +49,7 @@ def test_a_dry_run_needs_no_ray_and_measures_every_case_or_names_it(tmp_path: Pa
         assert abs(sum(each["phases"].values()) - 1) < 0.02, "phases are shares of the step, to 3 digits"
     assert nothing["cases"] == [] and nothing["left"] == ["gnmt bf16 eager", "gnmt fp32 eager"]
     assert "- no time yet: gnmt bf16 eager" in done.stdout
-    assert (tmp_path / "all" / "gpu.md").read_text().count("| eager |") == 6
+    assert (tmp_path / "all" / "gpu.md").read_text().count("| eager |") == 8
 
 
 @pytest.fixture
@@ -118,8 +118,9 @@ def test_results_of_other_code_or_another_machine_are_not_continued(gpu: Any, tm
 
 def test_the_plan_begins_with_what_tells_most_and_has_every_case_once(gpu: Any) -> None:
     items = gpu.plan(gpu.TASKS, dry_run=False)
-    assert items[:3] == [("resnet50", "bf16", "eager"), ("transformer", "bf16", "eager"), ("rates",)]
-    assert len(set(items)) == len(items) == 2 + 6 * 6 - len(gpu.NO_GRAPHS)
+    first = ("gpt", "resnet50", "transformer")
+    assert items[:4] == [*((name, "bf16", "eager") for name in first), ("rates",)]
+    assert len(set(items)) == len(items) == 2 + 6 * 7 - len(gpu.NO_GRAPHS)
     order = [item for item in items if len(item) == 3]
     assert order.index(("awdlstm", "bf16", "eager")) < order.index(("resnet50", "bf16", "compile"))
 

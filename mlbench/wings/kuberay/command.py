@@ -1,7 +1,5 @@
 """What `python -m mlbench.cluster` does with Kubernetes on gke, aws, kind or existing (docs/clusters.md)."""
 
-import subprocess
-
 from mlbench.terminal.args import OK, Args, Command, Verb
 
 SIZE = {
@@ -83,25 +81,6 @@ def _list(args: Args) -> int:
     return OK
 
 
-@COMMAND.verb("cost", "NAME")
-def _cost(args: Args) -> int:
-    """Print what a cluster has cost so far at list prices."""
-    from mlbench.wings.kuberay.provisioning import status
-
-    print(status.cost(args.argument))
-    return OK
-
-
-@COMMAND.verb("dashboard", "NAME", settings={"port": ("8265", "of this machine, on 127.0.0.1")})
-def _dashboard(args: Args) -> int:
-    """Open a tunnel to the Ray dashboard of a cluster's run."""
-    from mlbench.wings.kuberay.provisioning import status
-
-    argv, address = status.dashboard(args.argument, port=args.settings["port"])
-    print(f"Ray's dashboard: {address} until Ctrl-C, by a tunnel that only this machine reaches", flush=True)
-    return subprocess.run(argv).returncode
-
-
 @COMMAND.verb("down", "NAME")
 def _down(args: Args) -> int:
     """Delete a cluster and show that nothing is left."""
@@ -111,21 +90,17 @@ def _down(args: Args) -> int:
     return OK
 
 
-@COMMAND.verb(
-    "reap", settings={"project": ("", "also list the expired clusters of a GKE project, made elsewhere")}
-)
+@COMMAND.verb("reap")
 def _reap(args: Args) -> int:
     """Delete clusters that have expired or are half made, and what killed commands
     left here.
     """
     from mlbench import clock
-    from mlbench.wings.kuberay.provisioning import lifecycle, status
+    from mlbench.wings.kuberay.provisioning import lifecycle
 
     OWN["reap"].run(args)
     names = lifecycle.reap(_report, now=clock.wall())
     print(f"deleted: {', '.join(names)}" if names else "no cluster of this machine is expired or half made")
-    if args.settings["project"]:
-        print(status.elsewhere(args.settings["project"], now=clock.wall()))
     return OK
 
 

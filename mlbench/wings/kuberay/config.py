@@ -1,11 +1,13 @@
 """What its YAML file holds beside a cluster's own fields."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Cluster, Experiment, Hardware, PositiveFloat, PositiveInt
+from mlbench.record.build_record import FABRIC_GPUS
 from mlbench.tasks import registry
 
 Label = Annotated[str, Field(pattern=r"^([\w.-]+/)?[\w.-]+$")]
@@ -87,11 +89,27 @@ def require_data(experiment: Experiment) -> None:
 
 
 def require_kernels(hardware: Hardware) -> None:
-    """Raise UserError for a GPU that the image's PyTorch has no kernels for."""
+    """Raise UserError for a GPU that the image's PyTorch has no kernels for, or for several parts of GPUs."""
+    if "/mig-" in hardware.gpu_resource and hardware.gpus > 1:
+        raise UserError(
+            f"hardware.gpus={hardware.gpus} of {hardware.gpu_resource}: CUDA shows a process one of them",
+            hint="say hardware.gpus=1 hardware.workers_per_node=1",
+        )
     if hardware.capability is not None and hardware.capability < CAPABILITY:
         raise UserError(
             f"hardware={hardware.name}: its {hardware.gpu_model} has compute capability "
             f"{hardware.capability:g}, and PyTorch with CUDA 13.0, as image/build installs it, has kernels "
             f"from {CAPABILITY:g} on",
             hint="choose a T4 or newer; with an image of your own that has them: hardware.capability=null",
+        )
+
+
+def require_fabric(hardware: Hardware, nodes: int, worker_pod: Mapping[str, Any]) -> None:
+    """Raise UserError for several nodes of a cloud whose GPUs would exchange gradients by TCP alone."""
+    if nodes > 1 and hardware.machine and hardware.gpus >= FABRIC_GPUS and not worker_pod:
+        raise UserError(
+            f"{nodes} nodes of hardware={hardware.name}: nothing here sets up the fabric between their GPUs "
+            "(EFA, GPUDirect), so a result would be that of TCP",
+            hint=f"take one node (workers={hardware.workers_per_node}); a cluster that has the fabric: name "
+            "its devices in cluster.worker_pod= (docs/kuberay.md)",
         )

@@ -63,17 +63,15 @@ def job(experiment: Experiment, overrides: Sequence[str]) -> Object:
             hint="say cluster.data_claim=NAME or cluster.data_bucket=gs://BUCKET/FOLDER, and task=NAME",
         )
     words = rayjob.pod_overrides(overrides)
-    mounts = {"scratch": pods.SCRATCH, "shared-memory": "/dev/shm", "data": DATA}
     request = pods.head_request(experiment)
-    prepare: Object = {
-        "name": "prepare-data",
-        "image": config.image,
-        "command": ["python", "-m", "mlbench.data", "prepare", *words, f"data_root={DATA}"],
-        "env": [{"name": "HOME", "value": pods.SCRATCH}],
-        "resources": pods.exactly(request),
-        "securityContext": pods.restricted(),
-        "volumeMounts": [{"name": volume, "mountPath": place} for volume, place in mounts.items()],
-    }
+    prepare = pods.container(
+        config,
+        "prepare-data",
+        request,
+        pods.MOUNTS | {"data": DATA},
+        secret=False,
+        command=["python", "-m", "mlbench.data", "prepare", *words, f"data_root={DATA}"],
+    )
     template = pods.pod(config, {pods.ROLE: "system"}, prepare, node_labels=config.head_node_labels)
     spec = template["spec"]
     if config.data_bucket:

@@ -77,15 +77,18 @@ def summary(pods: Iterable[Object], *, total: int) -> str:
 def placement(
     pods: Iterable[Object], nodes: Mapping[str, Object], domain: str | None
 ) -> list[dict[str, str]]:
-    """Return where each pod ran: its node with zone, machine type and the label `domain`."""
+    """Return where each pod ran: its node with version, zone, machine type and the label `domain`."""
     rows = []
     for pod in pods:
         name = pod.get("spec", {}).get("nodeName")
         role = pod["metadata"].get("labels", {}).get(NODE_TYPE)
         if not name or not role:
             continue
-        labels = nodes.get(name, {}).get("metadata", {}).get("labels", {})
+        node = nodes.get(name, {})
+        labels = node.get("metadata", {}).get("labels", {})
         row = {"pod": pod["metadata"]["name"], "role": role, "node": name}
+        if version := node.get("status", {}).get("nodeInfo", {}).get("kubeletVersion"):
+            row["kubernetes"] = version
         for field, label in LABELS.items():
             if label in labels:
                 row[field] = labels[label]

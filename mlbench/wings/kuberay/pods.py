@@ -20,6 +20,8 @@ MANAGED = {"app.kubernetes.io/managed-by": "mlbench"}
 ACCOUNT = "mlbench-runner"
 SUBMITTER_REQUEST = {"cpu": "500m", "memory": "1Gi"}  # it submits a command and prints what that prints
 DATA, RESULTS, SCRATCH = "/data", "/results", "/tmp"  # paths in the pods
+MOUNTS = {"scratch": SCRATCH, "shared-memory": "/dev/shm"}
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "MLFLOW_DISABLE_TELEMETRY": "true"}
 SPOT_LABELS = {
     "gcp": ("cloud.google.com/gke-spot", "true"),  # GKE, "Spot VMs"
     "aws": ("eks.amazonaws.com/capacityType", "SPOT"),  # EKS, "Managed node groups"
@@ -91,8 +93,16 @@ def worker_selector(experiment: Experiment) -> dict[str, str]:
 def head(experiment: Experiment, group: str) -> Object:
     """Return the template of the head's pod, whose process of the run prints its events."""
     config = cluster_config(experiment)
-    container = _container(config, "ray-head", head_request(experiment), head=True)
-    template = pod(config, {RUN: group, ROLE: "system"}, container, node_labels=config.head_node_labels)
+    ports = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
+    ray = container(
+        config,
+        "ray-head",
+        head_request(experiment),
+        MOUNTS | ({"results": RESULTS} if config.results_claim else {}),
+        env=QUIET | {stream.VARIABLE: "1"},
+        ports=[{"name": port, "containerPort": number} for port, number in ports.items()],
+    )
+    template = pod(config, {RUN: group, ROLE: "system"}, ray, node_labels=config.head_node_labels)
     return merged(template, config.head_pod)
 
 
@@ -100,12 +110,10 @@ def workers(experiment: Experiment, group: str) -> Object:
     """Return the template of the workers' pods: one a node, and on nodes that may carry them."""
     config = cluster_config(experiment)
     labels = {RUN: group, ROLE: "worker"}
-    template = pod(
-        config,
-        labels,
-        _container(config, "ray-worker", worker_request(experiment)),
-        node_labels=worker_selector(experiment),
-    )
+    ray = container(config, "ray-worker", worker_request(experiment), MOUNTS | {"data": DATA}, env=QUIET)
+    if config.data_claim:
+        ray["volumeMounts"][-1]["readOnly"] = True
+    template = pod(config, labels, ray, node_labels=worker_selector(experiment))
     spec = template["spec"]
     if config.data_bucket and experiment.task.dataset != registry.NO_DATASET:
         folder = experiment.task.dataset
@@ -126,16 +134,8 @@ def workers(experiment: Experiment, group: str) -> Object:
 
 def submitter(config: Config, group: str) -> Object:
     """Return the template of the pod that submits the command and follows its output."""
-    container = {
-        "name": "ray-job-submitter",
-        "image": config.image,
-        "env": [{"name": "HOME", "value": SCRATCH}],
-        "resources": exactly(SUBMITTER_REQUEST),
-        "securityContext": restricted(),
-        "volumeMounts": [{"name": "scratch", "mountPath": SCRATCH}],
-    }
-    template = pod(config, {RUN: group, ROLE: "system"}, container, node_labels=config.head_node_labels)
-    template["spec"]["volumes"] = [{"name": "scratch", "emptyDir": {}}]
+    follower = container(config, "ray-job-submitter", SUBMITTER_REQUEST, {"scratch": SCRATCH}, secret=False)
+    template = pod(config, {RUN: group, ROLE: "system"}, follower, node_labels=config.head_node_labels)
     template["spec"]["restartPolicy"] = "Never"
     return with_head_pod(config, template)
 
@@ -201,48 +201,42 @@ def pod(config: Config, labels: Object, container: Object, *, node_labels: Mappi
     }
 
 
-def _container(config: Config, name: str, request: Mapping[str, str], *, head: bool = False) -> Object:
-    mounts = {"scratch": SCRATCH, "shared-memory": "/dev/shm"}
-    environment: list[Object] = [
-        {"name": "HOME", "value": SCRATCH},  # the root file system is read-only
-        {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
-        {"name": "MLFLOW_DISABLE_TELEMETRY", "value": "true"},
-    ]
-    if head:
-        environment.append({"name": stream.VARIABLE, "value": "1"})
-        if config.results_claim:
-            mounts["results"] = RESULTS
-    else:
-        mounts["data"] = DATA
-    container: Object = {
+def container(
+    config: Config,
+    name: str,
+    request: Mapping[str, str],
+    mounts: Mapping[str, str],
+    *,
+    env: Mapping[str, str] | None = None,
+    secret: bool = True,
+    **rest: Any,
+) -> Object:
+    """Return a container of the run's image that writes to its volumes alone, by name and path in `mounts`.
+
+    Its requests equal its limits: such pods are evicted last (QoS class Guaranteed).
+    """
+    environment = {"HOME": SCRATCH, **(env or {})}
+    secrets = [{"secretRef": {"name": config.environment_secret}}] if config.environment_secret else []
+    return {
         "name": name,
         "image": config.image,
-        "env": environment,
-        "resources": exactly(request),
-        "securityContext": restricted(),
-        "volumeMounts": [
-            {"name": volume, "mountPath": path}
-            | ({"readOnly": True} if volume == "data" and config.data_claim else {})
-            for volume, path in mounts.items()
-        ],
+        "env": [{"name": variable, "value": value} for variable, value in environment.items()],
+        **({"envFrom": secrets} if secret and secrets else {}),
+        "resources": {"requests": dict(request), "limits": dict(request)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in mounts.items()],
+        **rest,
     }
-    if head:
-        ports = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
-        container["ports"] = [{"name": port, "containerPort": number} for port, number in ports.items()]
-    return container | _secret(config)
 
 
 def copy_container(config: Config, source: str, target: str, request: Mapping[str, str]) -> Object:
     """Return a container that copies a folder between a bucket and the volume of the data."""
-    return {
-        "name": "copy-data",
-        "image": config.image,
-        "command": ["python", "-c", COPY, source, target],
-        "env": [{"name": "HOME", "value": SCRATCH}],
-        "resources": exactly(request),
-        "securityContext": restricted(),
-        "volumeMounts": [{"name": "scratch", "mountPath": SCRATCH}, {"name": "data", "mountPath": DATA}],
-    } | _secret(config)
+    mounts = {"scratch": SCRATCH, "data": DATA}
+    return container(config, "copy-data", request, mounts, command=["python", "-c", COPY, source, target])
 
 
 def shared_memory(config: Config, container: Object) -> str:
@@ -251,11 +245,6 @@ def shared_memory(config: Config, container: Object) -> str:
         return gib(config.shm_gib)
     limit = container["resources"]["limits"]["memory"]
     return gib(float(limit[:-2]) / (2 if limit.endswith("Gi") else 2048))
-
-
-def _secret(config: Config) -> Object:
-    name = config.environment_secret
-    return {"envFrom": [{"secretRef": {"name": name}}]} if name else {}
 
 
 def resource(
@@ -269,19 +258,6 @@ def claim(name: str | None, *, read_only: bool = False) -> Object:
     if name is None:
         return {"emptyDir": {}}
     return {"persistentVolumeClaim": {"claimName": name} | ({"readOnly": True} if read_only else {})}
-
-
-def restricted() -> Object:
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-def exactly(request: Mapping[str, str]) -> Object:
-    """Return requests that equal the limits: such pods are evicted last (QoS class Guaranteed)."""
-    return {"requests": dict(request), "limits": dict(request)}
 
 
 def _together(labels: Mapping[str, str], domain: str) -> Object:

@@ -19,7 +19,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.experiment import Experiment
 from mlbench.record import stream
 from mlbench.wings.kuberay import pods
-from mlbench.wings.kuberay.config import Config, cluster_config, require_data, require_kernels
+from mlbench.wings.kuberay.config import Config, cluster_config, require_data, require_fabric, require_kernels
 from mlbench.wings.kuberay.pods import MANAGED, RUN, Object
 
 # Label of the operator's pods: in its chart, and in its kustomize manifests (KubeRay v1.7.0, config/manager)
@@ -108,18 +108,9 @@ def run_objects(
     config = cluster_config(experiment)
     require_data(experiment)
     group = group or name
-    spec: Object = {
-        "entrypoint": shlex.join(
-            [*_submission_time(name), "python", "-m", "mlbench.run", *pod_words(experiment, overrides, seed)]
-        ),
-        "entrypointNumCpus": 0,
-        "submissionMode": SUBMISSION,
-        "submitterConfig": {"backoffLimit": 2},  # it only follows the log again
-        "submitterPodTemplate": pods.submitter(config, group),
-        "backoffLimit": 0,  # another attempt is another run
-        "activeDeadlineSeconds": config.limit_s,
-        "preRunningDeadlineSeconds": config.provision_s,
-    }
+    words = ["python", "-m", "mlbench.run", *pod_words(experiment, overrides, seed)]
+    spec = _spec(config, group, [*_submission_time(name), *words], limit_s=config.limit_s)
+    spec["submitterConfig"] = {"backoffLimit": 2}  # it only follows the log again
     if ray_cluster:
         spec["clusterSelector"] = {"ray.io/cluster": ray_cluster}
     else:
@@ -141,21 +132,24 @@ def shared_objects(experiment: Experiment, *, name: str, labels: Mapping[str, st
     """Return a RayJob that only waits and so keeps a Ray cluster for other runs, the RayJob last."""
     config = cluster_config(experiment)
     wait = f"import time; time.sleep({config.shared_limit_s})"
-    spec: Object = {
-        "entrypoint": shlex.join(["python", "-c", wait]),
-        "entrypointNumCpus": 0,
-        "submissionMode": SUBMISSION,
-        "submitterPodTemplate": pods.submitter(config, name),
-        "backoffLimit": 0,
-        "activeDeadlineSeconds": config.shared_limit_s,
-        "preRunningDeadlineSeconds": config.provision_s,
-        "shutdownAfterJobFinishes": True,
-        "rayClusterSpec": ray_cluster_spec(experiment, name),
-    }
+    spec = _spec(config, name, ["python", "-c", wait], limit_s=config.shared_limit_s)
+    spec |= {"shutdownAfterJobFinishes": True, "rayClusterSpec": ray_cluster_spec(experiment, name)}
     queue = {"kueue.x-k8s.io/queue-name": config.queue} if config.queue else {}
     own = {RUN: name, **labels, **queue}
     job = pods.resource(config, "ray.io/v1", "RayJob", name, labels=own, spec=spec)
     return [_network_policy(config, name), job]
+
+
+def _spec(config: Config, group: str, words: Sequence[str], *, limit_s: int) -> Object:
+    return {
+        "entrypoint": shlex.join(words),
+        "entrypointNumCpus": 0,
+        "submissionMode": SUBMISSION,
+        "submitterPodTemplate": pods.submitter(config, group),
+        "backoffLimit": 0,  # another attempt is another run
+        "activeDeadlineSeconds": limit_s,
+        "preRunningDeadlineSeconds": config.provision_s,
+    }
 
 
 def pod_words(experiment: Experiment, overrides: Sequence[str], seed: int) -> list[str]:
@@ -210,7 +204,9 @@ def worker_pods(experiment: Experiment) -> int:
             hint="choose a profile with cpus and workers_per_node, e.g. hardware=gcp_n1_standard_4",
         )
     require_kernels(hardware)
-    return math.ceil(experiment.workers / hardware.workers_per_node)
+    nodes = math.ceil(experiment.workers / hardware.workers_per_node)
+    require_fabric(hardware, nodes, cluster_config(experiment).worker_pod)
+    return nodes
 
 
 def ray_cluster_spec(experiment: Experiment, group: str) -> Object:

@@ -123,7 +123,8 @@ class FakeCluster(PodLogs):
         labels["node.kubernetes.io/instance-type"] = "n1-standard-4"
         have = {"cpu": "4", "memory": "15Gi", "pods": "110"} | allocatable
         metadata = {"name": name, "labels": labels}
-        self.put("nodes", {"kind": "Node", "metadata": metadata, "status": {"allocatable": have}})
+        status = {"allocatable": have, "nodeInfo": {"kubeletVersion": "v1.34.1"}}
+        self.put("nodes", {"kind": "Node", "metadata": metadata, "status": status})
 
     def pod(self, job: Any, role: str, number: int = 0, *, phase: str = "Running", **status: Any) -> str:
         """Create or replace one of a run's pods as the operator names and labels them; return its name."""

@@ -17,13 +17,18 @@ from mlbench.config.errors import UserError
 from mlbench.config.identity import key
 from mlbench.launch import execute
 from mlbench.wings.kuberay import dataset, pods, rayjob
+from mlbench.wings.kuberay.config import require_kernels
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGE = "cluster.image=ghcr.io/example/mlbench@sha256:" + 64 * "0"
 CPU = ("task=logreg", "workers=2", "hardware=gcp_n1_standard_4", "cluster=kuberay", IMAGE)
 GPU = ("backend=nccl", "cluster=kuberay", IMAGE)
 T4 = ("task=gnmt", "workers=8", "hardware=gcp_n1_t4", *GPU)
-H100 = ("task=transformer", "workers=16", "hardware=gcp_a3_highgpu_8g", *GPU)
+H100 = (
+    *("task=transformer", "workers=16", "hardware=aws_p5_48xlarge", *GPU),
+    "cluster.worker_pod={spec: {containers: [{name: ray-worker, resources: {limits: "
+    "{vpc.amazonaws.com/efa: 32}}}]}}",
+)
 LAB = (
     *("task=resnet20", "workers=8", "hardware=h200", "hardware.cpus=120", "hardware.memory_gib=1024", *GPU),
     "cluster.head_node_labels={kubernetes.io/os: linux}",
@@ -121,13 +126,13 @@ def test_the_entry_point_is_the_same_command_on_an_attached_cluster_and_the_same
 
 
 def test_one_worker_pod_a_node_takes_the_whole_share_of_the_profile() -> None:
-    words = ("workers=9", "hardware=aws_p4d_24xlarge", "backend=nccl", "cluster=kuberay", IMAGE)
+    words = ("workers=9", "hardware=aws_g4dn_12xlarge", "backend=nccl", "cluster=kuberay", IMAGE)
     (group,) = job(words)["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     hardware = compose(words).hardware
-    assert hardware.workers_per_node == 8
-    assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 2
+    assert hardware.workers_per_node == 4
+    assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 3
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
-    assert limits["nvidia.com/gpu"] == "8" and limits["cpu"] == str(hardware.cpus)
+    assert limits["nvidia.com/gpu"] == "4" and limits["cpu"] == str(hardware.cpus)
 
 
 @pytest.mark.parametrize(
@@ -316,6 +321,7 @@ def test_the_decoders_buffers_of_eight_workers_fit_into_shared_memory() -> None:
     ("words", "sentence"),
     [
         (("hardware=aws_p3_2xlarge",), "compute capability 7, and PyTorch with CUDA 13.0"),
+        (("hardware=aws_p5_48xlarge", "workers=16"), "2 nodes of .*(EFA, GPUDirect)"),
         (("hardware=gcp_n1_t4", "hardware.memory_gib=null"), "does not say how much memory a node has"),
         (("hardware=gcp_n1_t4", "scale=official"), "nowhere to read the data set 'cifar10' from"),
         (
@@ -327,6 +333,13 @@ def test_the_decoders_buffers_of_eight_workers_fit_into_shared_memory() -> None:
 def test_what_would_fail_on_nodes_that_are_paid_for_is_refused(words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         objects(("task=resnet20", "workers=2", "backend=nccl", "cluster=kuberay", IMAGE, *words))
+
+
+def test_two_parts_of_gpus_a_node_are_refused_as_cuda_shows_a_process_one() -> None:
+    mig = compose(LAB).hardware.model_copy(update={"gpu_resource": "nvidia.com/mig-1g.18gb", "gpus": 2})
+    with pytest.raises(UserError, match="CUDA shows a process one of them"):
+        require_kernels(mig)
+    require_kernels(mig.model_copy(update={"gpus": 1}))
 
 
 def test_an_image_of_ones_own_may_have_other_kernels() -> None:

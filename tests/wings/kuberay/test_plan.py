@@ -76,6 +76,8 @@ def test_no_command_opens_an_address_or_reads_a_shell(provider: str) -> None:
         ("gke", {"hours": "4", "max_usd": "20"}, "the project that pays"),
         ("gke", {"hardware": "gcp_n1_v100", "project": "p"}, "compute capability 7, and PyTorch"),
         ("aws", {"hardware": "aws_p3_2xlarge"}, "compute capability 7, and PyTorch"),
+        ("gke", {"hardware": "gcp_a3_highgpu_8g", "workers": "9", "project": "p"}, "2 nodes of .* of TCP"),
+        ("aws", {"hardware": "aws_p5_48xlarge", "workers": "16"}, "the fabric between their GPUs"),
         ("gke", {"project": "p", "disk_gb": "10"}, "disk_gb=10 has to be a number from 50 on"),
         ("gke", {"project": "p", "hours": "4"}, "an expiry and a spending cap"),
         ("gke", {"project": "p", "hours": "40", "max_usd": "20"}, "above max_usd=20"),

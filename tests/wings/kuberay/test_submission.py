@@ -190,6 +190,7 @@ def test_a_run_is_submitted_shown_collected_and_deleted(
         ("head", "head-0", "zone-a"),
         *[("worker", f"worker-{number}", "zone-a") for number in range(2)],
     ]
+    assert {pod["kubernetes"] for pod in place.pods} == {"v1.34.1"}
     nothing_is_left(cluster)
     assert "mlbench-runner" in cluster.names("serviceaccounts")
     assert cluster.namespace in cluster.names("namespaces")

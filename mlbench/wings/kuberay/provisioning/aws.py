@@ -94,35 +94,25 @@ def create(spec: ClusterSpec) -> list[Step]:
     ]  # fmt: skip
 
 
-# Kinds in the order in which they can be deleted: how to list the ids of those with the tag, and how to
-# delete one. The lists ask EC2 itself, as the tagging API goes on to name what is gone.
+# Kinds in the order in which they can be deleted, of EC2: how to list them, what their ids are called there,
+# and how to delete one. EC2 itself is asked, as the tagging API goes on to name what is gone.
 TAGGED = {
     "NAT gateway": (
-        ("ec2", "describe-nat-gateways", "--query", "NatGateways[].NatGatewayId", "--filter",
-         "Name=state,Values=pending,available,deleting,failed"),
-        ("ec2", "delete-nat-gateway", "--nat-gateway-id"),
+        "describe-nat-gateways", "NatGateways[].NatGatewayId", "delete-nat-gateway", "--nat-gateway-id",
     ),
-    "address": (
-        ("ec2", "describe-addresses", "--query", "Addresses[].AllocationId", "--filters"),
-        ("ec2", "release-address", "--allocation-id"),
-    ),
-    "subnet": (
-        ("ec2", "describe-subnets", "--query", "Subnets[].SubnetId", "--filters"),
-        ("ec2", "delete-subnet", "--subnet-id"),
-    ),
+    "address": ("describe-addresses", "Addresses[].AllocationId", "release-address", "--allocation-id"),
+    "subnet": ("describe-subnets", "Subnets[].SubnetId", "delete-subnet", "--subnet-id"),
     "route table": (
-        ("ec2", "describe-route-tables", "--query", "RouteTables[].RouteTableId", "--filters"),
-        ("ec2", "delete-route-table", "--route-table-id"),
+        "describe-route-tables", "RouteTables[].RouteTableId", "delete-route-table", "--route-table-id",
     ),
     "internet gateway": (
-        ("ec2", "describe-internet-gateways", "--query", "InternetGateways[].InternetGatewayId", "--filters"),
-        ("ec2", "delete-internet-gateway", "--internet-gateway-id"),
+        "describe-internet-gateways", "InternetGateways[].InternetGatewayId", "delete-internet-gateway",
+        "--internet-gateway-id",
     ),
-    "VPC": (
-        ("ec2", "describe-vpcs", "--query", "Vpcs[].VpcId", "--filters"),
-        ("ec2", "delete-vpc", "--vpc-id"),
-    ),
+    "VPC": ("describe-vpcs", "Vpcs[].VpcId", "delete-vpc", "--vpc-id"),
 }  # fmt: skip
+# A NAT gateway that is gone goes on to be named for an hour.
+NAT_FILTER = ("--filter", "Name=state,Values=pending,available,deleting,failed")
 
 
 def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
@@ -139,7 +129,9 @@ def inventory(spec: ClusterSpec, run: Run) -> list[Resource]:
     for kind, names in listed.items():
         for name in names:
             if name not in state:
-                words = TAGGED[kind][1] if kind in TAGGED else ("iam", "delete-role", "--role-name")
+                words = (
+                    ("ec2", *TAGGED[kind][2:]) if kind in TAGGED else ("iam", "delete-role", "--role-name")
+                )
                 resources.append(Resource(kind, name, True, _aws(spec, f"delete the {kind}", *words, name)))
     if state:
         words = ("-auto-approve", f"-lock-timeout={LOCK_WAIT}")
@@ -163,15 +155,21 @@ def _state(spec: ClusterSpec, run: Run) -> str:
 
 def _tagged(spec: ClusterSpec, run: Run, kind: str) -> list[str]:
     """Return the ids of what carries the cluster's id as a tag."""
-    step = _aws(spec, "", *TAGGED[kind][0], f"Name=tag:mlbench-id,Values={spec.id}", "--output", "json")
-    return json.loads(kubernetes.answer(run, step.argv) or "[]") or []
+    describe, query, *_ = TAGGED[kind]
+    filters = NAT_FILTER if kind == "NAT gateway" else ("--filters",)
+    filters = (*filters, f"Name=tag:mlbench-id,Values={spec.id}")
+    return _listed(spec, run, "ec2", describe, "--query", query, *filters) or []
 
 
 def _roles(spec: ClusterSpec, run: Run) -> list[str]:
     """Return the cluster's IAM roles; their path has its id."""
-    words = ("iam", "list-roles", "--path-prefix", f"/mlbench/{spec.id}/", "--output", "json")
-    roles = json.loads(kubernetes.answer(run, _aws(spec, "", *words).argv) or "{}").get("Roles", [])
-    return [one["RoleName"] for one in roles]
+    answer = _listed(spec, run, "iam", "list-roles", "--path-prefix", f"/mlbench/{spec.id}/") or {}
+    return [one["RoleName"] for one in answer.get("Roles", ())]
+
+
+def _listed(spec: ClusterSpec, run: Run, *words: str) -> Any:
+    step = _aws(spec, "", *words, "--output", "json")
+    return json.loads(kubernetes.answer(run, step.argv) or "null")
 
 
 def _cluster(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
@@ -179,11 +177,10 @@ def _cluster(spec: ClusterSpec, run: Run, state: str) -> list[Resource]:
     name = f"mlbench-{spec.name}"
     if f'"{name}"' in state and "aws_eks_cluster" in state:
         return []
-    words = ("eks", "list-clusters", "--query", "clusters", "--output", "json")
-    if name not in json.loads(kubernetes.answer(run, _aws(spec, "", *words).argv) or "[]"):
+    if name not in (_listed(spec, run, "eks", "list-clusters", "--query", "clusters") or ()):
         return []
-    words = ("eks", "describe-cluster", "--name", name, "--query", "cluster.tags", "--output", "json")
-    tags = json.loads(kubernetes.answer(run, _aws(spec, "", *words).argv) or "{}") or {}
+    words = ("eks", "describe-cluster", "--name", name, "--query", "cluster.tags")
+    tags = _listed(spec, run, *words) or {}
     delete = _aws(spec, "delete the cluster", "eks", "delete-cluster", "--name", name)
     return [Resource("cluster", name, tags.get("mlbench-id") == spec.id, delete)]
 

@@ -118,16 +118,6 @@ def _ours(spec: ClusterSpec, kind: str, one: dict[str, Any]) -> bool:
     return label == spec.id or f"mlbench-id={spec.id} " in one.get("description", "")
 
 
-def expired(project: str, run: Run) -> list[dict[str, Any]]:
-    """Return the labels and zones of all clusters of mlbench in a project, made here or elsewhere."""
-    argv = ("gcloud", "container", "clusters", "list", f"--project={project}", "--format=json", "--quiet")
-    text = kubernetes.answer(run, (*argv, "--filter=resourceLabels.mlbench-id:*"))
-    return [
-        {**one["resourceLabels"], "zone": one.get("location") or one["zone"]}
-        for one in json.loads(text or "[]")
-    ]
-
-
 def _own(spec: ClusterSpec) -> str:
     return f"mlbench-{spec.name}"
 

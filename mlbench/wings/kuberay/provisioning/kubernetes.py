@@ -21,32 +21,23 @@ WAIT = "5m"  # that a chart's pods may take to become ready
 def operator(spec: ClusterSpec, context: str) -> list[Step]:
     """Return the step that installs the KubeRay operator, unless the cluster has one."""
     probe = ("kubectl", "--context", context, "get", "crd", "rayjobs.ray.io", "--output=name")
-    return [
-        Step(
-            (
-                "helm", "upgrade", "--install", "kuberay-operator", "kuberay-operator",
-                "--repo", KUBERAY_CHARTS, "--version", KUBERAY, "--kube-context", context,
-                "--namespace", KUBERAY_NAMESPACE, "--create-namespace", "--wait", "--timeout", WAIT,
-                "--labels", f"mlbench-id={spec.id}",
-            ),
-            f"KubeRay operator {KUBERAY}",
-            unless=probe,
-        )
-    ]  # fmt: skip
+    chart = ("kuberay-operator", KUBERAY_CHARTS, KUBERAY, KUBERAY_NAMESPACE)
+    argv = (*_install(context, *chart), "--labels", f"mlbench-id={spec.id}")
+    return [Step(argv, f"KubeRay operator {KUBERAY}", unless=probe)]
 
 
 def device_plugin(context: str) -> list[Step]:
     """Return the step that lets Kubernetes hand out GPUs where the provider's nodes have only the driver."""
-    return [
-        Step(
-            (
-                "helm", "upgrade", "--install", "nvidia-device-plugin", "nvidia-device-plugin",
-                "--repo", DEVICE_PLUGIN_CHARTS, "--version", DEVICE_PLUGIN, "--kube-context", context,
-                "--namespace", "nvidia-device-plugin", "--create-namespace", "--wait", "--timeout", WAIT,
-            ),
-            f"NVIDIA device plug-in {DEVICE_PLUGIN}",
-        )
-    ]  # fmt: skip
+    chart = ("nvidia-device-plugin", DEVICE_PLUGIN_CHARTS, DEVICE_PLUGIN, "nvidia-device-plugin")
+    return [Step(_install(context, *chart), f"NVIDIA device plug-in {DEVICE_PLUGIN}")]
+
+
+def _install(context: str, chart: str, repository: str, version: str, namespace: str) -> tuple[str, ...]:
+    return (
+        "helm", "upgrade", "--install", chart, chart, "--repo", repository, "--version", version,
+        "--kube-context", context, "--namespace", namespace, "--create-namespace", "--wait",
+        "--timeout", WAIT,
+    )  # fmt: skip
 
 
 def charts(spec: ClusterSpec, context: str, run: Run) -> list[Resource]:

@@ -10,7 +10,7 @@ from mlbench.config.errors import UserError, suggest
 from mlbench.config.experiment import Hardware
 from mlbench.record import format
 from mlbench.record.overhead import overhead
-from mlbench.wings.kuberay.config import require_kernels
+from mlbench.wings.kuberay.config import require_fabric, require_kernels
 from mlbench.wings.kuberay.provisioning.spec import PROVIDERS, ClusterSpec, new_id, now, owner, require_name
 
 DEFAULT_HARDWARE = {
@@ -33,8 +33,6 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
         raise UserError(
             f"hardware={chosen} is no machine of {name}", hint=f"e.g. hardware={DEFAULT_HARDWARE[name]}"
         )
-    if name in ("gke", "aws"):
-        require_kernels(hardware)
     spec = ClusterSpec(
         name=require_name(settings["name"] or chosen.replace("_", "-")),
         id=new_id(),
@@ -52,6 +50,9 @@ def parse(name: str, settings: Mapping[str, str], *, creating: bool) -> ClusterS
         allow=settings["allow"] or None,
         context=settings["context"] or None,
     )
+    if spec.billed:
+        require_kernels(hardware)
+        require_fabric(hardware, spec.nodes, {})
     spec = provider(spec).complete(spec, creating=creating)
     if creating:
         _require_cap(spec, settings)
