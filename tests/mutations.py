@@ -94,8 +94,9 @@ def copied(target: Path) -> Path:
 
 
 def pytest(copy: Path, words: list[str], *, timeout_s: float = TIMEOUT_S) -> tuple[int, str]:
-    """Run tests in a copy until one fails; return pytest's exit code and its output."""
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-p", "no:cacheprovider", *words]
+    """Run tests in a copy, slow ones too, until one fails; return pytest's exit code and its output."""
+    options = ["-m", "", "-n", "0", "-x", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *words]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     try:
         done = subprocess.run(

@@ -1,6 +1,7 @@
 """The list of mutations stays true while the code changes; `python tests/mutations.py` runs them."""
 
 import shlex
+from pathlib import Path
 
 import mutations
 import pytest
@@ -36,3 +37,12 @@ def test_a_line_that_is_there_twice_or_not_at_all_is_an_error() -> None:
     one = mutations.Mutation(1, "mlbench/config/goal.py", "no such line", "", "nothing")
     with pytest.raises(ValueError, match="holds 0 times"):
         one.applied(ROOT)
+
+
+def test_slow_tests_catch_mutations_too(tmp_path: Path) -> None:
+    """The checkout's own options leave them out of a plain `pytest`."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -m 'not slow'\nmarkers = slow\n")
+    test = "import pytest\n@pytest.mark.slow\ndef test_caught() -> None:\n    assert False\n"
+    (tmp_path / "test_slow.py").write_text(test)
+    code, output = mutations.pytest(tmp_path, ["test_slow.py"])
+    assert code == 1 and "FAILED test_slow.py::test_caught" in output

@@ -1,10 +1,13 @@
-"""The table of seeds says what its runs were trained on."""
+"""The table of seeds says what its runs were trained on, and the page's medians are those of its rows."""
 
+import re
+import statistics
 from importlib import import_module
 from typing import Any
 
 import pytest
 import studies
+from conftest import ROOT
 
 seeds: Any = import_module("seeds")
 
@@ -23,3 +26,22 @@ def test_the_heading_names_other_data_and_another_precision(name: str) -> None:
     experiment = {"task": one.experiment.plain()["task"] | CHANGES[name]}
     runs = [studies.run(1, seed, time=9, experiment=experiment, software=software) for seed in (1, 2)]
     assert seeds.table(runs).startswith(f"### {name}, mini, goal top1_accuracy >= 95\n")
+
+
+def test_every_median_of_the_page_is_that_of_its_rows_and_the_same_in_every_table() -> None:
+    page = (ROOT / "docs" / "measurements" / "results.md").read_text()
+    medians = {}
+    for heading, table in re.findall(
+        r"^#{3,4} (\S+(?: in bf16)?), mini,.*?$(.*?\| median \|.*?)$", page, re.M | re.S
+    ):
+        cells = [
+            [cell.strip() for cell in row.split("|")] for row in table.splitlines() if "goal_reached" in row
+        ]
+        medians[heading] = re.findall(r"median .*", table)[0].split("|")[3].strip()
+        assert abs(statistics.median(float(row[4]) for row in cells) - float(medians[heading])) < 0.1, heading
+    summary = re.findall(
+        r"^\| (\w+) \| [^|]* \| [^|]* \| (\S+) \([^|]* \| (\S+) \([^|]* \| [\d.]+ \|$", page, re.M
+    )
+    assert len(summary) == 6
+    for task, fp32, bf16 in summary:
+        assert (fp32, bf16) == (medians[task], medians[f"{task} in bf16"]), task

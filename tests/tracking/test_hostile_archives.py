@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import zips
+from conftest import ROOT
 from driven import Run
 from test_archive import exported, rewritten
 
@@ -177,6 +178,13 @@ def test_an_archive_costs_no_more_than_its_limits(
     finished: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """6,000,000 lines took 110 s, and 80,000,000 empty lists more than 130 s."""
+    page = (ROOT / "docs" / "results-command.md").read_text()
+    stated = (
+        f"{archive.MAX_BYTES >> 20} MiB",
+        f"{archive.MAX_EVENTS:,} events",
+        f"{archive.MAX_VALUES:,} values",
+    )
+    assert [one for one in stated if one not in page] == []
     monkeypatch.setattr(archive, "MAX_EVENTS", 100)
     monkeypatch.setattr(archive, "MAX_VALUES", 10_000)
     many = zips.write(tmp_path / "many.zip", finished | {"events.jsonl": 101 * "{}\n"})
