@@ -47,8 +47,10 @@ def test_it_is_compiled_once_for_a_shape_and_on_the_clock(data_root: Path) -> No
     assert compiled == pytest.approx(trained(Worker(), data_root, SMALL), rel=1e-6)
 
 
-def test_it_is_free_in_the_closed_division_and_told() -> None:
+def test_it_is_free_in_the_closed_division_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert compose(["compile=eager"]).deviations == ()
+    assert run.main(["task=logreg", "compile=eager", "--dry-run"]) == 0
+    assert ", compile=eager, " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("device", "variable"), [("cpu", "CXX"), ("cuda", "CC")])
