@@ -234,6 +234,7 @@ class Experiment(Model):
     goal: Literal["official", "light", "none"] | float
     seed: Annotated[int, Field(ge=0, lt=2**31)] | None
     max_failures: Annotated[int, Field(ge=0)]
+    compile: Literal["inductor", "aot_eager", "eager"] | None = None  # older records lack it
     phase_timing: bool
     profile: Annotated[int, Field(ge=0)] = 0  # steps; records made before there was a profiler lack it
     data_root: Path

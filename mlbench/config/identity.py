@@ -26,6 +26,7 @@ IDENTITY = (
     "goal",
     "framework",
     "framework.*",
+    "compile",
     "backend.name",
     "backend.device",
     "backend.module",

@@ -34,6 +34,7 @@ from mlbench.record.noise import Interference
 from mlbench.record.record import RayIds, Record, RunEnd, RunStart
 from mlbench.tasks import registry
 from mlbench.tracking import uploader
+from mlbench.training import compilation
 
 STORE_WAIT_S = 60  # s that the end of a run waits for MLflow before it leaves the rest to `results sync`
 ABORT_STORE_WAIT_S = 5  # s, likewise where the run was aborted
@@ -98,8 +99,14 @@ def check(experiment: Experiment) -> None:
             f"task={task.name} trains no steps that profile={experiment.profile} could record",
             hint="leave profile= out",
         )
+    if experiment.compile and not isinstance(task, TrainingConfig):
+        raise UserError(
+            f"task={task.name} trains no steps that compile={experiment.compile} could compile",
+            hint="leave compile= out",
+        )
     registry.check(task, workers=experiment.workers, folder=None)
     if clusters.shares_files(experiment):
+        compilation.require(experiment.compile, experiment.backend.device)
         if experiment.framework != plugins.TORCH:
             plugins.framework(experiment.framework).require()
         registry.require_data(task, experiment.scale, experiment.data_root)

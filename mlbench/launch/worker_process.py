@@ -27,7 +27,7 @@ from mlbench.record import node_types
 from mlbench.record.messages import Report
 from mlbench.record.record import Node, Profile, WorkerResult
 from mlbench.tasks import registry
-from mlbench.training import timer
+from mlbench.training import compilation, timer
 
 if TYPE_CHECKING:
     from mlbench.datasets import verify
@@ -78,6 +78,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     experiment = spec.experiment
     if experiment.framework != plugins.TORCH:
         plugins.framework(experiment.framework).require()
+    compilation.require(experiment.compile, experiment.backend.device)
     worker = build_worker(spec)
     task = registry.load(experiment.task.name)
     implementation = plugins.implementation("task", experiment.task.name, experiment.framework)
@@ -193,6 +194,7 @@ def build_worker(spec: WorkerSpec) -> Any:
         heartbeat=HeartbeatClient(spec.heartbeats, token=spec.token, rank=rank),
         keep_checkpoints=experiment.max_failures > 0,
         resume=_resume() if experiment.launcher == "ray" else None,
+        compile=experiment.compile,
         profile_steps=experiment.profile,
         control=control_group(experiment.backend.timeout_s) if world_size > 1 else None,
     )

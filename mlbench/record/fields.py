@@ -216,6 +216,7 @@ FIELDS = (
     Field("dataset", "experiment.task.dataset", row=SETTINGS, setting=True),
     Field("cluster", "experiment.cluster.name", row=SETTINGS, setting=True),
     Field("launcher", "experiment.launcher", row=SETTINGS, setting=True),
+    Field("compile", "experiment.compile", row=SETTINGS, setting=True),
     Field("threads_per_worker", _threads, row=SETTINGS, page=True),
     Field("eligible", tag=True),
     Field("oversubscribed", tag=True),

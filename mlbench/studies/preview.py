@@ -180,6 +180,7 @@ def _headline(experiment: Experiment) -> str:
     groups = ("hardware", "cluster", "sync", "network")
     named = ", ".join(f"{group}={getattr(experiment, group).name}" for group in groups)
     named += f", launcher={experiment.launcher}" if experiment.launcher != "ray" else ""
+    named += f", compile={experiment.compile}" if experiment.compile else ""
     task = experiment.task
     return (
         f"{task_title(task.name, experiment.deviations)} {experiment.scale}, recipe {task.recipe}, division "

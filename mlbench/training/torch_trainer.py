@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -25,6 +25,8 @@ class TorchTrainer:
         self.setup, self.timer = setup, worker.timer
         self.sync = strategy.synchronise(setup.model, setup.optimizer, worker)
         self.model = self.sync.module
+        if worker.compile is not None:  # validations run the bare model, which has other shapes
+            self.model = cast(nn.Module, torch.compile(self.model, backend=worker.compile))
         self.autocast: AbstractContextManager = PLAIN  # entered in every batch
         if setup.autocast is not None:
             self.autocast = torch.autocast(worker.device.type, dtype=setup.autocast)

@@ -34,6 +34,7 @@ class Worker:
     - resume: the state of the last checkpoint after a restart, else None.
     - read_energy: joules of this node by part since some moment; empty where nothing can be read, and on all
       ranks of a node but its first.
+    - compile: torch.compile's backend, or its name; None: nothing is compiled.
     - profile_steps: how many steps torch.profiler records; 0: it is not used.
     - control: a gloo group beside the training's own, for small objects and for naming a missing rank.
     """
@@ -52,6 +53,7 @@ class Worker:
     heartbeat: Callable[[Heartbeat], None] = _discard
     keep_checkpoints: bool = False
     resume: State | None = None
+    compile: str | Callable[..., Any] | None = None
     profile_steps: int = 0
     read_energy: Callable[[], dict[str, float]] = dict
     control: dist.ProcessGroup | None = None

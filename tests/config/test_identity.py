@@ -36,6 +36,7 @@ def test_every_field_is_in_one_list() -> None:
         ["launcher=torchrun"],
         ["phase_timing=false"],
         ["profile=3"],
+        ["compile=eager"],
         ["backend.interface=eth1"],
         ["backend.sockets=4"],
         pytest.param(["network=1gbit_1ms"], marks=pytest.mark.wing("emulation")),

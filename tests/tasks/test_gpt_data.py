@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import subprocess
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,6 +121,26 @@ def test_a_shard_of_another_format_or_length_is_refused(
         with pytest.raises(UserError, match=sentence):
             data.prepare_dataset(WANTED, tmp_path)
     assert not (tmp_path / "fineweb10b_gpt2").exists()
+
+
+def test_a_shard_that_changed_after_it_was_pinned_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pins are what sha256sum prints; a shard that is not among them has none."""
+    with serve() as mirror:
+        texts = shards(monkeypatch, mirror)
+        (tmp_path / TRAIN[0]).write_bytes(mirror.files[TRAIN[0]])
+        printed = subprocess.run(["sha256sum", TRAIN[0]], cwd=tmp_path, capture_output=True, check=True)
+        (tmp_path / "shards.sha256").write_bytes(printed.stdout)
+        monkeypatch.setattr(data, "HUB", mirror.url.rstrip("/"))
+        archives = [data.shard(name, tokens=None, path=tmp_path / "shards.sha256") for name in TRAIN]
+        assert archives[1].sha256 is None
+        monkeypatch.setattr(data, "TRAINING_SHARDS", archives)
+        mirror.files[TRAIN[0]] = packed(texts[TRAIN[0]][::-1])
+        with pytest.raises(UserError, match=f"instead of {archives[0].sha256}"):
+            data.prepare_dataset(WANTED, tmp_path / "data")
+        mirror.files[TRAIN[0]] = packed(texts[TRAIN[0]])
+        data.prepare_dataset(WANTED, tmp_path / "data")
 
 
 def test_a_cut_file_and_a_wrong_checksum_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

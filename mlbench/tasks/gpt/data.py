@@ -90,12 +90,20 @@ HEADER = 256  # int32; the third is the number of tokens, the rest is 0
 SHARD_TOKENS = 100_000_000  # of every shard but the last
 VALIDATION_TOKENS = 10_485_760  # to predict: the first 10 * 2^20, as llm.c and the speedruns do
 HUB = "https://huggingface.co/datasets/kjj0/fineweb10B-gpt2/resolve/main"
+PINS = Path(__file__).with_name("shards.sha256")  # what sha256sum prints of the shards; README.md
 
 
-def shard(name: str, *, tokens: int | None = SHARD_TOKENS, sha256: str | None = None) -> Archive:
-    """Return the archive of a shard; the publisher states no checksums, so its manifest records them."""
+def pinned(path: Path = PINS) -> dict[str, str]:
+    """Return the checksums of shards by name; of those that are not in the file, or without it, none."""
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return {name.lstrip("*"): checksum for checksum, name in map(str.split, lines)}
+
+
+def shard(name: str, *, tokens: int | None = SHARD_TOKENS, path: Path = PINS) -> Archive:
+    """Return the archive of a shard, which has to have its pinned checksum if there is one."""
     size = None if tokens is None else 4 * HEADER + 2 * tokens
-    return Archive(urls=(f"{HUB}/{name}",), file=f"fineweb10b_gpt2/{name}", sha256=sha256, size=size)
+    checksum = pinned(path).get(name)
+    return Archive(urls=(f"{HUB}/{name}",), file=f"fineweb10b_gpt2/{name}", sha256=checksum, size=size)
 
 
 TRAINING_SHARDS = tuple(shard(f"fineweb_train_{i:06}.bin") for i in range(1, 103)) + (

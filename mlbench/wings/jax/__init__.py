@@ -32,5 +32,7 @@ def faults(experiment: Experiment) -> Iterator[str]:
         yield f"backend.sockets={backend.sockets} is torch's: framework=jax leaves it to its gloo"
     if getattr(task, "precision", None) not in (None, "fp32"):
         yield f"task.precision={getattr(task, 'precision', None)}: framework=jax computes in fp32"
+    if experiment.compile:
+        yield f"compile={experiment.compile} is torch's: framework=jax compiles every step"
     if experiment.profile:
         yield f"profile={experiment.profile} records torch's operators: leave it out with framework=jax"

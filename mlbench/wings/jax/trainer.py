@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from jax.sharding import NamedSharding, PartitionSpec
 
 from mlbench.training.loss_meter import LossMeter
-from mlbench.training.setup import Setup
+from mlbench.training.setup import Setup, TrainingSetup
 from mlbench.training.worker import Worker
 from mlbench.wings.jax import devices
 
@@ -24,15 +25,16 @@ UNSEEN = (
 
 @dataclass(kw_only=True)
 class JaxSetup(Setup):
-    """A model as functions of its weights, its recipe and its data. A step has one micro-batch.
+    """A model as functions of its weights, its recipe and its data.
 
     `loss` and `update` are traced once, for the shapes of `batch`, before the clock starts.
 
     - weights, state: of the model and the optimizer at first, as NumPy arrays, the same on every rank.
     - batch: the shapes and types of `arrays(batch)` of every micro-batch, as jax.ShapeDtypeStruct.
+    - micro_batches: of every step.
     - arrays(batch): a micro-batch as a tree of NumPy arrays, samples along the first axis.
-    - loss(weights, batch): the mean loss of a micro-batch, such that the mean of the gradients over workers
-      is the step's gradient.
+    - loss(weights, batch): the loss of a micro-batch, such that the mean of the gradients over workers is the
+      step's gradient (accumulated micro-batches add up).
     - update(weights, gradients, state, rate): the new weights and state, from the mean gradients.
     - rate(): the learning rate of the step that comes.
     """
@@ -40,6 +42,7 @@ class JaxSetup(Setup):
     weights: Tree
     state: Tree = ()
     batch: Tree
+    micro_batches: int = 1
     arrays: Callable[[Any], Tree] = lambda batch: batch
     loss: Callable[[Tree, Tree], jax.Array]
     update: Callable[[Tree, Tree, Tree, jax.Array], tuple[Tree, Tree]]
@@ -49,6 +52,41 @@ class JaxSetup(Setup):
     def trainer(self, worker: Worker) -> "JaxTrainer":
         """Return what trains the model over all workers' devices."""
         return JaxTrainer(self, worker)
+
+
+def from_torch(
+    shared: TrainingSetup,
+    worker: Worker,
+    *,
+    forward: Callable[[dict[str, jax.Array], jax.Array], jax.Array],
+    inputs: jax.ShapeDtypeStruct,
+    **own: Any,
+) -> JaxSetup:
+    """Return a setup with the data, order, first weights, learning rates and metrics of a torch task part.
+
+    - forward(weights, inputs): what the torch part's metrics ask of a model, from weights by their names in
+      torch. It is compiled here for `inputs`, rows along the first axis; fewer rows are filled up.
+    - own: the fields of JaxSetup that no torch part has: batch, arrays, loss, update, state, micro_batches.
+    """
+    devices.mesh(worker)  # before jax is used
+    model = {name: weight.detach() for name, weight in shared.model.named_parameters()}
+    weights = {name: weight.cpu().numpy().copy() for name, weight in model.items()}
+    program = jax.jit(forward).lower(weights, inputs).compile()
+
+    def validate(trained: dict[str, jax.Array], data: Any) -> dict[str, float]:
+        def predicted(rows: torch.Tensor) -> torch.Tensor:
+            array = rows.cpu().numpy().astype(inputs.dtype)
+            missing = [(0, inputs.shape[0] - len(array))] + [(0, 0)] * (array.ndim - 1)
+            outputs = np.asarray(program(trained, np.pad(array, missing)))
+            return torch.tensor(outputs[: len(array)], device=rows.device)
+
+        for name, weight in model.items():  # which metrics may look at, too
+            weight.copy_(torch.tensor(np.asarray(trained[name])))
+        return shared.validate(predicted, data)  # type: ignore[arg-type]  # a model is what can be called
+
+    copied = {each.name: getattr(shared, each.name) for each in fields(Setup)}
+    copied |= {"validate": validate, "warnings": (*shared.warnings, UNSEEN), "weights": weights}
+    return JaxSetup(**copied, rate=lambda: shared.optimizer.param_groups[0]["lr"], **own)
 
 
 class JaxTrainer:
@@ -67,16 +105,18 @@ class JaxTrainer:
 
     def step(self, step: int, micro_batches: Sequence[Any]) -> int:
         """Run the step's program and wait for it: what it has not done counts to no other step."""
-        (batch,) = micro_batches
         rate = self.setup.rate()
         if rate != self.rate[0]:
             self.rate = (rate, devices.replicated(np.float32(rate), self.mesh))
-        arrays = jax.tree.map(lambda part: devices.sharded(part, self.mesh), self.setup.arrays(batch))
+        parts = list(map(self.setup.arrays, micro_batches))
+        # This worker's micro-batches lie one behind the other, so that a shard is its step.
+        whole = parts[0] if len(parts) == 1 else jax.tree.map(lambda *each: np.concatenate(each), *parts)
+        arrays = jax.tree.map(lambda part: devices.sharded(part, self.mesh), whole)
         self.weights, self.state, loss = self.program(self.weights, self.state, self.rate[1], arrays)
         self.losses.add(torch.tensor(np.asarray(devices.local(loss)).item()))
         self.losses.end_step(None, 1)
         self.timer.end_phase("train_step")
-        return self.setup.samples(batch)
+        return sum(map(self.setup.samples, micro_batches))
 
     def stuck(self) -> bool:
         """Return false: there is no loss scale."""
@@ -115,10 +155,22 @@ class JaxTrainer:
 
     def _compiled(self) -> Callable[..., tuple[Tree, Tree, jax.Array]]:
         """Return the step for the setup's shapes alone: another shape is an error, and compiles nothing."""
-        loss, update = self.setup.loss, self.setup.update
+        loss, update, count = self.setup.loss, self.setup.update, self.setup.micro_batches
+
+        def summed(weights: Tree, batch: Tree) -> tuple[jax.Array, Tree]:
+            """Return the loss of all micro-batches and its gradients, one micro-batch at a time."""
+            if count == 1:
+                return jax.value_and_grad(loss)(weights, batch)
+            parts = jax.tree.map(lambda one: one.reshape(count, -1, *one.shape[1:]), batch)
+            zero = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, weights))
+
+            def add(total: Tree, part: Tree) -> tuple[Tree, None]:
+                return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(weights, part)), None
+
+            return jax.lax.scan(add, zero, parts)[0]
 
         def step(weights: Tree, state: Tree, rate: jax.Array, batch: Tree) -> tuple[Tree, Tree, jax.Array]:
-            value, gradients = jax.value_and_grad(loss)(weights, batch)
+            value, gradients = summed(weights, batch)
             weights, state = update(weights, jax.lax.pmean(gradients, devices.AXIS), state, rate)
             return weights, state, value[None]
 
@@ -133,7 +185,7 @@ class JaxTrainer:
         sharding = NamedSharding(self.mesh, part)
         shapes = jax.tree.map(
             lambda one: jax.ShapeDtypeStruct(
-                (one.shape[0] * self.mesh.size, *one.shape[1:]), one.dtype, sharding=sharding
+                (count * one.shape[0] * self.mesh.size, *one.shape[1:]), one.dtype, sharding=sharding
             ),
             self.setup.batch,
         )

@@ -32,6 +32,28 @@ def short(worker: Worker, root: Path, *, epochs: int) -> Any:
     return setup
 
 
+def gpt_losses(worker: Worker, root: Path, words: list[str]) -> list[float]:
+    """Return the losses of three steps of a small GPT-2."""
+    small = ["task=gpt", "framework=jax", "goal=none", "division=open", "task.layers=1", "task.context=32"]
+    setup = registry.build(compose([*small, *words]).task, mini_worker(worker, root), "jax")
+    run = loop.Run(setup, worker)
+    worker.timer.start()
+    run.data = setup.load()
+    losses = []
+    for micro_batches in FirstSteps(setup.steps(run.data, 0), 3):
+        worker.timer.end_phase("data_wait")
+        run.train_step(micro_batches)
+        losses.append(run.trainer.losses.total())
+        run.trainer.losses.reset()
+    return losses
+
+
+def test_micro_batches_and_checkpoints_change_no_step(data_root: Path) -> None:
+    variants = ([], ["task.batch_size=2"], ["task.activation_checkpointing=true"])
+    whole, pieces, again = (run_ranks(gpt_losses, 1, data_root, words)[0] for words in variants)
+    assert pieces == pytest.approx(whole, rel=1e-5) and again == pytest.approx(whole, rel=1e-5)
+
+
 def observed(worker: Worker, root: Path) -> dict[str, Any]:
     """Train and return what was compiled by when, what was measured, and what a restart goes on to."""
     import jax

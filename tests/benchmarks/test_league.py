@@ -1,0 +1,86 @@
+"""What the league says of runs whose times are known, and that it goes on where it stopped."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlbench.config.compose import compose
+from mlbench.config.errors import UserError
+
+league: Any = import_module("league")
+pytestmark = pytest.mark.wing("emulation")
+
+
+def run(
+    strategy: str, mbit_s: float, seed: int, seconds: float, status: str = "goal_reached"
+) -> dict[str, Any]:
+    measured = {"seconds": seconds, "steps": 100, "bytes": 250_000_000}
+    steps = {"step_s": seconds / 100, "exposed_s": seconds / 200}
+    return {"strategy": strategy, "mbit_s": mbit_s, "seed": seed, "status": status, **measured, **steps}
+
+
+def runs(strategy: str, *times: float, status: str = "goal_reached") -> list[dict[str, Any]]:
+    """Return five runs a bandwidth, which differ by some percent."""
+    cells = zip(league.BANDWIDTHS, times, strict=True)
+    return [run(strategy, rate, n, s * (1 + n / 100), status) for rate, s in cells for n in range(5)]
+
+
+def test_a_break_even_lies_where_the_quotient_of_the_times_is_one() -> None:
+    """Times as a power of the bandwidth cross at 447 Mbit/s: the middle of 200 and 1,000 on a log axis."""
+    measured = runs("DDP", 20, 10, 5) + runs("top-k, 1 %", 14.142, 14.142, 14.142)
+    (line,) = league.verdicts(league.cells(measured))
+    assert line.startswith("below 447 Mbit/s (95 % interval 4")
+    assert "top-k, 1 % beats DDP, by 1.41 times at 200 Mbit/s" in line
+
+
+def test_that_one_never_beats_the_other_is_said() -> None:
+    measured = runs("DDP", 20, 10, 5) + runs("FSDP2", 30, 15, 5)
+    (line,) = league.verdicts(league.cells(measured))
+    assert line == (
+        "no break-even: FSDP2 takes as long as DDP or longer throughout "
+        "(1.50, 1.50, 1.00 times; shown at 2 of 3 bandwidths)"
+    )
+
+
+def test_a_missed_loss_is_infinite_time_and_told() -> None:
+    measured = runs("DDP", 20, 10, 5) + runs("FSDP2", 30, 15, 5, status="goal_not_reached")
+    *_, last = league.table(measured)
+    assert "| FSDP2 | 0 of 15 |" in last and last.endswith("| not reached | not reached | not reached |")
+    (line,) = league.verdicts(league.cells(measured))
+    assert line.startswith("no break-even: FSDP2 takes as long as DDP or longer throughout (inf")
+    some = measured[:15] + runs("FSDP2", 10, 10, 10)[:10] + measured[-5:]
+    (line,) = league.verdicts(league.cells(some))
+    assert line == "DDP and FSDP2: one missed the loss at some bandwidth, so no break-even is known"
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, asked = tmp_path / "league.jsonl", []
+
+    def measure(mbit_s: float, seed: int, names: list[str], options: Any) -> None:
+        asked.append((mbit_s, seed, len(names)))
+        if mbit_s == 1000 and len(asked) < 3:
+            raise UserError("the links are off their profile")
+        with options.output.open("a") as file:
+            file.writelines(json.dumps(run(name, mbit_s, seed, 9.0)) + "\n" for name in names)
+
+    monkeypatch.setattr(league, "measure", measure)
+    monkeypatch.setattr(league.registry, "load", lambda _: type("Task", (), {"prepare": print}))
+    words = ["--rounds", "1", "--output", str(output)]
+    assert league.main(words) == 1
+    assert league.main(words) == 0
+    assert asked == [(200, 1, 6), (1000, 1, 6), (5000, 1, 6), (1000, 1, 6)]
+
+
+def test_every_strategy_is_one_that_a_run_can_have() -> None:
+    names = {compose([*league.TASK, *words]).sync.name for words in league.STRATEGIES.values()}
+    assert names == {"ddp", "fsdp", "compression", "local_sgd"}
+
+
+def test_the_picture_has_a_line_a_strategy(tmp_path: Path) -> None:
+    measured = runs("DDP", 20, 10, 5) + runs("FSDP2", 30, 15, 5)
+    league.draw(league.cells(measured), tmp_path / "league.svg")
+    drawn = (tmp_path / "league.svg").read_text()
+    assert drawn.startswith("<svg") and "DDP" in drawn and "FSDP2" in drawn
