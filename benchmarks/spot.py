@@ -2,11 +2,11 @@
 
     python benchmarks/spot.py
 
-Every worker stands for a node and is killed at the times of a Poisson process, also while it starts again; the
-run then goes on from its last checkpoint, one an epoch, with new processes. mlbench's own loop and checkpoints
-in processes that are forks of one that has imported torch, as launcher=torchrun does, which restarts nothing.
-The prediction is made before the first worker is killed: from undisturbed runs of 1 and 2 workers, and from the
-seconds that a restart takes, which are those that a run takes longer when it is killed after a checkpoint.
+Every worker stands for a node and is killed at the times of a Poisson process, also while it starts again;
+the run then goes on from its last checkpoint, one an epoch, with new processes. mlbench's own loop and
+checkpoints in processes that are forks of one that has imported torch, as of launcher=torchrun, which itself
+restarts nothing. The prediction is made before the first worker is killed: from undisturbed runs of 1 and 2
+workers, and from the seconds of a restart, by which a run takes longer that is killed after a checkpoint.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.context import ForkServerProcess as Process
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -41,12 +41,12 @@ from mlbench.wings.prediction import forecast, model
 from mlbench.wings.prediction.forecast import Spot, Target
 from mlbench.wings.prediction.model import Measurements, RunTimings
 
-TASK, EPOCHS, WORKERS = "resnet20", 12, 2
-LIFE_S = 8.0  # s from one interruption of a worker to the next, on average
+TASK, EPOCHS, WORKERS = "resnet20", 8, 2
+LIFE_S = 6.0  # s from one interruption of a worker to the next, on average
 SEED = 20260908  # any constant: when which worker is killed
 STATE, RESULT = "state.pt", "result.json"
 POLL_S = 0.005  # s between two looks for a checkpoint
-RESTARTS = 4  # planned, of one run, to measure what a restart takes
+RESTARTS = 3  # planned, of one run, to measure what a restart takes
 FORK = multiprocessing.get_context("forkserver")  # which imports this file, so torch, once
 LIMIT_S = 200.0  # s; a run that takes longer hangs
 
@@ -55,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
     """Measure and print the prediction, the runs and the row of docs/prediction.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--undisturbed", type=int, default=5, help="runs of 1 and of 2 workers to predict from")
+    parser.add_argument(
+        "--undisturbed", type=int, default=3, help="runs of 1 and of 2 workers to predict from"
+    )
     options = parser.parse_args(arguments)
     print(origin(__file__, arguments, "one thread a worker"), end="\n\n")
     with tempfile.TemporaryDirectory() as folder:
@@ -65,21 +67,25 @@ def main(arguments: Sequence[str]) -> int:
         fitted = [timings(run(experiment, k)) for _ in range(options.undisturbed) for k in (1, WORKERS)]
         undisturbed = [each for each in fitted if each.workers == WORKERS]
         calm_s = median(each.total_s for each in undisturbed)
-        planned = [run(experiment, WORKERS, after_checkpoints=RESTARTS) for _ in range(3)]
+        planned = [run(experiment, WORKERS, after_checkpoints=RESTARTS) for _ in range(options.undisturbed)]
         restart_s = median((each["elapsed"] - calm_s) / RESTARTS for each in planned)
         spot = Spot(3600 / LIFE_S, restart_s, EPOCHS)
         predicted = predict(fitted, experiment, spot)
         checkpoint_s = median(each["report_s"] for each in planned)
-        print(f"Undisturbed: {calm_s:.2f} s (median of {len(undisturbed)}), of which a checkpoint takes "
-              f"{1e3 * checkpoint_s:.0f} ms; a restart takes {restart_s:.2f} s (median of {3 * RESTARTS}).")  # fmt: skip
-        print(f"A worker is killed every {LIFE_S:g} s on average.\n", flush=True)
+        count = len(undisturbed)
+        print(
+            f"Undisturbed: {calm_s:.2f} s (median of {count}); a checkpoint takes {1e3 * checkpoint_s:.0f} ms."
+        )
+        print(f"A restart {restart_s:.2f} s (median of {len(planned)} runs with {RESTARTS}); a worker is "
+              f"killed every {LIFE_S:g} s on average.\n", flush=True)  # fmt: skip
         rng = np.random.default_rng(SEED)
-        killed = [run(experiment, WORKERS, lives=lives(rng)) for _ in range(options.runs)]
+        killed = []
+        for _ in range(options.runs):
+            killed.append(run(experiment, WORKERS, lives=lives(rng)))
+            print(f"{killed[-1]['elapsed']:.2f} s, {killed[-1]['interruptions']} interruptions", flush=True)
     times = [each["elapsed"] for each in killed]
     low, high = predicted.low or 0.0, predicted.high or float("inf")
     inside = sum(low <= each <= high for each in times)
-    for each in killed:
-        print(f"{each['elapsed']:.2f} s, {each['interruptions']} interruptions")
     print(f"\nPredicted mean {predicted.value:.2f} s, measured {mean(times):.2f} s "
           f"({predicted.value / mean(times) - 1:+.1%}); {inside} of {len(times)} inside.")  # fmt: skip
     ends = f"{format.duration(low)} to {format.duration(high)}"
@@ -123,7 +129,9 @@ def run(
         while True:
             if after_checkpoints > attempts:
                 before = (folder / STATE).stat().st_mtime_ns
-                _await(folder, processes, lambda at=before: (folder / STATE).stat().st_mtime_ns > at, deadline)
+                _await(
+                    folder, processes, lambda at=before: (folder / STATE).stat().st_mtime_ns > at, deadline
+                )
                 victim = 0
             elif life := next(schedule, None):
                 moment, victim = moment + life[0], life[1]
@@ -144,17 +152,18 @@ def run(
             processes = start(experiment, workers, folder, attempts)
 
 
-def start(experiment: Experiment, workers: int, folder: Path, attempt: int) -> list[BaseProcess]:
+def start(experiment: Experiment, workers: int, folder: Path, attempt: int) -> list[Process]:
     """Fork the workers."""
     processes = [
-        FORK.Process(target=work, args=(experiment, rank, workers, folder, attempt)) for rank in range(workers)
+        FORK.Process(target=work, args=(experiment, rank, workers, folder, attempt))
+        for rank in range(workers)
     ]
     for process in processes:
         process.start()
     return processes
 
 
-def _await(folder: Path, processes: Sequence[BaseProcess], condition: Any, deadline: float) -> None:
+def _await(folder: Path, processes: Sequence[Process], condition: Any, deadline: float) -> None:
     """Wait for a condition or for the result; raise where a worker fails."""
     while not condition() and not (folder / RESULT).exists():
         wait([process.sentinel for process in processes if process.is_alive()], POLL_S)
@@ -206,7 +215,9 @@ def timings(result: dict[str, Any]) -> RunTimings:
     """Return what a prediction takes from an undisturbed run."""
     ranks = [[PhaseTimes.from_plain(each) for each in times] for times in result["ranks"]]
     workers, steps = result["workers"], result["steps"]
-    phases = {name: mean(sum(each.phases[name] for each in times) for times in ranks) for name in ranks[0][0].phases}
+    phases = {
+        name: mean(sum(each.phases[name] for each in times) for times in ranks) for name in ranks[0][0].phases
+    }
     overlapped = mean(sum(each.overlapped_communication for each in times) for times in ranks)
     compute = sum(phases[name] for name in ("forward", "loss", "backward"))
     communication = sum(phases[name] for name in EXPOSED)

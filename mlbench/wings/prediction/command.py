@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import mean, median
+from typing import Any, NamedTuple
 
 from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.analysis.published import load
@@ -82,25 +83,22 @@ ORDER = (
 # --- the runs that MLBench published in 2021
 
 
-@dataclasses.dataclass(frozen=True)
-class PublishedTask:
-    """What the table of published runs does not hold: data, batches and parameters of its tasks.
+class PublishedTask(NamedTuple):
+    """What the table of published runs does not hold: data, batches and parameters of its tasks."""
 
-    - epoch_samples: None where the steps of an epoch were never published; an epoch then stands for a
-      step, which changes the unit of the fitted values but no prediction.
-    """
-
-    epoch_samples: int | None
+    epoch_samples: (
+        int | None
+    )  # None: never published; an epoch then stands for a step, which changes units alone
     batch: int
     batch_grows: bool  # whether `batch` is a worker's
     validations_an_epoch: int
-    gradient_bytes: int
+    gradient_bytes: int | None
 
 
 PUBLISHED_TASKS = {
     # Sentence pairs and parameters: MLBench's unpublished post. Its model, so its gradients, were float16.
     "gnmt": PublishedTask(3_975_116, 2048, False, 3, 160_671_297 * 2),
-    "transformer": PublishedTask(None, 131_072, False, 4, 210_808_832 * 2),
+    "transformer": PublishedTask(None, 131_072, False, 4, None),
     # Images: CIFAR-10. Parameters: those of the code of 2021, with projection shortcuts.
     "resnet20": PublishedTask(50_000, 128, True, 1, 272_474 * 4),
 }
@@ -115,36 +113,37 @@ def published_runs(task: str, *, backend: str = "nccl") -> Measurements:
     backends = sorted({str(row.backend) for row in rows} - {"all"})
     if backend not in backends:
         raise UserError(f"{task} was not published on {backend!r}", hint=f"choose from {', '.join(backends)}")
-    chosen = [row for row in rows if row.backend in (backend, "all")]
-    counts = sorted({row.workers for row in chosen if row.workers})
-    values = {k: {row.metric: row.value for row in chosen if row.workers == k} for k in counts}
+    values: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row.workers and row.backend in (backend, "all"):
+            values.setdefault(row.workers, {})[row.metric] = row.value
     shape = PUBLISHED_TASKS[task]
     paid = [row for row in load(study="mlbench-prices") if row.date == "2021"]  # for the machine and its T4
-    usd = {m: sum(row.value for row in paid if row.metric == m) for m in ("price", "spot_price")}
-    price = Price(
-        usd_per_hour=usd["price"],
-        usd_per_hour_spot=usd["spot_price"],
-        date="2021-02-25",
-        source="MLBench's published prices, n1-standard-4 and T4",
-    )
+    usd, spot = (sum(row.value for row in paid if row.metric == name) for name in ("price", "spot_price"))
+    source = "MLBench's published prices, n1-standard-4 and T4"
+    price = Price(usd_per_hour=usd, usd_per_hour_spot=spot, date="2021-02-25", source=source)
+    notes = ["times are MLBench's own: sums over batches, without validation and waits for data"]
+    notes += ["one run per worker count was published"]
+    notes += [] if shape.epoch_samples else ["an epoch stands for a step, whose number was not published"]
     return Measurements(
-        title=f"MLBench's published runs of {task} ({backend}, {chosen[0].software}, {chosen[0].date})",
+        title=f"MLBench's published runs of {task} ({backend}, {rows[0].software}, {rows[0].date})",
         task=task,
-        runs=tuple(_published_run(values[k], k, shape) for k in counts),
+        runs=tuple(_published_run(values[k], k, shape) for k in sorted(values)),
         hardware=forecast.profile(PUBLISHED_ON).model_copy(update={"price": price}),
         precision="fp32" if task == "resnet20" else "fp16",
-        gradient_bytes=shape.gradient_bytes if shape.epoch_samples else None,
+        gradient_bytes=shape.gradient_bytes,
         backend=backend,
-        notes=(
-            "times are MLBench's own: sums over batches, without validation and waits for data",
-            "one run per worker count was published",
-            *(() if shape.epoch_samples else ("an epoch stands for a step, whose number was not published",)),
-        ),
+        notes=tuple(notes),
     )
 
 
 def _published_run(values: Mapping[str, float], workers: int, shape: PublishedTask) -> RunTimings:
-    epochs = epochs_to_goal(int(values["validations"]), a_epoch=shape.validations_an_epoch)
+    # Translation validated after 30, 60 and 90 % of an epoch and at its end, and logged the last value twice;
+    # GNMT's ends of epochs were not counted as validations (3 per epoch), the Transformer's were (4).
+    epochs = validations = int(values["validations"])
+    if shape.validations_an_epoch > 1:
+        whole, part = divmod(validations - 2, shape.validations_an_epoch)
+        epochs = whole + min(1.0, 0.3 * (part + 1))
     batch = shape.batch * (workers if shape.batch_grows else 1)
     steps = epochs * shape.epoch_samples / batch if shape.epoch_samples else epochs
     compute = values["forward"] + values["loss"] + values["backward"]
@@ -158,7 +157,7 @@ def _published_run(values: Mapping[str, float], workers: int, shape: PublishedTa
         epochs=epochs,
         steps=steps,
         samples=steps * batch,
-        validations=int(values["validations"]),
+        validations=validations,
         compute_s=compute,
         optimizer_s=values["optimizer"],
         data_wait_s=values["metrics"],
@@ -166,18 +165,6 @@ def _published_run(values: Mapping[str, float], workers: int, shape: PublishedTa
         overlapped_s=0.0,  # reduced after backward
         outside_s=rest,  # copies to the GPU and what no step covers
     )
-
-
-def epochs_to_goal(validations: int, *, a_epoch: int) -> float:
-    """Return the epochs after which the goal was met, from the number of logged validations.
-
-    Translation validated after 30, 60 and 90 % of an epoch and at its end, and logged the last value twice;
-    GNMT's ends of epochs were not counted as validations (3 per epoch), the Transformer's were (4).
-    """
-    if a_epoch == 1:
-        return float(validations)
-    whole, part = divmod(validations - 2, a_epoch)
-    return whole + min(1.0, 0.3 * (part + 1))
 
 
 # --- what a prediction is made from, and for what
@@ -239,7 +226,7 @@ def _spot(settings: Mapping[str, str], fitted: Measurements) -> Spot | None:
     if not settings["restart"] and not startups:
         raise UserError("the runs do not say how long a restart takes", hint="restart=3min, as measured")
     restart_s = seconds("restart", settings["restart"]) if settings["restart"] else median(startups)
-    checkpoints = round(median(run.validations for run in fitted.runs if run.reached))
+    checkpoints = math.ceil(median(run.epochs for run in fitted.runs if run.reached))  # one ends an epoch
     return Spot(per_hour, restart_s, checkpoints)
 
 
@@ -287,13 +274,12 @@ def _positive(name: str, text: str, kind: str = "a number above 0") -> float:
 
 def table(forecasts: Sequence[Forecast], measured: Mapping[int, str], width: int) -> str:
     """Return one line per number of workers; columns that `width` has no room for are left out, and named."""
-    rows = [_row(one, measured.get(one.workers, "")) for one in forecasts]
+    rows = [_row(row, measured.get(row.workers, "")) for row in forecasts]
     filled = [name for name in ORDER if any(row[name] for row in rows)]
     shown = filled[: tables.fitting(filled, [[row[name] for row in rows] for name in filled], width)]
     headings = [name for name in rows[0] if name in shown]
-    text = tables.table(
-        headings, [[row[name] for name in headings] for row in rows], right=[True] * len(headings)
-    )
+    cells = [[row[name] for name in headings] for row in rows]
+    text = tables.table(headings, cells, right=[True] * len(headings))
     if hidden := filled[len(shown) :]:
         text += f"\n{width} columns have no room for: {', '.join(hidden)} (--json has all)"
     return text + ("\n* measured, but not fitted" if any("*" in cell for cell in measured.values()) else "")
@@ -331,13 +317,13 @@ def chart(
     forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements | None = None
 ) -> Chart:
     """Return the predicted time over workers with its 95 % band, and the measured runs."""
-    workers, times = [one.workers for one in forecasts], [one.time_s.value for one in forecasts]
-    banded = [one for one in forecasts if one.time_s.low and one.time_s.high]
-    ks, lows = [one.workers for one in banded], [one.time_s.low for one in banded]
-    middles, highs = [one.time_s.value for one in banded], [one.time_s.high for one in banded]
+    workers, times = [row.workers for row in forecasts], [row.time_s.value for row in forecasts]
+    band = [(row.workers, row.time_s) for row in forecasts if row.time_s.low]
+    ks, lows, highs = [k for k, _ in band], [time.low for _, time in band], [time.high for _, time in band]
+    texts = _texts(workers, times)
     traces = [
-        Trace("95 % of further runs", ks, middles, "band", style=5, low=lows, high=highs),
-        Trace("predicted", workers, times, texts=_texts(workers, times), small=True),
+        Trace("95 % of further runs", ks, [t.value for _, t in band], "band", style=5, low=lows, high=highs),
+        Trace("predicted", workers, times, texts=texts, small=True),
     ]
     for several, label in ((fitted, "measured"), (held_out, "measured, not fitted")):
         runs = [run for run in several.runs if run.reached] if several else []
@@ -358,28 +344,22 @@ def chart(
 
 def frontier_chart(offers: Sequence[Offer], measured: Measurements) -> Chart:
     """Return cost over time of every offer with its intervals, dominated ones as crosses."""
-    traces, drawn = [], []
+    traces = []
     for label, dominated in (("not dominated", False), ("dominated", True)):
-        some = [one for one in offers if one.dominated is dominated and one.forecast.cost_usd]
-        times = [one.forecast.time_s for one in some]
-        costs = [one.forecast.cost_usd or Interval(math.nan) for one in some]
-        texts = [f"{one.hardware}, {in_words(one.forecast)}" for one in some]
-        trace = Trace(
-            label,
-            [one.value for one in times],
-            [one.value for one in costs],
-            "marks",
-            1,
-            excluded=dominated,
-            x_low=[one.low for one in times],
-            x_high=[one.high for one in times],
-            low=[one.low for one in costs],
-            high=[one.high for one in costs],
-            texts=texts,
-            annotations=[] if dominated else [f"{one.hardware}, {one.forecast.workers}" for one in some],
+        some = [row for row in offers if row.dominated is dominated and row.forecast.cost_usd]
+        points = [(row.forecast.time_s, row.forecast.cost_usd or Interval(math.nan)) for row in some]
+        names = [] if dominated else [f"{row.hardware}, {row.forecast.workers}" for row in some]
+        xs, ys = [time.value for time, _ in points], [usd.value for _, usd in points]
+        ends: dict[str, Any] = {
+            "x_low": [time.low for time, _ in points],
+            "low": [usd.low for _, usd in points],
+        }
+        ends |= {"x_high": [time.high for time, _ in points], "high": [usd.high for _, usd in points]}
+        texts = [f"{row.hardware}, {in_words(row.forecast)}" for row in some]
+        traces.append(
+            Trace(label, xs, ys, "marks", 1, excluded=dominated, texts=texts, annotations=names, **ends)
         )
-        traces.append(trace)
-        drawn += [s for one in times for s in (one.value, one.low, one.high) if s]
+    drawn = [s for trace in traces for s in (*trace.x, *trace.x_low, *trace.x_high) if s]
     ticks = [s for s in TICKS_S if min(drawn, default=1) < s < max(drawn, default=1)]
     return Chart.of(
         "frontier",
