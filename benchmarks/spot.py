@@ -73,9 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         predicted = predict(fitted, experiment, spot)
         checkpoint_s = median(each["report_s"] for each in planned)
         count = len(undisturbed)
-        print(
-            f"Undisturbed: {calm_s:.2f} s (median of {count}); a checkpoint takes {1e3 * checkpoint_s:.0f} ms."
-        )
+        print(f"Undisturbed {calm_s:.2f} s (median of {count}), a checkpoint {checkpoint_s:.3f} s.")
         print(f"A restart {restart_s:.2f} s (median of {len(planned)} runs with {RESTARTS}); a worker is "
               f"killed every {LIFE_S:g} s on average.\n", flush=True)  # fmt: skip
         rng = np.random.default_rng(SEED)

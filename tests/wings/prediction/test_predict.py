@@ -236,7 +236,7 @@ def test_all_profiles_are_cost_against_time(
     in_time, for_money = told["advice"]
     cheapest = min(usd for time, usd, _ in offers if time <= 4 * 3600)
     assert f"{cheapest:.2f} USD" in in_time["sentence"] and in_time["question"] == "deadline"
-    assert for_money["workers"] is None and "no offer is predicted to keep it" in for_money["sentence"]
+    assert for_money["workers"] is None and "none of these is predicted to keep it" in for_money["sentence"]
     assert ask(tmp_path, *asked[:-1]) == 0
     shown = capsys.readouterr().out
     assert "up to 8 workers shown" in shown and "up to 1 worker shown" in shown  # no network of p4d, a2
