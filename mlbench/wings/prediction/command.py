@@ -31,7 +31,7 @@ from mlbench.wings.prediction.forecast import (
     Target,
     in_words,
 )
-from mlbench.wings.prediction.model import Measurements, Model, Network, RunTimings
+from mlbench.wings.prediction.model import Array, Measurements, Model, Network, RunTimings
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
@@ -376,23 +376,22 @@ def first(fit: Model, other: Target, *, most: int, wanted: int) -> list[str | No
     runs, shown = fit.measurements, forecast.noise(fit)
     emulated = doubt = ends = None
     if runs.network:
-        emulated = f"Emulated: the runs used hosts that one machine emulates, linked by {runs.network}"
-        emulated += (
-            f". Computing shared that machine's CPUs; only the network becomes {other.network.name}."
-            if other.network
-            else ". The prediction is of such hosts, and says nothing of a real network."
-        )
-    sigma = math.sqrt(mean(one**2 for one in shown.seconds)) if shown.known else 0.0
-    if sigma > LOUD:
-        doubt = (
-            f"Unreliable: the runs are {format.percent(sigma)} from the model or from each other, so "
-            "intervals span a factor of 3 and more. Repeat the runs on a quiet machine."
-        )
+        emulated = f"Emulated: the runs used hosts that one machine emulates, linked by {runs.network}. "
+        emulated += "The prediction is of such hosts, and says nothing of a real network."
+        if other.network:
+            emulated = (
+                emulated.partition(". ")[0] + ". Computing shared that machine's CPUs; only the network "
+            )
+            emulated += f"becomes {other.network.name}."
+    if shown.known and (sigma := _sigma(shown.seconds)) > LOUD:
+        doubt = f"Unreliable: the runs are {format.percent(sigma)} from the model or from each other, so "
+        doubt += "intervals span a factor of 3 and more. Repeat the runs on a quiet machine."
     if most < wanted:
-        ends = f"The table ends at {most:,} workers: a step then has one sample per worker."
-        if runs.grows:
-            epoch = f"{fit.epoch_samples:,.0f} samples per epoch, {fit.batch:,.0f} per worker and step"
-            ends = f"The table ends at {most:,} workers: an epoch then has one step ({epoch})."
+        epoch = f"{fit.epoch_samples:,.0f} samples per epoch, {fit.batch:,.0f} per worker and step"
+        why = (
+            f"an epoch then has one step ({epoch})" if runs.grows else "a step then has one sample per worker"
+        )
+        ends = f"The table ends at {most:,} workers: {why}."
     return [emulated, doubt, ends]
 
 
@@ -405,57 +404,50 @@ def basis(fit: Model) -> list[str]:
     worst = max((forecast.compare(fit, runs.only([k])) for k in counts), key=lambda one: abs(one.epoch_error))
     if abs(worst.epoch_error) >= POOR_FIT:
         sentences.append(f"The fit is off where it was fitted: {error(worst)}.")
-    for forms in fit.allreduce.values():
-        if len(forms) > 1:
-            names = " and ".join(forms)
-            sentences.append(f"Communication: the runs do not tell {names} apart, which count half each.")
+    sentences += [
+        f"Communication: the runs do not tell {' and '.join(forms)} apart, which count half each."
+        for forms in fit.allreduce.values()
+        if len(forms) > 1
+    ]
     for k in counts:
         times = runs.times(k)
         if missed := sum(map(math.isinf, times)):
-            sentences.append(
-                f"At {format.counted(k, 'worker')} {missed} of {format.counted(len(times), 'run')} missed "
-                "the goal: what is predicted is the time of a run that reaches it."
-            )
-    startups = [run.startup_s for run in runs.runs if run.startup_s is not None]
-    if startups:
+            count = f"{missed} of {format.counted(len(times), 'run')} missed the goal"
+            told = f"At {format.counted(k, 'worker')} {count}"
+            sentences.append(f"{told}: what is predicted is the time of a run that reaches it.")
+    if startups := [run.startup_s for run in runs.runs if run.startup_s is not None]:
         sentences.append(f"Start-up comes on top: {format.duration(median(startups))} (median).")
     shown = forecast.noise(fit)
+    what = "epochs to the goal" if shown.dof else "seconds"
+    noise = f"No intervals: the runs do not show the noise of the {what}. Repeat them."
     if shown.known:
-        sigma, epochs = (math.sqrt(mean(one**2)) for one in (shown.seconds, shown.epochs))
-        sentences.append(
-            f"Residual noise: {format.percent(sigma)} of a run's seconds (df = {shown.dof}) and "
-            f"{format.percent(epochs)} of its epochs (df = {shown.epochs_dof})."
-        )
-    else:
-        what = "epochs to the goal" if shown.dof else "seconds"
-        sentences.append(f"No intervals: the runs do not show the noise of the {what}. Repeat them.")
+        seconds, epochs = (format.percent(_sigma(values)) for values in (shown.seconds, shown.epochs))
+        noise = f"Residual noise: {seconds} of a run's seconds (df = {shown.dof}) and "
+        noise += f"{epochs} of its epochs (df = {shown.epochs_dof})."
     drift, most = forecast.extrapolation_error(runs), f"{counts[-1]:,}"
-    beyond = (
-        f"; intervals are widened there by {format.percent(math.expm1(drift))} per doubling, "
-        f"by which the model was off at {most}, predicted from fewer."
-        if drift
-        else "; from fewer than 3 worker counts nothing shows how far the model drifts there."
-    )
-    return [*sentences, f"Everything beyond {most} workers is extrapolated{beyond}"]
+    beyond = "; from fewer than 3 worker counts nothing shows how far the model drifts there."
+    if drift:
+        beyond = f"; intervals are widened there by {format.percent(math.expm1(drift))} per doubling, "
+        beyond += f"by which the model was off at {most}, predicted from fewer."
+    return [*sentences, noise, f"Everything beyond {most} workers is extrapolated{beyond}"]
 
 
 def assumptions(fit: Model, other: Target) -> list[str]:
-    """Return sentences on what was assumed of other hardware or another network."""
-    sentences, measured = [], fit.measurements.hardware
+    """Return sentences on what was assumed of other hardware, of another network and of spot nodes."""
+    sentences, measured, network = [], fit.measurements.hardware, other.network
     if other.hardware is not None and fit.moved(other.hardware):
-        ratio = forecast.speed_ratio(fit.measurements, other.hardware)
+        ratio, transfer = forecast.speed_ratio(fit.measurements, other.hardware), forecast.transfer()
         sentences.append(
             f"Compute and optimizer are scaled from {measured.name} to {other.hardware.name} by their stated "
             f"peaks ({fit.measurements.precision}), {ratio:.3g} to 1."
         )
         if forecast.other_processor(measured, other.hardware):
-            fitted = forecast.transfer()
             sentences.append(
                 f"How far such a ratio was off in {len(forecast.pairs())} published pairs of processors is "
-                f"part of the interval: a factor of {fitted.factor(ratio):.2g} either way "
-                f"(Student's t, df = {fitted.dof})."
+                f"part of the interval: a factor of {transfer.factor(ratio):.2g} either way "
+                f"(Student's t, df = {transfer.dof})."
             )
-        if other.network is None:
+        if network is None:
             sentences.append("Communication is what its profile states of its links, reached in full.")
     if spot := other.spot:
         sentences.append(
@@ -463,14 +455,12 @@ def assumptions(fit: Model, other: Target) -> list[str]:
             f"of {spot.checkpoints:,} checkpoints after {format.duration(spot.restart_s)}. As many nodes are "
             "paid all the time."
         )
-    if other.network is not None and not other.network.measured:
-        reached = (
-            f"reached to the same share as the runs reached of {measured.network_gbit_per_s:g} Gbit/s"
-            if measured.network_gbit_per_s
-            else f"reached in full, as {measured.name} states no rate to compare with: a lower bound of time"
-        )
+    if network is not None and not network.measured:
+        rate = measured.network_gbit_per_s
+        reached = f"in full, as {measured.name} states no rate to compare with: a lower bound of time"
+        reached = f"to the same share as the runs reached of {rate:g} Gbit/s" if rate else reached
         sentences.append(
-            f"Network {other.network.name} is stated, not measured; its line rate is {reached}. "
+            f"Network {network.name} is stated, not measured; its line rate is reached {reached}. "
             "What the workers wait for each other, which the measured latency holds, is then left out."
         )
     return sentences
@@ -493,6 +483,10 @@ def error(one: HoldoutError) -> str:
     # Where half of the runs or more missed the goal there is no time to be off from.
     text = f"{one.time_error:+.1%} {epoch}" if math.isfinite(one.measured_s) else epoch
     return f"{format.counted(one.workers, 'worker')} {text}".replace("%", " %")
+
+
+def _sigma(residuals: Array) -> float:
+    return math.sqrt(mean(value**2 for value in residuals))
 
 
 def _list(counts: Sequence[int]) -> str:
@@ -549,20 +543,19 @@ def _predict(args: Args) -> int:
     most = settings["max_workers"]
     wanted = _count("max_workers", most) if most else FURTHEST * fitted.counts[-1]
     counts = worker_counts(fit, everything, wanted)
-    deadline = seconds("deadline", settings["deadline"]) if settings["deadline"] else None
-    budget = _positive("budget", settings["budget"], "an amount of USD") if settings["budget"] else None
+    limits = {
+        "deadline": seconds("deadline", settings["deadline"]) if settings["deadline"] else None,
+        "budget": _positive("budget", settings["budget"], "an amount of USD") if settings["budget"] else None,
+    }
     if settings["hardware"] == "all":
-        return _frontier(args, fit, counts, other, deadline, budget)
+        return _frontier(args, fit, counts, other, limits)
     forecasts = forecast.forecast(fit, counts, other)
     left_out, held_out = forecast.leave_one_out(fitted), forecast.held_out(fit, everything)
     old = forecast.old_price(other.hardware or fitted.hardware, date.today())
-    answers = forecast.advise(forecasts, deadline=deadline, budget=budget, old=old)
-    if settings["plot"]:
-        from mlbench.report import render  # Altair is for the chart alone
-
-        unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
-        drawn = chart(forecasts, fitted=fitted, held_out=unseen if other == Target() else None)
-        render.save([drawn], Path(settings["plot"]))
+    answers = forecast.advise(forecasts, **limits, old=old)
+    unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
+    measured = unseen if other == Target() else None
+    _draw(args, lambda: chart(forecasts, fitted=fitted, held_out=measured))
     emulated, doubt, ends = first(fit, other, most=counts[-1], wanted=wanted)
     rest = [*basis(fit), *assumptions(fit, other), *holdouts(left_out, held_out)]
     if args.json:
@@ -572,14 +565,16 @@ def _predict(args: Args) -> int:
             "held_out": held_out,
             "advice": answers,
         }
-        plain = {name: [dataclasses.asdict(one) for one in some] for name, some in values.items()}
         sentences = [*filter(None, [emulated, doubt, ends]), *rest]
-        title = {"title": everything.title, "fitted_workers": fitted.counts}
-        print(format.json_text(title | plain | {"sentences": sentences}))
+        print(
+            _json(
+                {"title": everything.title, "fitted_workers": fitted.counts, "sentences": sentences}, values
+            )
+        )
         return OK
     width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
     lines = table(forecasts, medians(everything, fitted) if other == Target() else {}, width)
-    answered = [one.sentence for one in answers]
+    answered = [answer.sentence for answer in answers]
     for part in (everything.title, emulated, doubt, "", lines, ends, "", *answered, "", *rest):
         if part is not None:
             print(part if part is lines else textwrap.fill(part, width, break_on_hyphens=False))
@@ -587,38 +582,41 @@ def _predict(args: Args) -> int:
 
 
 def _frontier(
-    args: Args,
-    fit: Model,
-    counts: Sequence[int],
-    other: Target,
-    deadline: float | None,
-    budget: float | None,
+    args: Args, fit: Model, counts: Sequence[int], other: Target, limits: dict[str, float | None]
 ) -> int:
     """Print cost against time over all profiles with a price."""
     if any(args.settings[f"hardware.{name}"] for name in RATES):
         raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
     offers, refused = forecast.frontier(fit, counts, other, date.today())
-    answers = forecast.pick(offers, deadline=deadline, budget=budget)
-    if args.settings["plot"]:
-        from mlbench.report import render  # Altair is for the chart alone
-
-        render.save([frontier_chart(offers, fit.measurements)], Path(args.settings["plot"]))
+    answers = forecast.pick(offers, **limits)
+    _draw(args, lambda: frontier_chart(offers, fit.measurements))
     if args.json:
-        values = {"offers": offers, "advice": answers}
-        plain = {name: [dataclasses.asdict(one) for one in some] for name, some in values.items()}
-        print(format.json_text({"title": fit.measurements.title} | plain | {"refused": refused}))
+        title = {"title": fit.measurements.title, "refused": refused}
+        print(_json(title, {"offers": offers, "advice": answers}))
         return OK
     headings = ["hardware", "workers", "predicted", "95 % interval", "cost", "cost interval", "dominated"]
     cells = []
-    for one in offers:
-        time, usd = one.forecast.time_s, one.forecast.cost_usd or Interval(math.nan)
+    for row in offers:
+        time, usd = row.forecast.time_s, row.forecast.cost_usd or Interval(math.nan)
         numbers = [format.duration(time.value), _ends(time, format.duration), format.usd(usd.value)]
-        dominated = "yes" if one.dominated else ""
-        cells.append([one.hardware, f"{one.forecast.workers:,}", *numbers, _ends(usd, format.usd), dominated])
+        dominated = "yes" if row.dominated else ""
+        cells.append([row.hardware, f"{row.forecast.workers:,}", *numbers, _ends(usd, format.usd), dominated])
     right = [False, True, True, True, True, True, False]
     print(f"{fit.measurements.title}\n\n{tables.table(headings, cells, right=right)}\n")
-    print("\n".join([*(one.sentence for one in answers), ""]))
+    print("\n".join([*(answer.sentence for answer in answers), ""]))
     for why in dict.fromkeys(refused.values()):
         names = ", ".join(name for name, reason in refused.items() if reason == why)
         print(f"Not shown: {names}: {why}.")
     return OK
+
+
+def _draw(args: Args, drawn: Callable[[], Chart]) -> None:
+    if args.settings["plot"]:
+        from mlbench.report import render  # Altair is for the chart alone
+
+        render.save([drawn()], Path(args.settings["plot"]))
+
+
+def _json(plain: dict[str, Any], values: Mapping[str, Sequence[Any]]) -> str:
+    rows = {name: [dataclasses.asdict(value) for value in some] for name, some in values.items()}
+    return format.json_text(plain | rows)
