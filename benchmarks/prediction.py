@@ -6,7 +6,7 @@ Prints the table of docs/prediction.md. Studies are fitted at 1, 2 and 4 workers
 predicted with the error that all other pairs show. `--study NAME`, of this machine at three worker counts or
 more, adds each count predicted from the others, e.g. of the study that this measures on two cores:
 
-    python -m mlbench.sweep study=quick workers=1,2,4 network=1gbit_1ms network.cpus=0.4
+    python -m mlbench.sweep study=quick workers=2,3,4 network=1gbit_1ms network.cpus=0.4
 
 The row of spot nodes is what `python benchmarks/spot.py` prints.
 """

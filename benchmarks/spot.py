@@ -42,7 +42,7 @@ from mlbench.wings.prediction.forecast import Spot, Target
 from mlbench.wings.prediction.model import Measurements, RunTimings
 
 TASK, EPOCHS, WORKERS = "resnet20", 8, 2
-LIFE_S = 6.0  # s from one interruption of a worker to the next, on average
+LIFE_S = 30.0  # s from one interruption of a worker to the next, on average
 SEED = 20260908  # any constant: when which worker is killed
 STATE, RESULT = "state.pt", "result.json"
 POLL_S = 0.005  # s between two looks for a checkpoint
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument(
-        "--undisturbed", type=int, default=3, help="runs of 1 and of 2 workers to predict from"
+        "--undisturbed", type=int, default=2, help="runs of 1 and of 2 workers to predict from"
     )
     options = parser.parse_args(arguments)
     print(origin(__file__, arguments, "one thread a worker"), end="\n\n")
