@@ -1,10 +1,12 @@
 """How many one-way delays gloo's collectives take, over emulated links, by workers, racks and bytes.
 
     python benchmarks/delays.py
+    python benchmarks/delays.py --collectives broadcast all_gather
 
 Needs what `network=` needs (docs/measurements/communication.md). Calls follow each other without a barrier,
-as steps do. Delays are a call's seconds, less what its bytes need on the link, over the delay: a ring whose
-buffers are ready takes 2 (k - 1) (Thakur et al. 2005). Over racks the delay is that between two of them.
+as steps do. An all_reduce is predicted as a ring of 2 (k - 1) hops (Thakur et al. 2005), each of two delays
+and the bytes of a k-th part, plus what the call takes of so many processes on this machine without any delay,
+which is measured first. Over racks the delay is that between two of them.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
@@ -27,54 +30,72 @@ MBIT_S = 1000
 # hosts, racks, ms inside a rack, ms more between racks
 CASES = ((2, 1, 0.5, 0.0), (2, 1, 5.0, 0.0), (3, 1, 5.0, 0.0), (4, 1, 0.5, 0.0), (4, 1, 5.0, 0.0))
 CASES += ((4, 2, 0.5, 4.5), (8, 1, 5.0, 0.0), (8, 2, 0.5, 4.5))
+LOOPBACK = "127.0.0.1"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure and print a row for each case, collective and size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--calls", type=int, default=40)
+    parser.add_argument("--collectives", nargs="+", default=["all_reduce"], choices=COLLECTIVES)
     parser.add_argument("--rank", nargs=3, metavar=("RANK", "WORLD", "ADDRESS"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.rank:
-        rank(*options.rank, calls=options.calls)
+        rank(*options.rank, options=options)
         return 0
     print(origin(__file__, arguments), end="\n\n")
-    print("| hosts | racks | delay, ms | collective | bytes | ms a call | delays | ring |")
-    print("|--:|--:|--:|---|--:|--:|--:|--:|", flush=True)
+    print(
+        "| hosts | racks | delay, ms | collective | bytes | ms a call | without delay | ring | both | error |"
+    )
+    print("|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|", flush=True)
+    own = {hosts: measure(None, hosts, options) for hosts in sorted({hosts for hosts, *_ in CASES})}
     for hosts, racks, inside_ms, more_ms in CASES:
         words = [f"delay_ms={inside_ms}", f"racks={racks}", f"rack_delay_ms={more_ms}"]
         words += [f"bandwidth_mbit_s={MBIT_S}"]
-        network = compose(["network=1gbit_1ms", *(f"network.{one}" for one in words)]).network
-        seconds = measure(network, hosts, options.calls)
-        delay_ms = inside_ms + more_ms
-        for (collective, size), call_s in seconds.items():
-            volume = {"all_reduce": 2 * (hosts - 1) / hosts, "broadcast": 1, "all_gather": hosts - 1}
-            wire_ms = 4 * size * volume[collective] * 8 / (MBIT_S * 1e3 * TCP_DATA_SHARE)
-            delays = (1e3 * call_s - wire_ms) / delay_ms
-            cells = (hosts, racks, f"{inside_ms:g} + {more_ms:g}" if more_ms else f"{delay_ms:g}")
-            row = (*cells, collective, f"{4 * size:,}", f"{1e3 * call_s:.2f}", f"{delays:.2f}")
-            print(f"| {' | '.join(map(str, row))} | {2 * (hosts - 1)} |", flush=True)
+        network = compose(["network=1gbit_1ms", *(f"network.{word}" for word in words)]).network
+        delay = f"{inside_ms:g} + {more_ms:g}" if more_ms else f"{inside_ms:g}"
+        for (collective, size), call_s in measure(network, hosts, options).items():
+            part_ms = 4 * size / hosts * 8 / (MBIT_S * 1e3 * TCP_DATA_SHARE)
+            ring_ms = 2 * (hosts - 1) * (2 * (inside_ms + more_ms) + part_ms)
+            own_ms = 1e3 * own[hosts][collective, size]
+            cells = [hosts, racks, delay, collective, f"{4 * size:,}", f"{1e3 * call_s:.2f}", f"{own_ms:.2f}"]
+            if collective == "all_reduce":
+                error = (ring_ms + own_ms) / (1e3 * call_s) - 1
+                cells += [f"{ring_ms:.2f}", f"{ring_ms + own_ms:.2f}", f"{error:+.0%}"]
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
     return 0
 
 
-def measure(network: links.Network, hosts: int, calls: int) -> dict[tuple[str, int], float]:
-    """Return the seconds of a call by collective and number of elements, of the slowest rank."""
-    with links.emulated(network, hosts) as made:
-        words = [sys.executable, __file__, "--calls", str(calls), "--rank"]
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": links.INTERFACE, "OMP_NUM_THREADS": "1"}
+def measure(
+    network: links.Network | None, hosts: int, options: argparse.Namespace
+) -> dict[tuple[str, int], float]:
+    """Return the seconds of a call by collective and number of elements, of the slowest rank.
+
+    network: None: over loopback.
+    """
+    words = [sys.executable, __file__, "--calls", str(options.calls), "--collectives", *options.collectives]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with ExitStack() as stack:
+        commands = [[*words, "--rank", str(i), str(hosts), LOOPBACK] for i in range(hosts)]
+        if network is not None:
+            made = stack.enter_context(links.emulated(network, hosts))
+            address, environment["GLOO_SOCKET_IFNAME"] = made.addresses[0], links.INTERFACE
+            commands = [
+                host.command([*words, "--rank", str(i), str(hosts), address])
+                for i, host in enumerate(made.hosts)
+            ]
         processes = [
             subprocess.Popen(
-                host.command([*words, str(number), str(hosts), made.addresses[0]]),
-                env=environment, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True,
+                command, env=environment, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True
             )
-            for number, host in enumerate(made.hosts)
-        ]  # fmt: skip
+            for command in commands
+        ]
         outputs = [process.communicate(timeout=600)[0].split() for process in processes]
-    keys = [(collective, size) for collective in COLLECTIVES for size in SIZES]
+    keys = [(collective, size) for collective in options.collectives for size in SIZES]
     return {key: max(float(output[i]) for output in outputs) for i, key in enumerate(keys)}
 
 
-def rank(number: str, world: str, address: str, *, calls: int) -> None:
+def rank(number: str, world: str, address: str, *, options: argparse.Namespace) -> None:
     """Print the median seconds of a call, one collective and size a line."""
     from time import perf_counter
 
@@ -84,7 +105,7 @@ def rank(number: str, world: str, address: str, *, calls: int) -> None:
     torch.set_num_threads(1)
     place = {"init_method": f"tcp://{address}:29500", "rank": int(number), "world_size": int(world)}
     dist.init_process_group("gloo", **place)
-    for collective in COLLECTIVES:
+    for collective in options.collectives:
         for size in SIZES:
             values = torch.ones(size)
             parts = [torch.empty(size) for _ in range(int(world))]
@@ -95,7 +116,7 @@ def rank(number: str, world: str, address: str, *, calls: int) -> None:
             }[collective]
             dist.barrier()
             times = []
-            for _ in range(5 + calls):
+            for _ in range(5 + options.calls):
                 values.fill_(1)
                 begin = perf_counter()
                 call()

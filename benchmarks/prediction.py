@@ -3,17 +3,23 @@
     python benchmarks/prediction.py --picture docs/images/prediction.png
 
 Prints the table of docs/prediction.md. Studies are fitted at 1, 2 and 4 workers; a pair of processors is
-predicted with the error that all other pairs show.
+predicted with the error that all other pairs show. `--study NAME`, of this machine at three worker counts or
+more, adds each count predicted from the others, e.g. of the study that this measures on two cores:
+
+    python -m mlbench.sweep study=quick workers=2,3,4 network=1gbit_1ms network.cpus=0.4
+
+The row of spot nodes is what `python benchmarks/spot.py` prints.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.config.errors import UserError
-from mlbench.record import format
+from mlbench.record import format, run_folders
 from mlbench.report import render
 from mlbench.wings.prediction import model
 from mlbench.wings.prediction.command import PUBLISHED_TASKS, published_runs
@@ -69,6 +75,26 @@ def studies() -> Iterator[Row]:
                 yield Row("study", case, "s", one.time_s.value, low, high, tuple(runs.times(one.workers)))
 
 
+def own(names: Sequence[str], output_root: Path) -> Iterator[Row]:
+    """Predict each worker count of studies of this machine from their other counts, task by task."""
+    for name in names:
+        records = run_folders.study(output_root, name)
+        for task in dict.fromkeys(run.experiment.task.name for run in records):
+            runs = model.from_records(
+                [run for run in records if run.experiment.task.name == task], title=name
+            )
+            for k in runs.counts if len(runs.counts) > 2 else ():
+                rest = runs.only([count for count in runs.counts if count != k])
+                (row,) = forecast(model.fit(model.check(rest)), [k])
+                low, high = row.time_s.low or 0.0, row.time_s.high or float("inf")
+                case = f"{name}, {task}, {format.counted(k, 'worker')} from {_list(rest.counts)}"
+                yield Row("own", case, "s", row.time_s.value, low, high, (median(runs.times(k)),))
+
+
+def _list(counts: Sequence[int]) -> str:
+    return " and ".join(map(str, counts))
+
+
 def processors() -> Iterator[Row]:
     """Predict the speed-up of each pair of processors with the error of all other pairs."""
     for i, one in enumerate(pairs()):
@@ -97,11 +123,14 @@ def chart(rows: list[Row]) -> Chart:
     ticks = tuple((float(s), format.duration(s)) for s in TICKS_S)
     limits = min(ends), max(ends)
     traces = [Trace("predicted = measured", list(limits), list(limits), style=5)]
-    for name, group in (("MLBench's studies", "study"), ("other hardware and software", "elsewhere")):
+    kinds = (("MLBench's studies", "study"), ("ours", "own"), ("other hardware and software", "elsewhere"))
+    for style, (name, group) in enumerate(kinds, start=1):
         points = [(m, row) for row, m in drawn if row.group == group]
         xs, ys = [m for m, _ in points], [row.predicted for _, row in points]
         lows, highs = [row.low for _, row in points], [row.high for _, row in points]
-        traces.append(Trace(name, xs, ys, "marks", 1, secondary=group != "study", low=lows, high=highs))
+        if points:
+            elsewhere = group == "elsewhere"
+            traces.append(Trace(name, xs, ys, "marks", style, secondary=elsewhere, low=lows, high=highs))
     about = "fitted at 1, 2 and 4 workers; on other hardware at 1 to 16; bars are 95 % intervals"
     x, y = (Axis(f"{name} time", "log", ticks, limits) for name in ("published", "predicted"))
     return Chart.of("prediction", "Predicted and published times", about=about, x=x, y=y, traces=traces)
@@ -110,15 +139,25 @@ def chart(rows: list[Row]) -> Chart:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--picture", type=Path)
+    parser.add_argument(
+        "--study", action="append", default=[], help="of this machine, at three counts or more"
+    )
+    parser.add_argument("--output-root", type=Path, default=Path("runs"))
     args = parser.parse_args()
-    groups = {"studies": list(studies()), "pairs": list(processors()), "elsewhere": list(elsewhere())}
+    groups: dict[str, list[Row | str]] = {
+        "studies": list(studies()),
+        "own": list(own(args.study, args.output_root)),
+        "pairs": list(processors()),
+        "elsewhere": list(elsewhere()),
+    }
     print("| case | predicted | 95 % interval | measured | inside |\n|---|--:|--:|--:|---|")
     for row in (row for rows in groups.values() for row in rows):
         print(f"| {row} | | | |" if isinstance(row, str) else f"| {' | '.join(row.cells())} |")
     print()
     for name, rows in groups.items():
         values = [row.inside for row in rows if isinstance(row, Row)]
-        print(f"- {name}: {sum(values)} of {len(values)} inside, nominal 95 %")
+        if values:
+            print(f"- {name}: {sum(values)} of {len(values)} inside, nominal 95 %")
     if args.picture:
         render.save(
             [chart([row for rows in groups.values() for row in rows if isinstance(row, Row)])], args.picture

@@ -5,9 +5,11 @@ docs/measurements/performance.md.
 
 import json
 import sys
+from datetime import date
 from functools import partial
 
-from mlbench.config import plugins
+from mlbench.config import compose, plugins, price_file
+from mlbench.config.errors import UserError
 from mlbench.launch.check import machines
 from mlbench.terminal.args import FAILED, JSON, OK, Args, Command, run_command
 
@@ -69,6 +71,38 @@ def _check(args: Args) -> int:
     if found["rank"] == 0:
         print(json.dumps(found, indent=1) if args.json else machines.text(found))
     return FAILED if found["faults"] else OK
+
+
+PRICES = {
+    "usd_per_hour": ("", "of a node on demand; default: as it is"),
+    "usd_per_hour_spot": ("", "of a spot node; default: as it is, null where usd_per_hour is given"),
+    "date": ("", "on which it was read, e.g. 2026-11-25; default: today"),
+    "source": ("", "who says so, e.g. 'our contract'"),
+}
+
+
+@COMMAND.verb("prices", "HARDWARE ...", settings=PRICES)
+def _prices(args: Args) -> int:
+    """Date the prices of hardware profiles anew in the price file, which stands above the profiles.
+
+    examples:
+      python -m mlbench.cluster prices gcp_n1_t4 usd_per_hour=0.54 source=invoice
+      python -m mlbench.cluster prices gcp_n1_t4 aws_p3_2xlarge source='AWS list'
+          They still cost what they did.
+    """
+    given: dict[str, str | None] = {name: value for name, value in args.settings.items() if value}
+    if not args.arguments or "source" not in given:
+        raise UserError("prices takes names of hardware profiles and source=", hint="see --help")
+    if len(args.arguments) > 1 and given.keys() & {"usd_per_hour", "usd_per_hour_spot"}:
+        raise UserError("one price is not that of several profiles", hint="one command each")
+    if "usd_per_hour" in given:
+        given.setdefault("usd_per_hour_spot", None)
+    prices = {}
+    for name in args.arguments:
+        before = compose.hardware(name).price
+        prices[name] = (before.model_dump() if before else {}) | {"date": date.today().isoformat()} | given
+    print(f"{', '.join(prices)}: written to {price_file.write(prices)}")
+    return OK
 
 
 plugins.extend(COMMAND)

@@ -11,6 +11,7 @@ $MLBENCH_PRICES names the file; else it is mlbench/prices.yaml in $XDG_CONFIG_HO
 
 import os
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -19,6 +20,7 @@ from mlbench.config.errors import UserError
 from mlbench.config.experiment import Price
 
 PRICES = TypeAdapter(dict[str, Price])
+HINT = "every price needs usd_per_hour, usd_per_hour_spot (or null), date and source"
 
 
 def path() -> Path:
@@ -40,5 +42,23 @@ def read() -> dict[str, Price]:
         reason = str(error).splitlines()[1 if isinstance(error, ValidationError) else 0]
         raise UserError(
             f"{file} is not a price file: {reason}",
-            hint="every price needs usd_per_hour, usd_per_hour_spot (or null), date and source",
+            hint=HINT,
         ) from error
+
+
+def write(values: dict[str, dict[str, Any]]) -> Path:
+    """Set the user's prices of these profiles, by the names of their fields; return the file.
+
+    UserError where one is not valid. The file is written anew, without its comments.
+    """
+    try:
+        prices = read() | PRICES.validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", hint=HINT) from error
+    file = path()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    part.write_text(yaml.safe_dump(PRICES.dump_python(prices), sort_keys=False))
+    part.replace(file)
+    return file

@@ -7,6 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlbench import cluster
+from mlbench.config import compose as profiles
 from mlbench.config.compose import choices, compose
 from mlbench.config.errors import UserError
 from mlbench.config.experiment import Hardware, Price
@@ -200,3 +202,23 @@ def test_a_user_s_price_file_stands_above_the_shipped_price(tmp_path, monkeypatc
     assert not compose(["hardware=gcp_n1_t4"]).deviations  # a price changes no measurement
     shipped = compose(["hardware=aws_m5_xlarge"]).hardware.price
     assert shipped is not None and shipped.usd_per_hour == 0.192
+
+
+def test_one_command_dates_prices_anew(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MLBENCH_PRICES", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    before = profiles.hardware("gcp_n1_t4").price, profiles.hardware("aws_g4dn_xlarge").price
+    assert cluster.main(["prices", "gcp_n1_t4", "aws_g4dn_xlarge", "source=list", "date=2027-01-02"]) == 0
+    after = profiles.hardware("gcp_n1_t4").price, profiles.hardware("aws_g4dn_xlarge").price
+    assert after == tuple(
+        price and price.model_copy(update={"date": "2027-01-02", "source": "list"}) for price in before
+    )
+    assert cluster.main(["prices", "gcp_n1_t4", "usd_per_hour=0.6", "source=invoice"]) == 0
+    price = profiles.hardware("gcp_n1_t4").price
+    assert price is not None and (price.usd_per_hour, price.usd_per_hour_spot) == (0.6, None)
+    assert price.date == datetime.date.today().isoformat()
+    assert profiles.hardware("aws_g4dn_xlarge").price == after[1]  # the file has both
+    text = (tmp_path / "mlbench" / "prices.yaml").read_text()
+    assert cluster.main(["prices", "gcp_n1_t4", "usd_per_hour=free", "source=a"]) == 2
+    assert "gcp_n1_t4.usd_per_hour: " in capsys.readouterr().err
+    assert (tmp_path / "mlbench" / "prices.yaml").read_text() == text

@@ -88,11 +88,13 @@ def _resources(experiment: Experiment) -> dict[str, Any]:
     cpus = network.cpus or machine / hosts  # of a host
     threads = experiment.hardware.threads_per_worker or max(1, int(cpus * hosts / workers))
     places = [{LABEL: str(topology.host_of(rank, network, workers))} for rank in range(workers)]
+    # A host of less than one CPU has a slower CPU: its quota is its own, however many hosts there are.
+    shared = workers * threads > hosts * max(1.0, cpus) if network.cpus else workers * threads > machine
     return {
         "resources": {"CPU": 1.0},
         "placement": "PACK",
         "threads": threads,
-        "oversubscribed": workers * threads > min(machine, cpus * hosts),
+        "oversubscribed": shared or cpus * hosts > machine,
         "label_selector": places,
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import mean, median
+from typing import Any, NamedTuple
 
 from mlbench.analysis.chart import Axis, Chart, Trace
 from mlbench.analysis.published import load
@@ -30,7 +31,7 @@ from mlbench.wings.prediction.forecast import (
     Target,
     in_words,
 )
-from mlbench.wings.prediction.model import Measurements, Model, Network, RunTimings
+from mlbench.wings.prediction.model import Array, Measurements, Model, Network, RunTimings
 
 WIDEST = 110  # columns of a sentence; longer lines are hard to read
 LOUD = 0.3  # relative noise; a 95 % interval then spans a factor of 3 where nothing is extrapolated
@@ -82,25 +83,22 @@ ORDER = (
 # --- the runs that MLBench published in 2021
 
 
-@dataclasses.dataclass(frozen=True)
-class PublishedTask:
-    """What the table of published runs does not hold: data, batches and parameters of its tasks.
+class PublishedTask(NamedTuple):
+    """What the table of published runs does not hold: data, batches and parameters of its tasks."""
 
-    - epoch_samples: None where the steps of an epoch were never published; an epoch then stands for a
-      step, which changes the unit of the fitted values but no prediction.
-    """
-
-    epoch_samples: int | None
+    epoch_samples: (
+        int | None
+    )  # None: never published; an epoch then stands for a step, which changes units alone
     batch: int
     batch_grows: bool  # whether `batch` is a worker's
     validations_an_epoch: int
-    gradient_bytes: int
+    gradient_bytes: int | None
 
 
 PUBLISHED_TASKS = {
     # Sentence pairs and parameters: MLBench's unpublished post. Its model, so its gradients, were float16.
     "gnmt": PublishedTask(3_975_116, 2048, False, 3, 160_671_297 * 2),
-    "transformer": PublishedTask(None, 131_072, False, 4, 210_808_832 * 2),
+    "transformer": PublishedTask(None, 131_072, False, 4, None),
     # Images: CIFAR-10. Parameters: those of the code of 2021, with projection shortcuts.
     "resnet20": PublishedTask(50_000, 128, True, 1, 272_474 * 4),
 }
@@ -115,36 +113,37 @@ def published_runs(task: str, *, backend: str = "nccl") -> Measurements:
     backends = sorted({str(row.backend) for row in rows} - {"all"})
     if backend not in backends:
         raise UserError(f"{task} was not published on {backend!r}", hint=f"choose from {', '.join(backends)}")
-    chosen = [row for row in rows if row.backend in (backend, "all")]
-    counts = sorted({row.workers for row in chosen if row.workers})
-    values = {k: {row.metric: row.value for row in chosen if row.workers == k} for k in counts}
+    values: dict[int, dict[str, float]] = {}
+    for row in rows:
+        if row.workers and row.backend in (backend, "all"):
+            values.setdefault(row.workers, {})[row.metric] = row.value
     shape = PUBLISHED_TASKS[task]
     paid = [row for row in load(study="mlbench-prices") if row.date == "2021"]  # for the machine and its T4
-    usd = {m: sum(row.value for row in paid if row.metric == m) for m in ("price", "spot_price")}
-    price = Price(
-        usd_per_hour=usd["price"],
-        usd_per_hour_spot=usd["spot_price"],
-        date="2021-02-25",
-        source="MLBench's published prices, n1-standard-4 and T4",
-    )
+    usd, spot = (sum(row.value for row in paid if row.metric == name) for name in ("price", "spot_price"))
+    source = "MLBench's published prices, n1-standard-4 and T4"
+    price = Price(usd_per_hour=usd, usd_per_hour_spot=spot, date="2021-02-25", source=source)
+    notes = ["times are MLBench's own: sums over batches, without validation and waits for data"]
+    notes += ["one run per worker count was published"]
+    notes += [] if shape.epoch_samples else ["an epoch stands for a step, whose number was not published"]
     return Measurements(
-        title=f"MLBench's published runs of {task} ({backend}, {chosen[0].software}, {chosen[0].date})",
+        title=f"MLBench's published runs of {task} ({backend}, {rows[0].software}, {rows[0].date})",
         task=task,
-        runs=tuple(_published_run(values[k], k, shape) for k in counts),
+        runs=tuple(_published_run(values[k], k, shape) for k in sorted(values)),
         hardware=forecast.profile(PUBLISHED_ON).model_copy(update={"price": price}),
         precision="fp32" if task == "resnet20" else "fp16",
-        gradient_bytes=shape.gradient_bytes if shape.epoch_samples else None,
+        gradient_bytes=shape.gradient_bytes,
         backend=backend,
-        notes=(
-            "times are MLBench's own: sums over batches, without validation and waits for data",
-            "one run per worker count was published",
-            *(() if shape.epoch_samples else ("an epoch stands for a step, whose number was not published",)),
-        ),
+        notes=tuple(notes),
     )
 
 
 def _published_run(values: Mapping[str, float], workers: int, shape: PublishedTask) -> RunTimings:
-    epochs = epochs_to_goal(int(values["validations"]), a_epoch=shape.validations_an_epoch)
+    # Translation validated after 30, 60 and 90 % of an epoch and at its end, and logged the last value twice;
+    # GNMT's ends of epochs were not counted as validations (3 per epoch), the Transformer's were (4).
+    epochs = validations = int(values["validations"])
+    if shape.validations_an_epoch > 1:
+        whole, part = divmod(validations - 2, shape.validations_an_epoch)
+        epochs = whole + min(1.0, 0.3 * (part + 1))
     batch = shape.batch * (workers if shape.batch_grows else 1)
     steps = epochs * shape.epoch_samples / batch if shape.epoch_samples else epochs
     compute = values["forward"] + values["loss"] + values["backward"]
@@ -158,7 +157,7 @@ def _published_run(values: Mapping[str, float], workers: int, shape: PublishedTa
         epochs=epochs,
         steps=steps,
         samples=steps * batch,
-        validations=int(values["validations"]),
+        validations=validations,
         compute_s=compute,
         optimizer_s=values["optimizer"],
         data_wait_s=values["metrics"],
@@ -166,18 +165,6 @@ def _published_run(values: Mapping[str, float], workers: int, shape: PublishedTa
         overlapped_s=0.0,  # reduced after backward
         outside_s=rest,  # copies to the GPU and what no step covers
     )
-
-
-def epochs_to_goal(validations: int, *, a_epoch: int) -> float:
-    """Return the epochs after which the goal was met, from the number of logged validations.
-
-    Translation validated after 30, 60 and 90 % of an epoch and at its end, and logged the last value twice;
-    GNMT's ends of epochs were not counted as validations (3 per epoch), the Transformer's were (4).
-    """
-    if a_epoch == 1:
-        return float(validations)
-    whole, part = divmod(validations - 2, a_epoch)
-    return whole + min(1.0, 0.3 * (part + 1))
 
 
 # --- what a prediction is made from, and for what
@@ -239,7 +226,7 @@ def _spot(settings: Mapping[str, str], fitted: Measurements) -> Spot | None:
     if not settings["restart"] and not startups:
         raise UserError("the runs do not say how long a restart takes", hint="restart=3min, as measured")
     restart_s = seconds("restart", settings["restart"]) if settings["restart"] else median(startups)
-    checkpoints = round(median(run.validations for run in fitted.runs if run.reached))
+    checkpoints = math.ceil(median(run.epochs for run in fitted.runs if run.reached))  # one ends an epoch
     return Spot(per_hour, restart_s, checkpoints)
 
 
@@ -287,13 +274,12 @@ def _positive(name: str, text: str, kind: str = "a number above 0") -> float:
 
 def table(forecasts: Sequence[Forecast], measured: Mapping[int, str], width: int) -> str:
     """Return one line per number of workers; columns that `width` has no room for are left out, and named."""
-    rows = [_row(one, measured.get(one.workers, "")) for one in forecasts]
+    rows = [_row(row, measured.get(row.workers, "")) for row in forecasts]
     filled = [name for name in ORDER if any(row[name] for row in rows)]
     shown = filled[: tables.fitting(filled, [[row[name] for row in rows] for name in filled], width)]
     headings = [name for name in rows[0] if name in shown]
-    text = tables.table(
-        headings, [[row[name] for name in headings] for row in rows], right=[True] * len(headings)
-    )
+    cells = [[row[name] for name in headings] for row in rows]
+    text = tables.table(headings, cells, right=[True] * len(headings))
     if hidden := filled[len(shown) :]:
         text += f"\n{width} columns have no room for: {', '.join(hidden)} (--json has all)"
     return text + ("\n* measured, but not fitted" if any("*" in cell for cell in measured.values()) else "")
@@ -331,13 +317,13 @@ def chart(
     forecasts: Sequence[Forecast], *, fitted: Measurements, held_out: Measurements | None = None
 ) -> Chart:
     """Return the predicted time over workers with its 95 % band, and the measured runs."""
-    workers, times = [one.workers for one in forecasts], [one.time_s.value for one in forecasts]
-    banded = [one for one in forecasts if one.time_s.low and one.time_s.high]
-    ks, lows = [one.workers for one in banded], [one.time_s.low for one in banded]
-    middles, highs = [one.time_s.value for one in banded], [one.time_s.high for one in banded]
+    workers, times = [row.workers for row in forecasts], [row.time_s.value for row in forecasts]
+    band = [(row.workers, row.time_s) for row in forecasts if row.time_s.low]
+    ks, lows, highs = [k for k, _ in band], [time.low for _, time in band], [time.high for _, time in band]
+    texts = _texts(workers, times)
     traces = [
-        Trace("95 % of further runs", ks, middles, "band", style=5, low=lows, high=highs),
-        Trace("predicted", workers, times, texts=_texts(workers, times), small=True),
+        Trace("95 % of further runs", ks, [t.value for _, t in band], "band", style=5, low=lows, high=highs),
+        Trace("predicted", workers, times, texts=texts, small=True),
     ]
     for several, label in ((fitted, "measured"), (held_out, "measured, not fitted")):
         runs = [run for run in several.runs if run.reached] if several else []
@@ -358,28 +344,22 @@ def chart(
 
 def frontier_chart(offers: Sequence[Offer], measured: Measurements) -> Chart:
     """Return cost over time of every offer with its intervals, dominated ones as crosses."""
-    traces, drawn = [], []
+    traces = []
     for label, dominated in (("not dominated", False), ("dominated", True)):
-        some = [one for one in offers if one.dominated is dominated and one.forecast.cost_usd]
-        times = [one.forecast.time_s for one in some]
-        costs = [one.forecast.cost_usd or Interval(math.nan) for one in some]
-        texts = [f"{one.hardware}, {in_words(one.forecast)}" for one in some]
-        trace = Trace(
-            label,
-            [one.value for one in times],
-            [one.value for one in costs],
-            "marks",
-            1,
-            excluded=dominated,
-            x_low=[one.low for one in times],
-            x_high=[one.high for one in times],
-            low=[one.low for one in costs],
-            high=[one.high for one in costs],
-            texts=texts,
-            annotations=[] if dominated else [f"{one.hardware}, {one.forecast.workers}" for one in some],
+        some = [row for row in offers if row.dominated is dominated and row.forecast.cost_usd]
+        points = [(row.forecast.time_s, row.forecast.cost_usd or Interval(math.nan)) for row in some]
+        names = [] if dominated else [f"{row.hardware}, {row.forecast.workers}" for row in some]
+        xs, ys = [time.value for time, _ in points], [usd.value for _, usd in points]
+        ends: dict[str, Any] = {
+            "x_low": [time.low for time, _ in points],
+            "low": [usd.low for _, usd in points],
+        }
+        ends |= {"x_high": [time.high for time, _ in points], "high": [usd.high for _, usd in points]}
+        texts = [f"{row.hardware}, {in_words(row.forecast)}" for row in some]
+        traces.append(
+            Trace(label, xs, ys, "marks", 1, excluded=dominated, texts=texts, annotations=names, **ends)
         )
-        traces.append(trace)
-        drawn += [s for one in times for s in (one.value, one.low, one.high) if s]
+    drawn = [s for trace in traces for s in (*trace.x, *trace.x_low, *trace.x_high) if s]
     ticks = [s for s in TICKS_S if min(drawn, default=1) < s < max(drawn, default=1)]
     return Chart.of(
         "frontier",
@@ -396,23 +376,22 @@ def first(fit: Model, other: Target, *, most: int, wanted: int) -> list[str | No
     runs, shown = fit.measurements, forecast.noise(fit)
     emulated = doubt = ends = None
     if runs.network:
-        emulated = f"Emulated: the runs used hosts that one machine emulates, linked by {runs.network}"
-        emulated += (
-            f". Computing shared that machine's CPUs; only the network becomes {other.network.name}."
-            if other.network
-            else ". The prediction is of such hosts, and says nothing of a real network."
-        )
-    sigma = math.sqrt(mean(one**2 for one in shown.seconds)) if shown.known else 0.0
-    if sigma > LOUD:
-        doubt = (
-            f"Unreliable: the runs are {format.percent(sigma)} from the model or from each other, so "
-            "intervals span a factor of 3 and more. Repeat the runs on a quiet machine."
-        )
+        emulated = f"Emulated: the runs used hosts that one machine emulates, linked by {runs.network}. "
+        emulated += "The prediction is of such hosts, and says nothing of a real network."
+        if other.network:
+            emulated = (
+                emulated.partition(". ")[0] + ". Computing shared that machine's CPUs; only the network "
+            )
+            emulated += f"becomes {other.network.name}."
+    if shown.known and (sigma := _sigma(shown.seconds)) > LOUD:
+        doubt = f"Unreliable: the runs are {format.percent(sigma)} from the model or from each other, so "
+        doubt += "intervals span a factor of 3 and more. Repeat the runs on a quiet machine."
     if most < wanted:
-        ends = f"The table ends at {most:,} workers: a step then has one sample per worker."
-        if runs.grows:
-            epoch = f"{fit.epoch_samples:,.0f} samples per epoch, {fit.batch:,.0f} per worker and step"
-            ends = f"The table ends at {most:,} workers: an epoch then has one step ({epoch})."
+        epoch = f"{fit.epoch_samples:,.0f} samples per epoch, {fit.batch:,.0f} per worker and step"
+        why = (
+            f"an epoch then has one step ({epoch})" if runs.grows else "a step then has one sample per worker"
+        )
+        ends = f"The table ends at {most:,} workers: {why}."
     return [emulated, doubt, ends]
 
 
@@ -425,57 +404,50 @@ def basis(fit: Model) -> list[str]:
     worst = max((forecast.compare(fit, runs.only([k])) for k in counts), key=lambda one: abs(one.epoch_error))
     if abs(worst.epoch_error) >= POOR_FIT:
         sentences.append(f"The fit is off where it was fitted: {error(worst)}.")
-    for forms in fit.allreduce.values():
-        if len(forms) > 1:
-            names = " and ".join(forms)
-            sentences.append(f"Communication: the runs do not tell {names} apart, which count half each.")
+    sentences += [
+        f"Communication: the runs do not tell {' and '.join(forms)} apart, which count half each."
+        for forms in fit.allreduce.values()
+        if len(forms) > 1
+    ]
     for k in counts:
         times = runs.times(k)
         if missed := sum(map(math.isinf, times)):
-            sentences.append(
-                f"At {format.counted(k, 'worker')} {missed} of {format.counted(len(times), 'run')} missed "
-                "the goal: what is predicted is the time of a run that reaches it."
-            )
-    startups = [run.startup_s for run in runs.runs if run.startup_s is not None]
-    if startups:
+            count = f"{missed} of {format.counted(len(times), 'run')} missed the goal"
+            told = f"At {format.counted(k, 'worker')} {count}"
+            sentences.append(f"{told}: what is predicted is the time of a run that reaches it.")
+    if startups := [run.startup_s for run in runs.runs if run.startup_s is not None]:
         sentences.append(f"Start-up comes on top: {format.duration(median(startups))} (median).")
     shown = forecast.noise(fit)
+    what = "epochs to the goal" if shown.dof else "seconds"
+    noise = f"No intervals: the runs do not show the noise of the {what}. Repeat them."
     if shown.known:
-        sigma, epochs = (math.sqrt(mean(one**2)) for one in (shown.seconds, shown.epochs))
-        sentences.append(
-            f"Residual noise: {format.percent(sigma)} of a run's seconds (df = {shown.dof}) and "
-            f"{format.percent(epochs)} of its epochs (df = {shown.epochs_dof})."
-        )
-    else:
-        what = "epochs to the goal" if shown.dof else "seconds"
-        sentences.append(f"No intervals: the runs do not show the noise of the {what}. Repeat them.")
+        seconds, epochs = (format.percent(_sigma(values)) for values in (shown.seconds, shown.epochs))
+        noise = f"Residual noise: {seconds} of a run's seconds (df = {shown.dof}) and "
+        noise += f"{epochs} of its epochs (df = {shown.epochs_dof})."
     drift, most = forecast.extrapolation_error(runs), f"{counts[-1]:,}"
-    beyond = (
-        f"; intervals are widened there by {format.percent(math.expm1(drift))} per doubling, "
-        f"by which the model was off at {most}, predicted from fewer."
-        if drift
-        else "; from fewer than 3 worker counts nothing shows how far the model drifts there."
-    )
-    return [*sentences, f"Everything beyond {most} workers is extrapolated{beyond}"]
+    beyond = "; from fewer than 3 worker counts nothing shows how far the model drifts there."
+    if drift:
+        beyond = f"; intervals are widened there by {format.percent(math.expm1(drift))} per doubling, "
+        beyond += f"by which the model was off at {most}, predicted from fewer."
+    return [*sentences, noise, f"Everything beyond {most} workers is extrapolated{beyond}"]
 
 
 def assumptions(fit: Model, other: Target) -> list[str]:
-    """Return sentences on what was assumed of other hardware or another network."""
-    sentences, measured = [], fit.measurements.hardware
+    """Return sentences on what was assumed of other hardware, of another network and of spot nodes."""
+    sentences, measured, network = [], fit.measurements.hardware, other.network
     if other.hardware is not None and fit.moved(other.hardware):
-        ratio = forecast.speed_ratio(fit.measurements, other.hardware)
+        ratio, transfer = forecast.speed_ratio(fit.measurements, other.hardware), forecast.transfer()
         sentences.append(
             f"Compute and optimizer are scaled from {measured.name} to {other.hardware.name} by their stated "
             f"peaks ({fit.measurements.precision}), {ratio:.3g} to 1."
         )
         if forecast.other_processor(measured, other.hardware):
-            fitted = forecast.transfer()
             sentences.append(
                 f"How far such a ratio was off in {len(forecast.pairs())} published pairs of processors is "
-                f"part of the interval: a factor of {fitted.factor(ratio):.2g} either way "
-                f"(Student's t, df = {fitted.dof})."
+                f"part of the interval: a factor of {transfer.factor(ratio):.2g} either way "
+                f"(Student's t, df = {transfer.dof})."
             )
-        if other.network is None:
+        if network is None:
             sentences.append("Communication is what its profile states of its links, reached in full.")
     if spot := other.spot:
         sentences.append(
@@ -483,14 +455,12 @@ def assumptions(fit: Model, other: Target) -> list[str]:
             f"of {spot.checkpoints:,} checkpoints after {format.duration(spot.restart_s)}. As many nodes are "
             "paid all the time."
         )
-    if other.network is not None and not other.network.measured:
-        reached = (
-            f"reached to the same share as the runs reached of {measured.network_gbit_per_s:g} Gbit/s"
-            if measured.network_gbit_per_s
-            else f"reached in full, as {measured.name} states no rate to compare with: a lower bound of time"
-        )
+    if network is not None and not network.measured:
+        rate = measured.network_gbit_per_s
+        reached = f"in full, as {measured.name} states no rate to compare with: a lower bound of time"
+        reached = f"to the same share as the runs reached of {rate:g} Gbit/s" if rate else reached
         sentences.append(
-            f"Network {other.network.name} is stated, not measured; its line rate is {reached}. "
+            f"Network {network.name} is stated, not measured; its line rate is reached {reached}. "
             "What the workers wait for each other, which the measured latency holds, is then left out."
         )
     return sentences
@@ -513,6 +483,10 @@ def error(one: HoldoutError) -> str:
     # Where half of the runs or more missed the goal there is no time to be off from.
     text = f"{one.time_error:+.1%} {epoch}" if math.isfinite(one.measured_s) else epoch
     return f"{format.counted(one.workers, 'worker')} {text}".replace("%", " %")
+
+
+def _sigma(residuals: Array) -> float:
+    return math.sqrt(mean(value**2 for value in residuals))
 
 
 def _list(counts: Sequence[int]) -> str:
@@ -569,20 +543,19 @@ def _predict(args: Args) -> int:
     most = settings["max_workers"]
     wanted = _count("max_workers", most) if most else FURTHEST * fitted.counts[-1]
     counts = worker_counts(fit, everything, wanted)
-    deadline = seconds("deadline", settings["deadline"]) if settings["deadline"] else None
-    budget = _positive("budget", settings["budget"], "an amount of USD") if settings["budget"] else None
+    limits = {
+        "deadline": seconds("deadline", settings["deadline"]) if settings["deadline"] else None,
+        "budget": _positive("budget", settings["budget"], "an amount of USD") if settings["budget"] else None,
+    }
     if settings["hardware"] == "all":
-        return _frontier(args, fit, counts, other, deadline, budget)
+        return _frontier(args, fit, counts, other, limits)
     forecasts = forecast.forecast(fit, counts, other)
     left_out, held_out = forecast.leave_one_out(fitted), forecast.held_out(fit, everything)
     old = forecast.old_price(other.hardware or fitted.hardware, date.today())
-    answers = forecast.advise(forecasts, deadline=deadline, budget=budget, old=old)
-    if settings["plot"]:
-        from mlbench.report import render  # Altair is for the chart alone
-
-        unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
-        drawn = chart(forecasts, fitted=fitted, held_out=unseen if other == Target() else None)
-        render.save([drawn], Path(settings["plot"]))
+    answers = forecast.advise(forecasts, **limits, old=old)
+    unseen = everything.only([k for k in everything.counts if k not in fitted.counts])
+    measured = unseen if other == Target() else None
+    _draw(args, lambda: chart(forecasts, fitted=fitted, held_out=measured))
     emulated, doubt, ends = first(fit, other, most=counts[-1], wanted=wanted)
     rest = [*basis(fit), *assumptions(fit, other), *holdouts(left_out, held_out)]
     if args.json:
@@ -592,14 +565,16 @@ def _predict(args: Args) -> int:
             "held_out": held_out,
             "advice": answers,
         }
-        plain = {name: [dataclasses.asdict(one) for one in some] for name, some in values.items()}
         sentences = [*filter(None, [emulated, doubt, ends]), *rest]
-        title = {"title": everything.title, "fitted_workers": fitted.counts}
-        print(format.json_text(title | plain | {"sentences": sentences}))
+        print(
+            _json(
+                {"title": everything.title, "fitted_workers": fitted.counts, "sentences": sentences}, values
+            )
+        )
         return OK
     width = min(shutil.get_terminal_size().columns, WIDEST) if sys.stdout.isatty() else sys.maxsize
     lines = table(forecasts, medians(everything, fitted) if other == Target() else {}, width)
-    answered = [one.sentence for one in answers]
+    answered = [answer.sentence for answer in answers]
     for part in (everything.title, emulated, doubt, "", lines, ends, "", *answered, "", *rest):
         if part is not None:
             print(part if part is lines else textwrap.fill(part, width, break_on_hyphens=False))
@@ -607,38 +582,41 @@ def _predict(args: Args) -> int:
 
 
 def _frontier(
-    args: Args,
-    fit: Model,
-    counts: Sequence[int],
-    other: Target,
-    deadline: float | None,
-    budget: float | None,
+    args: Args, fit: Model, counts: Sequence[int], other: Target, limits: dict[str, float | None]
 ) -> int:
     """Print cost against time over all profiles with a price."""
     if any(args.settings[f"hardware.{name}"] for name in RATES):
         raise UserError("hardware=all takes no fields of a profile", hint="name a profile")
     offers, refused = forecast.frontier(fit, counts, other, date.today())
-    answers = forecast.pick(offers, deadline=deadline, budget=budget)
-    if args.settings["plot"]:
-        from mlbench.report import render  # Altair is for the chart alone
-
-        render.save([frontier_chart(offers, fit.measurements)], Path(args.settings["plot"]))
+    answers = forecast.pick(offers, **limits)
+    _draw(args, lambda: frontier_chart(offers, fit.measurements))
     if args.json:
-        values = {"offers": offers, "advice": answers}
-        plain = {name: [dataclasses.asdict(one) for one in some] for name, some in values.items()}
-        print(format.json_text({"title": fit.measurements.title} | plain | {"refused": refused}))
+        title = {"title": fit.measurements.title, "refused": refused}
+        print(_json(title, {"offers": offers, "advice": answers}))
         return OK
     headings = ["hardware", "workers", "predicted", "95 % interval", "cost", "cost interval", "dominated"]
     cells = []
-    for one in offers:
-        time, usd = one.forecast.time_s, one.forecast.cost_usd or Interval(math.nan)
+    for row in offers:
+        time, usd = row.forecast.time_s, row.forecast.cost_usd or Interval(math.nan)
         numbers = [format.duration(time.value), _ends(time, format.duration), format.usd(usd.value)]
-        dominated = "yes" if one.dominated else ""
-        cells.append([one.hardware, f"{one.forecast.workers:,}", *numbers, _ends(usd, format.usd), dominated])
+        dominated = "yes" if row.dominated else ""
+        cells.append([row.hardware, f"{row.forecast.workers:,}", *numbers, _ends(usd, format.usd), dominated])
     right = [False, True, True, True, True, True, False]
     print(f"{fit.measurements.title}\n\n{tables.table(headings, cells, right=right)}\n")
-    print("\n".join([*(one.sentence for one in answers), ""]))
+    print("\n".join([*(answer.sentence for answer in answers), ""]))
     for why in dict.fromkeys(refused.values()):
         names = ", ".join(name for name, reason in refused.items() if reason == why)
         print(f"Not shown: {names}: {why}.")
     return OK
+
+
+def _draw(args: Args, drawn: Callable[[], Chart]) -> None:
+    if args.settings["plot"]:
+        from mlbench.report import render  # Altair is for the chart alone
+
+        render.save([drawn()], Path(args.settings["plot"]))
+
+
+def _json(plain: dict[str, Any], values: Mapping[str, Sequence[Any]]) -> str:
+    rows = {name: [dataclasses.asdict(value) for value in some] for name, some in values.items()}
+    return format.json_text(plain | rows)

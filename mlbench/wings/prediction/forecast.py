@@ -491,36 +491,6 @@ def old_price(hardware: Hardware, today: date) -> str | None:
     return f"price is of {dated}, older than a year"
 
 
-def pick(offers: Sequence[Offer], *, deadline: float | None, budget: float | None) -> list[Advice]:
-    """Return the fastest and the cheapest offer, or the cheapest in time and the fastest for the money."""
-    questions: list[tuple[str, Callable[[Offer], float], Sequence[Offer]]] = []
-    if deadline is None and budget is None:
-        questions += [("fastest", _offer_time, offers), ("cheapest", _offer_usd, offers)]
-    if deadline is not None:
-        questions.append(("deadline", _offer_usd, [one for one in offers if _offer_time(one) <= deadline]))
-    if budget is not None:
-        questions.append(("budget", _offer_time, [one for one in offers if _offer_usd(one) <= budget]))
-    answers = []
-    for question, order, kept in questions:
-        best = min(kept, key=order, default=None)
-        title = question.capitalize()
-        if best is None:
-            answers.append(Advice(question, None, f"{title}: no offer is predicted to keep it."))
-        else:
-            answers.append(
-                _advice(question, best.forecast, f"{title}: {best.hardware}, {in_words(best.forecast)}")
-            )
-    return answers
-
-
-def _offer_time(one: Offer) -> float:
-    return one.forecast.time_s.value
-
-
-def _offer_usd(one: Offer) -> float:
-    return _usd(one.forecast)
-
-
 def _refusal(model: Model, workers: int, target: Target) -> UserError | None:
     try:
         faster = speed_ratio(model.measurements, target.hardware)
@@ -541,36 +511,76 @@ def advise(
     is said of money where `old` says that the price is. Raises UserError for a budget without a price.
     """
     supported, reason, slower = _supported(forecasts)
-    priced = not old and all(one.cost_usd for one in forecasts)
+    priced = not old and all(row.cost_usd for row in forecasts)
+    if budget is not None and not priced and not old:
+        raise UserError("a budget needs a price, and the hardware has none", hint="hardware=gcp_n1_t4, say")
+    options = [(in_words(row), row) for row in supported]
+    more = reason or "no larger count was predicted"
+    answers = [_best("fastest", options, _time, more=more)]
     if reason and len(supported) == 1 and not slower:
         answers = [Advice("fastest", None, f"Fastest: no advice, {reason}.")]
-    else:
-        more = reason or "no larger count was predicted"
-        answers = [_advice("fastest", supported[-1], f"Fastest: {in_words(supported[-1])}; {more}")]
-        if priced:
-            cheapest = min(supported, key=_usd)
-            answers.append(_advice("cheapest", cheapest, f"Cheapest: {in_words(cheapest)}"))
-        elif old:
-            answers.append(Advice("cheapest", None, f"Cheapest: no advice, the {old}."))
+    elif priced:
+        answers.append(_best("cheapest", options, _usd))
+    elif old:
+        answers.append(Advice("cheapest", None, f"Cheapest: no advice, the {old}."))
     if deadline is not None:
-        order = _usd if priced else (lambda one: one.workers)
-        answers.append(_within("deadline", format.duration(deadline), supported, deadline, _time, order))
-    if budget is not None:
-        if old:
-            sentence = f"Budget of {format.usd(budget)}: no advice, the {old}."
-            return [*answers, Advice("budget", None, sentence)]
-        if not priced:
-            raise UserError(
-                "a budget needs a price, and the hardware has none", hint="hardware=gcp_n1_t4, say"
-            )
-        answers.append(_within("budget", format.usd(budget), supported, budget, _usd, _time))
+        order = _usd if priced else (lambda row: row.workers)
+        answers.append(_best("deadline", options, order, limit=deadline))
+    if budget is not None and old:
+        answers.append(Advice("budget", None, f"Budget of {format.usd(budget)}: no advice, the {old}."))
+    elif budget is not None:
+        answers.append(_best("budget", options, _time, limit=budget))
     return answers
 
 
-def in_words(one: Forecast) -> str:
+def pick(offers: Sequence[Offer], *, deadline: float | None, budget: float | None) -> list[Advice]:
+    """Return the fastest and the cheapest offer, or the cheapest in time and the fastest for the money."""
+    options = [(f"{offer.hardware}, {in_words(offer.forecast)}", offer.forecast) for offer in offers]
+    answers = [] if deadline is None else [_best("deadline", options, _usd, limit=deadline)]
+    answers += [] if budget is None else [_best("budget", options, _time, limit=budget)]
+    return answers or [_best("fastest", options, _time), _best("cheapest", options, _usd)]
+
+
+def _best(
+    question: str,
+    options: Sequence[tuple[str, Forecast]],
+    order: Callable[[Forecast], float],
+    *,
+    limit: float | None = None,
+    more: str = "",
+) -> Advice:
+    """Return the best option within the limit, or that its interval is too wide for advice.
+
+    It says, too, which option keeps the limit with its whole interval.
+    """
+    value, text = (_usd, format.usd) if question == "budget" else (_time, format.duration)
+    title = question.capitalize() + (f" of {text(limit)}" if limit is not None else "")
+    within = [(words, row) for words, row in options if limit is None or value(row) <= limit]
+    if not within:
+        closest = min(options, key=lambda option: value(option[1]), default=None)
+        closest = f"; closest is {closest[0]}" if closest else ""
+        return Advice(question, None, f"{title}: none of these is predicted to keep it{closest}.")
+    words, best = min(within, key=lambda option: order(option[1]))
+    if limit is not None:
+        safe = [option for option in within if (_high(option[1], question) or math.inf) <= limit]
+        more = "no count keeps it with its whole interval"
+        if safe:
+            safest = min(safe, key=lambda option: order(option[1]))[0].partition(" (")[0]
+            more = f"with the whole interval, {safest}"
+        if best in [row for _, row in safe]:
+            more = "its whole interval keeps it"
+    sentence = f"{title}: {words}{f'; {more}' if more else ''}"
+    low, high = best.time_s.low, best.time_s.high
+    if low is not None and high is not None and high > WIDE * low:
+        wide = f"an interval wider than a factor of {WIDE:g} is no advice"
+        return Advice(question, None, f"{sentence}; {wide}.")
+    return Advice(question, best.workers, f"{sentence}.")
+
+
+def in_words(row: Forecast) -> str:
     """Return e.g. 8 workers, 7 h 00 min, 31.32 USD; with intervals."""
-    parts = [format.counted(one.workers, "worker"), _with_ends(one.time_s, format.duration)]
-    return ", ".join([*parts, *([_with_ends(one.cost_usd, format.usd)] if one.cost_usd else [])])
+    parts = [format.counted(row.workers, "worker"), _with_ends(row.time_s, format.duration)]
+    return ", ".join([*parts, *([_with_ends(row.cost_usd, format.usd)] if row.cost_usd else [])])
 
 
 def _supported(forecasts: Sequence[Forecast]) -> tuple[list[Forecast], str, bool]:
@@ -579,52 +589,16 @@ def _supported(forecasts: Sequence[Forecast]) -> tuple[list[Forecast], str, bool
     The last value is whether the next count is shown to be slower, rather than not shown to be faster.
     """
     supported = [forecasts[0]]
-    for one in forecasts[1:]:
-        ratio = one.time_ratio or Interval(math.nan)
+    for row in forecasts[1:]:
+        ratio = row.time_ratio or Interval(math.nan)
         if ratio.high is None or ratio.high >= 1:
             slower = ratio.low is not None and ratio.low > 1
             verb = "are slower" if slower else "are not shown to be faster"
             before = format.counted(supported[-1].workers, "worker")
             ends = _with_ends(ratio, lambda value: f"{value:.2f}")
-            return supported, f"{one.workers:,} {verb} than {before} (ratio of the times {ends})", slower
-        supported.append(one)
+            return supported, f"{row.workers:,} {verb} than {before} (ratio of the times {ends})", slower
+        supported.append(row)
     return supported, "", False
-
-
-def _within(
-    name: str,
-    limit_text: str,
-    supported: Sequence[Forecast],
-    limit: float,
-    value: Callable[[Forecast], float],
-    order: Callable[[Forecast], float],
-) -> Advice:
-    """Return the best count that is predicted to stay within the limit, and whether its interval does."""
-    question = f"{name.capitalize()} of {limit_text}"
-    within = [one for one in supported if value(one) <= limit]
-    if not within:
-        closest = in_words(min(supported, key=value))
-        sentence = f"{question}: no advised worker count is predicted to keep it; closest is {closest}."
-        return Advice(name, None, sentence)
-    best = min(within, key=order)
-    ends = [(one.time_s if value is _time else one.cost_usd) or Interval(math.inf) for one in within]
-    safe = [one for one, end in zip(within, ends, strict=True) if end.high is not None and end.high <= limit]
-    surely = "no count keeps it with its whole interval"
-    if best in safe:
-        surely = "its whole interval keeps it"
-    elif safe:
-        surely = f"with the whole interval, {format.counted(min(safe, key=order).workers, 'worker')}"
-    return _advice(name, best, f"{question}: {in_words(best)}; {surely}")
-
-
-def _advice(question: str, best: Forecast, sentence: str) -> Advice:
-    """Return a count as the answer, or that its interval is too wide to be one."""
-    low, high = best.time_s.low, best.time_s.high
-    if low is not None and high is not None and high > WIDE * low:
-        return Advice(
-            question, None, f"{sentence}; an interval wider than a factor of {WIDE:g} is no advice."
-        )
-    return Advice(question, best.workers, f"{sentence}.")
 
 
 def _with_ends(estimate: Interval, text: Callable[[float], str]) -> str:
@@ -633,9 +607,13 @@ def _with_ends(estimate: Interval, text: Callable[[float], str]) -> str:
     return f"{text(estimate.value)} ({text(estimate.low)} to {text(estimate.high)})"
 
 
-def _time(one: Forecast) -> float:
-    return one.time_s.value
+def _time(row: Forecast) -> float:
+    return row.time_s.value
 
 
-def _usd(one: Forecast) -> float:
-    return one.cost_usd.value if one.cost_usd else math.inf
+def _usd(row: Forecast) -> float:
+    return row.cost_usd.value if row.cost_usd else math.inf
+
+
+def _high(row: Forecast, question: str) -> float | None:
+    return (row.cost_usd.high if row.cost_usd else None) if question == "budget" else row.time_s.high

@@ -65,7 +65,9 @@ def number(line: str, pattern: str) -> float:
     ("words", "workers", "threads", "crowded"),
     [
         (("cpus=1",), 2, 1, False),
-        (("cpus=0.5",), 2, 1, True),  # a thread gets half a CPU
+        (("cpus=0.5",), 2, 1, False),  # each has half a CPU of its own
+        (("cpus=0.5",), 4, 1, False),
+        (("cpus=0.6",), 4, 1, True),  # four hosts of 0.6 CPUs on a machine of 2
         (("cpus=2",), 2, 2, True),  # two hosts of 2 CPUs on a machine of 2
         (("cpus=1", "hosts=2"), 4, 1, True),
     ],
@@ -77,4 +79,4 @@ def test_workers_share_the_cpus_of_their_host(
     resources = ray_hosts._resources(emulated(*words, workers=workers))
     assert (resources["threads"], resources["oversubscribed"]) == (threads, crowded)
     hosts = [one[ray_hosts.LABEL] for one in resources["label_selector"]]
-    assert hosts == (["0", "1"] if workers == 2 else ["0", "0", "1", "1"])
+    assert hosts == (["0", "0", "1", "1"] if "hosts=2" in words else [str(rank) for rank in range(workers)])

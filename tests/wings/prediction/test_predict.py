@@ -6,14 +6,17 @@ import re
 from pathlib import Path
 from typing import Any
 
+import prediction
 import pytest
 from conftest import ROOT
 from records import save
 from worlds import World, as_record
 
 from mlbench import predict
-from mlbench.record import reader, study
+from mlbench.record import reader, run_folders, study
 from mlbench.terminal import completion
+from mlbench.wings.prediction.forecast import leave_one_out
+from mlbench.wings.prediction.model import from_records
 
 WORLD = World(grows=True, batch=32, alpha=1e-3)
 
@@ -236,7 +239,7 @@ def test_all_profiles_are_cost_against_time(
     in_time, for_money = told["advice"]
     cheapest = min(usd for time, usd, _ in offers if time <= 4 * 3600)
     assert f"{cheapest:.2f} USD" in in_time["sentence"] and in_time["question"] == "deadline"
-    assert for_money["workers"] is None and "no offer is predicted to keep it" in for_money["sentence"]
+    assert for_money["workers"] is None and "none of these is predicted to keep it" in for_money["sentence"]
     assert ask(tmp_path, *asked[:-1]) == 0
     shown = capsys.readouterr().out
     assert "up to 8 workers shown" in shown and "up to 1 worker shown" in shown  # no network of p4d, a2
@@ -260,6 +263,28 @@ def test_all_profiles_are_offered_on_spot_nodes_too(
         calm, spot = offers["gcp_n1_t4", workers], offers["gcp_n1_t4, spot", workers]
         assert spot["time_s"]["value"] > calm["time_s"]["value"]
         assert spot["cost_usd"]["value"] < calm["cost_usd"]["value"]
+
+
+def test_a_run_on_spot_nodes_has_a_checkpoint_an_epoch(tmp_path: Path, capsys: Any) -> None:
+    words = ["published:gnmt", "max_workers=2", "spot=0.05", "restart=5min", "--json"]  # 3.9 to 4.3 epochs
+    assert ask(tmp_path, *words) == 0
+    sentences = json.loads(capsys.readouterr().out)["sentences"]
+    assert any("goes on from the last of 5 checkpoints after 5 min 00 s" in text for text in sentences)
+
+
+def test_each_count_of_a_study_of_one_s_own_is_predicted_from_the_others(tmp_path: Path) -> None:
+    planned(tmp_path, ())
+    rows = list(prediction.own(["scaling"], tmp_path))
+    assert [row.case for row in rows] == [
+        "scaling, resnet20, 1 worker from 2 and 4",
+        "scaling, resnet20, 2 workers from 1 and 4",
+        "scaling, resnet20, 4 workers from 1 and 2",
+    ]
+    records = run_folders.study(tmp_path, "scaling")
+    left_out = leave_one_out(from_records(records, title="scaling"))
+    for row, error in zip(rows, left_out, strict=True):
+        assert (row.predicted, row.measured) == (pytest.approx(error.predicted_s), (error.measured_s,))
+        assert row.low < WORLD.run(error.workers).total_s < row.high and row.inside
 
 
 def test_an_old_price_is_no_advice(tmp_path: Path, capsys: Any) -> None:

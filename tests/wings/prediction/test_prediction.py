@@ -674,7 +674,7 @@ def test_advice_in_words() -> None:
     assert said["fastest"].startswith("Fastest: 4 workers, 4 h 00 min (2 h 40 min to 6 h 00 min), 16.00 USD")
     assert "; 8 are not shown to be faster than 4 workers" in said["fastest"]
     assert "with the whole interval, 4 workers" in said["deadline"]
-    assert "no advised worker count is predicted to keep it; closest is 1 worker" in said["budget"]
+    assert "none of these is predicted to keep it; closest is 1 worker" in said["budget"]
 
 
 def test_the_fewest_workers_meet_a_deadline_where_there_is_no_price() -> None:
