@@ -125,7 +125,7 @@ HERE = ("127.0.0.1", "localhost", "mlflow")  # names in examples of a server of 
 
 @pytest.mark.parametrize("page", [*PAGES, *YAML], ids=lambda page: page.name)
 def test_links_to_other_sites_are_well_formed(page: Path) -> None:
-    """Whether they answer is asked where there is a network: the README has the command."""
+    """Whether they answer is asked where there is a network: CONTRIBUTING.md has the command."""
     for match in EXTERNAL.findall(page.read_text()):
         link = urlsplit(match.rstrip(".,;:"))
         if link.hostname in HERE:
