@@ -24,6 +24,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc"]
 include_patterns = [
     "README.md",
     "RULES.md",
+    "submissions/README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/*.md",

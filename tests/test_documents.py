@@ -1,10 +1,14 @@
-"""What pages name is there."""
+"""What pages name is there, and the README's answers are those that its commands print."""
 
 import re
+import shlex
 import tomllib
+from datetime import date
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+import doc_pages
 import pytest
 from conftest import ROOT
 from packaging.requirements import Requirement
@@ -34,13 +38,94 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+README = ROOT / "README.md"
+PRICED = date(2026, 11, 25)  # the day of the README's answers: older prices are no basis for advice
+
+
+def test_the_readme_is_short_and_begins_with_a_picture() -> None:
+    lines = README.read_text().splitlines()
+    assert len(lines) <= 120
+    first = next(number for number, line in enumerate(lines) if line.startswith(("```", "![")))
+    assert lines[first].startswith("![") and first < 8  # lines: title, sentence, picture
+
+
+def answers() -> dict[str, list[list[str]]]:
+    """Return the lines of each answer, as words, by command of the README's `console` blocks."""
+    lines_of: dict[str, list[list[str]]] = {}
+    for block in doc_pages.blocks(README, "console"):
+        command, *lines = block.splitlines()
+        assert command.startswith("$ python -m mlbench."), command
+        lines_of[command.removeprefix("$ ")] = [line.split() for line in lines if line not in ("", "...")]
+    return lines_of
+
+
+def answer(command: str) -> list[list[str]]:
+    """Return the words of the answer to the command that begins so."""
+    return next(lines for whole, lines in answers().items() if whole.startswith(command))
+
+
+def test_the_readme_s_sweep_is_the_sample_s_and_so_is_its_answer(capsys: Any) -> None:
+    from mlbench import results
+    from mlbench.record import study
+
+    sample = ROOT / "notebooks" / "sample"
+    (command,) = (command for command in answers() if command.startswith("python -m mlbench.sweep "))
+    name = shlex.split(command)[-1].removeprefix("study=")
+    plan = study.load(study.folder(sample, name))
+    assert plan is not None and name == plan.name
+    words = {*plan.invocations[0].words, f"repeats={plan.invocations[0].repeats}"}
+    assert {*shlex.split(command)[3:]} == words
+    assert results.main(["show", f"study:{name}", f"output_root={sample}"]) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = answer("python -m mlbench.sweep ")
+    assert len(shown) >= 2 and [line for line in shown if line not in printed] == []
+
+
+def test_the_readme_s_prediction_is_what_its_command_prints(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = pytest.importorskip("mlbench.wings.prediction.command")
+    from mlbench import predict
+    from mlbench.config import compose
+
+    class Today(date):
+        @classmethod
+        def today(cls) -> date:
+            return PRICED
+
+    monkeypatch.setattr(command, "date", Today)
+    shown = answer("python -m mlbench.predict ")
+    named = sorted({line[0] for line in shown} & {*compose.choices("hardware")})  # all profiles take 13 s
+    monkeypatch.setattr(command.forecast.compose, "choices", lambda group: named)
+    (whole,) = (command for command in answers() if command.startswith("python -m mlbench.predict "))
+    assert predict.main(shlex.split(whole)[3:]) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert len(named) == 2 and len(shown) >= 4 and [line for line in shown if line not in printed] == []
+
+
+def test_the_readme_s_script_is_there() -> None:
+    (whole,) = (command for command in answers() if command.startswith("python -m mlbench.measure "))
+    scripts = [word for word in shlex.split(whole) if word.endswith(".py")]
+    assert scripts and all((ROOT / script).is_file() for script in scripts)
+
+
+def test_the_readme_s_picture_is_drawn_from_the_tables_of_today() -> None:
+    """The values of every mark, as a reader's screen reader has them; else run tools/readme_picture.py."""
+    pytest.importorskip("mlbench.wings.prediction.command")
+    from tools import readme_picture
+
+    labels = re.compile(r'aria-label="([^"]*: [^"]*)"')
+    stored = labels.findall(readme_picture.PICTURE.read_text())
+    assert len(stored) > 20 and stored == labels.findall(readme_picture.svg())
+
+
 EXTERNAL = re.compile(r"https?://[^\s<>\"'`|\\)\]]+")
 HERE = ("127.0.0.1", "localhost", "mlflow")  # names in examples of a server of one's own
 
 
 @pytest.mark.parametrize("page", [*PAGES, *YAML], ids=lambda page: page.name)
 def test_links_to_other_sites_are_well_formed(page: Path) -> None:
-    """Whether they answer is asked where there is a network: the README has the command."""
+    """Whether they answer is asked where there is a network: CONTRIBUTING.md has the command."""
     for match in EXTERNAL.findall(page.read_text()):
         link = urlsplit(match.rstrip(".,;:"))
         if link.hostname in HERE:
