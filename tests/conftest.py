@@ -1,5 +1,6 @@
 """What all tests share: telemetry off, prepared data, and one Ray session for those that need one."""
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -10,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ os.environ.update(
 )
 # pytest's own folders stay, to be looked at; xdist's processes inherit where.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+OWNER = ".owner"  # a file that the process of the tests has locked, in their folder
 STAYS = (
+    OWNER,
     "lock",
     "torchinductor_",
     "pymp-",
@@ -73,13 +77,23 @@ FOLDER = pytest.StashKey[Path]()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def own_folder(root: Path) -> Path:
+    """Make a folder for this process's tests, and remove those of tests that were killed."""
+    for path in root.glob(f"mlbt-*/{OWNER}"):
+        with suppress(OSError), path.open() as file:  # BlockingIOError: its tests still run
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="mlbt-", dir=root))  # short, as Ray's sockets lie below it
+    descriptor = os.open(folder / "new", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # the kernel frees it with this process
+    (folder / "new").rename(folder / OWNER)
+    return folder
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Give this process's tests a temporary directory; processes that they start import this file, too."""
-    # Short, as Ray's sockets lie below it.
-    config.stash[FOLDER] = folder = Path(
-        tempfile.mkdtemp(prefix="mlbt-", dir=os.environ["PYTEST_DEBUG_TEMPROOT"])
-    )
+    config.stash[FOLDER] = folder = own_folder(Path(os.environ["PYTEST_DEBUG_TEMPROOT"]))
     tempfile.tempdir = None
     os.environ["TMPDIR"] = str(folder)
     os.environ["MLBENCH_MACHINE_LOCK"] = f"{folder}/lock"  # tests wait for nobody else

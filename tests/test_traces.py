@@ -2,13 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 from commands import Run
-from conftest import ROOT
+from conftest import ROOT, own_folder
 from leftovers import KEPT, USERS_RAY, await_nothing_but, leftovers, mlbench, ray_found
 
 from mlbench.clusters import persistent
@@ -16,6 +18,24 @@ from mlbench.record import temporary_folder
 
 pytestmark = pytest.mark.slow
 LONG = ("task=logreg", "goal=none", "division=open", "task.epochs=100000")
+
+
+def test_the_folder_of_tests_that_were_killed_goes_with_the_next_tests(tmp_path: Path) -> None:
+    code = "import sys, pathlib, conftest as c; print(c.own_folder(pathlib.Path(sys.argv[1])), flush=True)"
+    command = [sys.executable, "-c", f"{code}; input()", str(tmp_path)]
+    started = [
+        subprocess.Popen(
+            command, cwd=ROOT / "tests", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    killed, running = (Path(process.stdout.readline().strip()) for process in started if process.stdout)
+    started[0].kill()
+    started[0].communicate()
+    assert killed.exists()
+    next_one = own_folder(tmp_path)
+    assert {*tmp_path.iterdir()} == {running, next_one}
+    started[1].communicate("\n")
 
 
 def test_what_is_kept_on_purpose_is_documented() -> None:

@@ -18,7 +18,7 @@ from zips import with_store
 from mlbench import results
 from mlbench.config import compose
 from mlbench.config.errors import UserError
-from mlbench.record import events
+from mlbench.record import events, study
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
@@ -138,11 +138,15 @@ def test_a_store_that_is_down_keeps_no_run_of_another_out(
     for seed, words in ((1, [f"tracking_uri=http://127.0.0.1:{port}"]), (2, [])):
         run = Run(root, *words, seed=seed)
         run.validate(90.0)
-        run.end("goal_reached")
+        made = run.end("goal_reached")
+        point = study.Point(key=made.key, words=(), seeds=(seed,))
+        plan = study.new(f"of-{seed}", question="?").model_copy(update={"points": (point,)})
+        study.save(plan, study.folder(root, plan.name))
     assert results.main(["sync", f"output_root={root}"]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert f"the MLflow store http://127.0.0.1:{port} does not answer" in told[0]
-    assert told[1:] == ["run-2: uploaded", "1 uploaded, 1 failed"]
+    shown = capsys.readouterr()
+    told, down = shown.out.splitlines(), f"the MLflow store http://127.0.0.1:{port} does not answer"
+    assert down in told[0] and f"study of-1: failed: {down}" in shown.err
+    assert told[1:] == ["run-2: uploaded", "study of-2: written", "1 uploaded, 1 failed"]
 
 
 @pytest.mark.parametrize(
