@@ -289,7 +289,7 @@ class Probe:
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._optimizers += 1
-        if self._optimizers == 1 and self._stamps:
+        if self._optimizers == 1:
             self.mark("optimizer")
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -227,6 +227,15 @@ def test_what_is_compiled_has_no_hook_that_would_break_its_graph() -> None:
     assert seen == [2.0]
 
 
+def test_time_before_an_optimizer_whose_model_was_not_seen_is_not_the_optimizer_s() -> None:
+    watching = probe.Probe(torch)
+    watching._begin = clock.monotonic() - 10  # where the step before ended
+    watching._before_optimizer(None, (), {})
+    watching.mark("step")
+    step = assemble(watching._stamps, begin=watching._begin, rows=0)
+    assert step.metrics >= 10 > step.optimizer
+
+
 def test_rows_are_the_first_dimension_of_the_first_input_also_in_a_dict() -> None:
     ids = torch.zeros(6, 8)
     for inputs in ((ids,), (None, ids), ({"input_ids": ids},), (torch.tensor(1.0), {"x": 1, "ids": ids})):
