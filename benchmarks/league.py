@@ -299,21 +299,20 @@ def draw(measured: Sequence[Cell], path: Path) -> None:
             low, high = (middle, middle) if ends is None else (ends.low, ends.high)
             row = {"strategy": cell.sync, "mbit_s": cell.bandwidth_mbit_s, "s": middle}
             rows.append(row | {"low": low, "high": high if math.isfinite(high) else middle})
+    rates = sorted({cell.bandwidth_mbit_s for cell in measured})
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=alt.X(
             "mbit_s:Q",
-            scale=alt.Scale(type="log"),
+            scale=alt.Scale(type="log", nice=False, padding=20),
+            axis=alt.Axis(values=rates),
             title="bandwidth, Mbit/s",
-            axis=alt.Axis(values=sorted({cell.bandwidth_mbit_s for cell in measured})),
         ),
         color=alt.Color("strategy:N", sort=list(STRATEGIES), title=None),
-        shape=alt.Shape("strategy:N", sort=list(STRATEGIES), title=None),
     )
     time = alt.Y("s:Q", scale=alt.Scale(type="log", nice=False), title=f"s to {LOSS:g} nats a token")
-    bars = base.mark_rule(opacity=0.4).encode(y=alt.Y("low:Q", scale=alt.Scale(type="log")), y2="high:Q")
-    lines = base.mark_line().encode(y=time)
-    points = base.mark_point(filled=True, size=60).encode(y=time)
-    chart = alt.layer(bars, lines, points).properties(width=520, height=320)
+    bars = base.mark_rule(opacity=0.5).encode(y="low:Q", y2="high:Q")
+    lines = base.mark_line(point=True).encode(y=time)
+    chart = alt.layer(bars, lines).properties(width=520, height=320)
     if path.suffix == ".png":
         path.write_bytes(vl_convert.vegalite_to_png(chart.to_json(), scale=2))
     else:
