@@ -82,7 +82,7 @@ from mlbench.training import loop, precision  # noqa: E402
 from mlbench.training.timer import PhaseTimer  # noqa: E402
 from mlbench.training.worker import Worker  # noqa: E402
 
-TASKS = ("resnet50", "transformer", "gnmt", "resnet20", "logreg", "awdlstm")
+TASKS = ("resnet50", "gpt", "transformer", "gnmt", "resnet20", "logreg", "awdlstm")
 FIRST = ("resnet50", "transformer")  # whose step time, MFU and ratio say most
 WARM_UP_S, MEASURE_S = 2.0, 6.0  # s of a case, at least one step each
 CASE_S, TESTS_S = 150, 150  # s that a case, whose kernels may have to be compiled, and the tests may take
@@ -101,6 +101,7 @@ TINY = {  # of a dry run
     "resnet50": ("task.batch_size=4",),
     "gnmt": ("task.global_batch_size=8", "task.chunks=1", "task.batch_size=8"),
     "transformer": ("task.global_batch_size=256", "task.chunks=1", "task.batch_size=256"),
+    "gpt": ("task.global_batch_size=2",),
 }
 COLUMNS = (
     "task", "precision", "mode", "samples_per_s", "unit", "step_ms", "mfu", "data_wait", "peak_gb",
@@ -341,7 +342,7 @@ def stand_in(name: str, *, small: bool) -> Any:
     module = import_module(f"mlbench.tasks.{place}.data")
     patches = {
         "prepare_dataset": lambda *_, **__: Path(),
-        "open_dataset": lambda _: OPENED[place](module, np.random.default_rng(0), small),
+        "open_dataset": lambda _, **shape: OPENED[place](module, np.random.default_rng(0), small, **shape),
     }
     stack = mock.patch.multiple(module, **patches)
     if name != "resnet50":
@@ -414,6 +415,17 @@ def _text(module: Any, random: np.random.Generator, small: bool) -> Any:
     return module.Text(*made, words)
 
 
+def _sequences(module: Any, random: np.random.Generator, small: bool, context: int) -> Any:
+    tokens, vocabulary = (20_000, 2_048) if small else (10_000_000, 50_257)
+    text = module.Text.__new__(module.Text)  # which reads files when it is made
+    text.train, text.valid = (
+        module.Sequences(random.integers(0, vocabulary, n, np.uint16), context)
+        for n in (tokens, tokens // 10)
+    )
+    text._bytes = np.ones(vocabulary, np.uint8)
+    return text
+
+
 def _sentences(module: Any, random: np.random.Generator, small: bool) -> Any:
     # Lengths about as WMT's: log-normal with a mean of 29 sub-words, of both sides alike.
     pairs, words, most = (2_000, 753, 24) if small else (300_000, 32_320, 72)
@@ -433,6 +445,7 @@ OPENED: dict[str, Callable[..., Any]] = {
     "resnet50": _photographs,
     "logreg": _rows,
     "awdlstm": _text,
+    "gpt": _sequences,
     "translation": _sentences,
 }
 
