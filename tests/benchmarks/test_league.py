@@ -24,16 +24,16 @@ def run(
 
 def runs(strategy: str, *times: float, status: str = "goal_reached") -> list[dict[str, Any]]:
     """Return five runs a bandwidth, which differ by some percent."""
-    cells = zip(league.BANDWIDTHS, times, strict=True)
+    cells = zip((200, 1000, 5000), times, strict=True)
     return [run(strategy, rate, n, s * (1 + n / 100), status) for rate, s in cells for n in range(5)]
 
 
 def test_a_break_even_lies_where_the_quotient_of_the_times_is_one() -> None:
     """Times as a power of the bandwidth cross at 447 Mbit/s: the middle of 200 and 1,000 on a log axis."""
-    measured = runs("DDP", 20, 10, 5) + runs("top-k, 1 %", 14.142, 14.142, 14.142)
+    measured = runs("DDP", 20, 10, 5) + runs("top-k, 5 %", 14.142, 14.142, 14.142)
     (line,) = league.verdicts(league.cells(measured))
     assert line.startswith("below 447 Mbit/s (95 % interval 4")
-    assert "top-k, 1 % beats DDP, by 1.41 times at 200 Mbit/s" in line
+    assert "top-k, 5 % beats DDP, by 1.41 times at 200 Mbit/s" in line
 
 
 def test_that_one_never_beats_the_other_is_said() -> None:

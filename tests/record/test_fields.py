@@ -55,7 +55,8 @@ def complete() -> Record:
             {"field": "task.lr", "given": 1, "reference": 2, "rule": "R1", "fixed": False, "declared": False}
         ],
     )
-    return one.model_copy(update={"experiment": one.experiment.model_copy(update={"framework": "jax"})})
+    changes = {"framework": "jax", "compile": "eager"}
+    return one.model_copy(update={"experiment": one.experiment.model_copy(update=changes)})
 
 
 def test_names_are_unique_in_every_place():
