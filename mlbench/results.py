@@ -45,7 +45,7 @@ FILTERS = (
     ("status=goal_reached", "also source=, key=, recipe=, seed=, eligible="),
     ("source=mlbench", "measured here; source=imported, source=copied: elsewhere"),
     ("key:01ab", "the beginning of a configuration's key"),
-    ("study:scaling", "the runs of a study"),
+    ("study:scaling", "the runs of a study; study:a,b of two"),
     ("w4-1c9", "any part of a run's name"),
     ("last", "the newest run"),
 )
@@ -113,7 +113,8 @@ def _list(args: Args) -> int:
     options=JSON
     | flag("--full", "print everything that was measured")
     | flag("--markdown", "print a study's answer as Markdown")
-    | flag("--csv", "print a study's points as CSV, one row each, with units in the names"),
+    | flag("--csv", "print a study's points as CSV, one row each, with units in the names")
+    | WITH_DISTURBED,
 )
 def _show(args: Args) -> int:
     """Print one run's result card. RUN is any part of its name that no other run has,
@@ -132,8 +133,10 @@ def _show(args: Args) -> int:
     word = args.argument
     if word.startswith("study:"):
         return _show_study(args, word.removeprefix("study:"))
-    if args.options.markdown or args.options.csv:
-        raise UserError("--markdown and --csv print a study's answer", hint="show study:NAME --markdown")
+    if args.options.markdown or args.options.csv or args.options.with_disturbed:
+        raise UserError(
+            "--markdown, --csv and --with-disturbed are for a study's answer", hint="show study:NAME --csv"
+        )
     if re.fullmatch(MLFLOW_ID, word):
         from mlbench.tracking import sync
 
@@ -157,7 +160,9 @@ def _show_study(args: Args, name: str) -> int:
     if args.json:
         print(json.dumps([one.model_dump(mode="json") for one in records], indent=2))
         return OK
-    groups = grouping.groups(records, histories=study.histories(args.output_root))
+    groups = grouping.groups(
+        records, with_disturbed=args.options.with_disturbed, histories=study.histories(args.output_root)
+    )
     if not groups:
         raise UserError(f"study {name} has no finished run", hint=f"python -m mlbench.sweep study={name}")
     if args.options.csv:
@@ -173,6 +178,7 @@ def _show_study(args: Args, name: str) -> int:
     settings=OUTPUT_ROOT,
     options=JSON
     | WITH_DISTURBED
+    | flag("--markdown", "print Markdown")
     | {
         "--fail-if-slower": {
             "type": percentage,
@@ -213,7 +219,7 @@ def _compare(args: Args) -> int:
     runs = _runs(args)
     sides = [_records(args, _selection(args, runs, [*side.split(), *narrow])) for side in (a, b)]
     compared = compare.compare(*sides, limit=limit, with_disturbed=args.options.with_disturbed)
-    text = comparison.text(compared, limit=limit)
+    text = comparison.text(compared, limit=limit, markdown=args.options.markdown)
     print(format.json_text(comparison.plain(compared)) if args.json else text)
     if any(pair.regression for pair in compared.pairs):
         return FAILED
@@ -354,6 +360,7 @@ def _plot(args: Args) -> int:
     "site",
     "PATH ...",
     settings=OUTPUT_ROOT | {"to": ("", "the folder to write to; default: output_root/site")},
+    options=flag("--predict", "add predicted cost over time on all hardware (half a minute)"),
 )
 def _site(args: Args) -> int:
     """Write a static site over submissions, exports and folders of runs: rankings,
@@ -390,7 +397,7 @@ def _site(args: Args) -> int:
     if not records and not accepted:
         raise UserError("there is no run in these exports", hint="results export writes them")
     records = list({one.run_id: one for one in records}.values())
-    for path in site.write(records, to, submissions=accepted):
+    for path in site.write(records, to, submissions=accepted, predict=args.options.predict):
         print(path)
     return USER_ERROR if refused else OK
 
@@ -563,21 +570,31 @@ def _verify(args: Args) -> int:
 
 
 @COMMAND.verb(
-    "mlflow", settings=OUTPUT_ROOT | TRACKING_URI | {"port": ("", f"of the server; default: {ui.PORT}")}
+    "mlflow",
+    "[RUN]",
+    settings=OUTPUT_ROOT | TRACKING_URI | {"port": ("", f"of the server; default: {ui.PORT}")},
 )
 def _mlflow(args: Args) -> int:
     """Open the runs in MLflow. Prints the address of a table with status, time to
-    accuracy, cost, workers and throughput. A store without a server is served on
-    this machine until Ctrl-C.
+    accuracy, cost, workers and throughput, or that of a run or study:NAME. A store
+    without a server is served on this machine until Ctrl-C.
 
     examples:
       python -m mlbench.results mlflow
-      python -m mlbench.results mlflow port=5001
+      python -m mlbench.results mlflow last
+      python -m mlbench.results mlflow study:scaling port=5001
     """
-    from mlbench.tracking import sync
+    from mlbench.record import study
+    from mlbench.tracking import parent_runs, sync
 
-    uri = args.settings["tracking_uri"] or default_store(args.output_root)
-    ui.serve(uri, sync.experiment_id(uri), port=ui.port(args.settings["port"]), show=say)
+    uri, run_id = args.settings["tracking_uri"] or default_store(args.output_root), ""
+    for word in args.arguments[:1]:
+        name = word.removeprefix("study:")
+        if name == word:
+            run_id = run_folders.folder(args.output_root, word).name
+        else:
+            run_id = parent_runs.run_id(study.load(study.folder(args.output_root, name)), name)
+    ui.serve(uri, *sync.location(uri, run_id), port=ui.port(args.settings["port"]), show=say)
     return OK
 
 
@@ -607,12 +624,22 @@ def _selection(args: Args, runs: Mapping[str, run_index.Entry], words: Sequence[
         values = ",".join(word.partition("=")[2] for word in words if word.startswith(f"{twice}="))
         raise UserError(f"{twice} is given twice", hint=f"a comma means or: {twice}={values}")
 
-    def study(name: str) -> list[str]:
-        members = [run for run in runs if runs[run].fields.get("study") == name]
-        planned = run_folders.study(args.output_root, name, members=members)
-        return [*members, *(one.run_id for one in planned)]
+    def study(names: str) -> list[str]:
+        chosen = []
+        for name in names.split(","):
+            members = [run for run in runs if runs[run].fields.get("study") == name]
+            planned = run_folders.study(args.output_root, name, members=members)
+            chosen += [*members, *(one.run_id for one in planned)]
+        return chosen
 
-    return select.select(list(runs), words, fields=lambda name: runs[name].fields, studies=study)
+    chosen = select.select(list(runs), words, fields=lambda name: runs[name].fields, studies=study)
+    plain = [word for word in words if not chosen and not {"=", ":"} & set(word)]
+    named = {one.fields.get("study") for one in runs.values()}
+    if name := next((w for w in plain if w in named or run_folders.is_study(args.output_root, w)), None):
+        raise UserError(f"no finished run is called {name!r}", hint=f"it is a study: study:{name}")
+    if compared := next((word for word in plain if {"<", ">"} & set(word)), None):
+        raise UserError(f"{compared} is no filter", hint="list the values: workers=2,4")
+    return chosen
 
 
 def _runs(args: Args) -> dict[str, run_index.Entry]:

@@ -477,6 +477,11 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     assert len(json.loads(capsys.readouterr().out)) == 8
     assert results.main(["compare", "study:tutorial workers=1", "study:tutorial workers=2", where]) == 0
     assert "verdict" in capsys.readouterr().out
+    assert results.main(["compare", "workers=1", "workers=2", where, "--markdown"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("- verdict: ") and "\n\n| median of | A | B | B / A |" in shown
+    assert results.main(["list", "workers>1", where]) == 2
+    assert "workers>1 is no filter (list the values: workers=2,4)" in capsys.readouterr().err
     assert len(run_folders.study(root, "tutorial")) == 8
     assert results.main(["show", "study:tutorial", where]) == 0
     assert "time to accuracy" in capsys.readouterr().out
@@ -492,12 +497,14 @@ def test_runs_that_say_that_they_are_of_a_study_are_its_runs(root: Path, capsys:
     assert (first["workers"], second["workers"]) == ("1", "2")
     assert [float(one["time_to_accuracy_s"]) for one in (first, second)] == [10.05, 12.05]
     assert results.main(["show", "run-workers1-studytutorial-a", where, "--csv"]) == 2
-    assert "show study:NAME --markdown" in capsys.readouterr().err
+    assert "show study:NAME --csv" in capsys.readouterr().err
     assert results.main(["show", "study:none", where]) == 2
     point = study.Point(key="k", words=(), seeds=(1,))
     plan = study.new("planned", question="?").model_copy(update={"points": (point,)})
     study.save(plan, study.folder(root, "planned"))
     capsys.readouterr()
+    assert results.main(["compare", "planned", "workers=2", where]) == 2
+    assert "(it is a study: study:planned)" in capsys.readouterr().err
     assert results.main(["show", "planned", where]) == 2
     assert "show study:planned" in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ MOST_TICKS = 7
 EDGE = 1.35  # factor from the ends of an axis of workers to the least and the largest number
 MARK_STEP = 1.06  # factor between neighbouring marks of one number of workers, where there is room
 LABEL_SHARE = 0.035  # of an axis of workers, for a number below it
+GREYED = -1  # the style of what stands back behind the rest
 SPREAD = 0.4  # of the way to the nearest other number, on the logarithmic axis, for the marks of one
 
 
@@ -44,7 +45,8 @@ class Trace:
 
     - kind: `line` joins its marks, `marks` does not, `bars` stand on `base`, `band` lies between `low` and
       `high`, `reference_line` has no marks, `highlight` is a ring around another mark, `labels` are words.
-    - style: number of the curve, point or phase; it decides colour, mark and dash together.
+    - style: number of the curve, point or phase; it decides colour, mark and dash together;
+      GREYED is grey.
     - secondary: hollow marks on a dotted line. excluded: crosses.
     - low, high, x_low, x_high: ends of the intervals; None where there is none.
     - texts: what a mark says when one points at it. annotations: what stands beside it in the picture.

@@ -48,6 +48,7 @@ EXTENDING = "see docs/extending.md"
 CONF_PACKAGES = "mlbench.conf"  # entry points to packages of YAML files
 VERBS = "mlbench.verbs"  # by command, to a module whose `add(command)` adds sub-commands to mlbench's own
 CHECKS = "mlbench.checks"  # to a module whose `checks()` says what of its package this machine can run
+FORECASTS = "mlbench.forecasts"  # to a module that predicts other hardware for pages: `part`, `published`
 COMMANDS = "mlbench.commands"  # to a module with the `COMMAND` that `python -m mlbench.NAME` runs
 OWN_CONF = f"pkg://{mlbench.__name__}."  # Hydra's addresses of the wings' YAML files
 AGAIN = "install that package again"
@@ -176,6 +177,15 @@ def extend(command: Any) -> None:
 def checks() -> list[ModuleType]:
     """Import the modules that say for `python -m mlbench.doctor` what their packages can run here."""
     return [import_module(point.value) for point in _points(CHECKS) if _is_there(point.value)]
+
+
+def forecasts() -> list[ModuleType]:
+    """Import the modules whose predictions stand in reports and on sites.
+
+    - part(records, title): a report.page.Part from the runs of one curve, or None.
+    - published(): the Parts from what others published.
+    """
+    return [import_module(point.value) for point in _points(FORECASTS) if _is_there(point.value)]
 
 
 def absent() -> str | None:

@@ -84,6 +84,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     implementation = plugins.implementation("task", experiment.task.name, experiment.framework)
     # Every rank looks, so that all end alike: nobody waits for hours while rank 0 downloads on a paid node.
     registry.require_data(experiment.task, experiment.scale, experiment.data_root)
+    if worker.rank == 0:
+        worker.heartbeat({"doing": "checking the data"})
     if worker.local_rank == 0:
         checked_data(task.prepare(experiment.task, experiment.data_root))  # hashed once a node
     if worker.rank == 0:
@@ -96,6 +98,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         description = with_gpus(description, [rates for _, rates in gpus])
     described = _gathered([description] if description else [], worker)
     require_fit(described, experiment, spec.log, worker.gather(_first_line(spec.log)))
+    if worker.rank == 0:
+        worker.heartbeat({"doing": "opening the data and building the model"})
     folder = task.prepare(experiment.task, experiment.data_root)
     data, before = watched_data(folder, worker)
     if description is not None and data is not None:

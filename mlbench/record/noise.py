@@ -9,6 +9,7 @@ OTHERS_SHARE = 0.10  # of the CPUs: workers that use them all are slowed down by
 STEAL_SHARE = 0.02  # of the CPUs; a hypervisor that is not overbooked steals less than 1 %
 CALIBRATION_SHARE = 0.15  # by which a node may be slower or faster than the median of its point's runs
 SPEED_SHARE = 0.05  # by which machines' speeds may differ where their times are compared (docs/statistics.md)
+AT_BEGIN = "when the run began"  # ends the sentence about what disturbed the start-up alone
 MIN_SECONDS = 0.5  # s; CPU time is counted in steps of 10 ms (Linux), so shorter spans tell nothing
 
 
@@ -34,7 +35,7 @@ def disturbances(
     sentences = []
     if shared:
         sentences.append(f"another run of mlbench measured on {hostname} at the same time")
-    for interference, when in ((before, "when the run began"), (during, "while it trained")):
+    for interference, when in ((before, AT_BEGIN), (during, "while it trained")):
         if interference is None or interference.seconds < MIN_SECONDS:
             continue
         if interference.others > OTHERS_SHARE * interference.cpus:

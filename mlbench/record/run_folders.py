@@ -73,6 +73,11 @@ def matching(names: Sequence[str], word: str) -> list[str]:
     return exact or [n for n in names if n.endswith(f"-{word}")] or [n for n in names if word in n]
 
 
+def is_study(output_root: Path, word: str) -> bool:
+    """Return whether a word is the name of a study below output_root."""
+    return (studies.folder(output_root, word) / studies.PLAN).exists()
+
+
 def folder(output_root: Path, word: str) -> Path:
     """Return the folder of the one run that a word names (see `matching`)."""
     runs = names(output_root)
@@ -86,7 +91,7 @@ def folder(output_root: Path, word: str) -> Path:
     if not matches:
         unfinished = (output_root / word / events.NAME).exists()
         hint = results_command("sync" if unfinished else "list", output_root)
-        if (studies.folder(output_root, word) / studies.PLAN).exists():
+        if is_study(output_root, word):
             hint = f"it is a study: show study:{word}"
         raise UserError(f"no finished run in {output_root} is called {word!r}", hint=hint)
     raise UserError(

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from mlbench.analysis.chart import Chart
+from mlbench.config import plugins
 from mlbench.record.record import Record
 from mlbench.report import render, tables
 from mlbench.report.charts import charts
@@ -18,6 +19,7 @@ from mlbench.report.provenance_section import facts, provenance
 from mlbench.report.summary import HEADLINE, answer, headline
 from mlbench.tasks import rcp, registry
 
+MOST_TOLD = 12  # marks of a picture that its alternative text names
 READING = (
     "A value is the median of a point's runs; below it stands its bootstrap 95 % interval.",
     "The olympic mean leaves out the best and the worst run (MLPerf); it needs three runs.",
@@ -36,11 +38,34 @@ READING = (
 
 
 @dataclass(frozen=True)
-class _Figure:
+class Figure:
     id: str
     chart: Chart
-    specification: dict[str, Any]  # of Vega-Lite; empty where there is nothing to draw
+    specification: dict[str, Any]  # of Vega-Lite; empty on a page without scripts that draw
     svg: str  # as base64
+
+    @property
+    def alternative(self) -> str:
+        """What the picture shows, for those who do not see it."""
+        texts = [text for trace in self.chart.traces if trace.label for text in trace.texts]
+        more = f"; and {len(texts) - MOST_TOLD} more" if len(texts) > MOST_TOLD else ""
+        return f"{self.chart.title}. {'; '.join(texts[:MOST_TOLD])}{more}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a page: the chart first, then the sentence, then the table."""
+
+    title: str
+    task: str
+    table: tables.Table
+    chart: Chart | None = None
+    answer: str = ""
+    notes: Sequence[str] = ()
+
+    @property
+    def figure(self) -> Figure | None:
+        return still(self.chart) if self.chart and not self.chart.empty else None
 
 
 @dataclass(frozen=True)
@@ -50,7 +75,7 @@ class _Section:
     task: str
     headline: list[str]
     answer: list[str]
-    figures: list[_Figure]
+    figures: list[Figure]
     table: tables.Table
     notes: list[str]
     references: list[tables.Published]
@@ -63,14 +88,18 @@ def page(
     study: StudyText,
     references: Sequence[Any],
     grouped: Sequence[Group] | None = None,
+    parts: Sequence[Part] = (),
 ) -> str:
-    """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped."""
+    """Return the page as HTML; nothing in it is fetched from elsewhere, and every text is escaped.
+
+    parts: what stands below the tasks.
+    """
     grouped = groups(records) if grouped is None else grouped
     sections = [_section(group, place, grouped, references) for place, group in enumerate(grouped)]
     points = [point for group in grouped for point in group.points]
     disturbed = {run: why for point in points for run, why in point.disturbed.items()}
     figures = [one for section in sections for one in section.figures]
-    drawn = {one.id: one.specification for one in figures if one.specification}
+    drawn = {one.id: one.specification for one in figures}
     return rendered(
         "page.html",
         study=study,
@@ -78,6 +107,7 @@ def page(
         facts=[*study.facts, *facts(records)],
         sections=sections,
         headings=HEADLINE,
+        parts=parts,
         filters=filters(records),
         missing=tables.missing(records, study.planned),
         runs=tables.runs(records, disturbed),
@@ -86,6 +116,19 @@ def page(
         figures_json=_inside_script(drawn),
         library=_library() if drawn else "",
     )
+
+
+def predicted(grouped: Sequence[Group]) -> list[Part]:
+    """Return what is predicted for all hardware from each curve that has a price; it takes seconds each."""
+    return [
+        part
+        for module in plugins.forecasts()
+        for group in grouped
+        for curve in group.own
+        if not curve.published and any(point.usd for point in curve.points)
+        if (part := module.part([run for point in curve.points for run in point.records],
+                                title=f"{curve.prefix}{group.title}"))
+    ]  # fmt: skip
 
 
 def filters(records: Sequence[Record]) -> dict[str, list[str]]:
@@ -135,32 +178,36 @@ def _section(group: Group, place: int, all_groups: Sequence[Group], references: 
     notes = {f"Note: {one.note}." for curve in group.curves for one in curve.speedups if one.note}
     points = [one.point for curve in group.curves for one in curve.speedups]
     notes |= {f"Implausible: {warning}." for point in points if (warning := rcp.warning(point.records))}
+    drawn = charts(group)
+    own = registry.report(group.task)  # a task that draws its own table needs none of the others
+    empty = [f"{one.title}: {' '.join(one.notes)}" for one in drawn if one.empty and not own]
     return _Section(
         id=f"group-{place}",
         title=group.title,
         task=group.task,
         headline=headline(group),
         answer=answer(group),
-        figures=[_figure(f"figure-{place}-{chart.name}", chart) for chart in _worth(group)],
+        figures=[_live(f"figure-{place}-{one.name}", one) for one in drawn if not one.empty],
         table=tables.points(group),
-        notes=[*sorted(notes), *disturbances(group), *waiting(group)],
+        notes=[*empty, *sorted(notes), *disturbances(group), *waiting(group)],
         references=beside if group is first else [],
         unshown=unshown,
     )
 
 
-def _worth(group: Group) -> list[Chart]:
-    """Return the charts to show; of a task that draws its own table, only those with data."""
-    all_charts = charts(group)
-    return [chart for chart in all_charts if not chart.empty] if registry.report(group.task) else all_charts
-
-
-def _figure(name: str, chart: Chart) -> _Figure:
-    """Return the figure with its still picture; the page has its title and notes already."""
-    if chart.empty:
-        return _Figure(name, chart, {}, "")
+def _live(name: str, chart: Chart) -> Figure:
+    """Return a figure that scripts draw, with its still picture; the page has its title and notes already."""
     specification = render.specification(chart)
-    return _Figure(name, chart, specification, base64.b64encode(render.svg(specification).encode()).decode())
+    return Figure(name, chart, specification, _svg(specification))
+
+
+def still(chart: Chart) -> Figure:
+    """Return the picture of a chart."""
+    return Figure("", chart, {}, _svg(render.specification(chart)))
+
+
+def _svg(specification: dict[str, Any]) -> str:
+    return base64.b64encode(render.svg(specification).encode()).decode()
 
 
 def _inside_script(value: Any) -> str:

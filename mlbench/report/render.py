@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from mlbench.analysis.chart import Axis, Chart, Trace
+from mlbench.analysis.chart import GREYED, Axis, Chart, Trace
 
 Datasets = dict[str, list[dict[str, Any]]]  # rows by the name under which a drawing refers to them
 
@@ -316,7 +316,7 @@ def _values_of(trace: Trace) -> dict[str, Any]:
 
 
 def _colour(trace: Trace) -> str:
-    if trace.kind in ("reference_line", "highlight"):
+    if trace.kind in ("reference_line", "highlight") or trace.style == GREYED:
         return GREY
     colour = COLOURS[trace.style % len(COLOURS)]
     return _tint(colour) if trace.kind == "bars" and trace.style >= len(COLOURS) else colour

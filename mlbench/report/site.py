@@ -4,24 +4,24 @@ Pages have permanent names: ENTITY-DATE-HARDWARE.html of a submission, the name 
 (cost over time) and published.html (what others published, which mlbench did not measure).
 """
 
-import base64
 import math
 import re
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlbench.analysis import published
-from mlbench.analysis.chart import Axis, Chart, Trace, drawable, ends, side_by_side, time_axis, worker_axis
+from mlbench.analysis.chart import Chart, Trace, drawable, ends, side_by_side, time_axis, worker_axis
 from mlbench.analysis.points import Point
+from mlbench.config import plugins
 from mlbench.record.format import counted, usd
 from mlbench.record.official import IMPORTED
 from mlbench.record.record import Record
-from mlbench.report import leaderboard, page, publication, render, tables
-from mlbench.report.charts.cost import ROOM
+from mlbench.report import leaderboard, page, publication, tables
+from mlbench.report.charts import frontier
 from mlbench.report.grouping import Group, groups
 from mlbench.report.leaderboard import Entry
+from mlbench.report.page import Part
 from mlbench.report.page_input import StudyText
 from mlbench.report.tables import Cell, Row, Table, cell
 from mlbench.tracking.submission import Checked
@@ -46,23 +46,14 @@ HEADINGS = [
 RANKED = ["rank", "entity", "workers", "hardware", "time to accuracy", "cost", "goal reached", "tier"]
 
 
-@dataclass(frozen=True)
-class _Section:
-    """A part of a page: the chart first, then the sentence, then the table."""
-
-    title: str
-    task: str
-    table: Table
-    chart: str = ""
-    svg: str = ""  # as base64
-    answer: str = ""
-    notes: Sequence[str] = ()
-
-
-def write(records: Sequence[Record], folder: Path, *, submissions: Sequence[Checked] = ()) -> list[Path]:
+def write(
+    records: Sequence[Record], folder: Path, *, submissions: Sequence[Checked] = (), predict: bool = False
+) -> list[Path]:
     """Write the site into the folder; return its paths, index.html first.
 
-    `records` belong to no submission: they are shown by study, and no rank is theirs.
+    - records: they belong to no submission, are shown by study, and no rank is theirs.
+    - predict: whether the page of hardware also has what is predicted from all of them, and from the runs
+      that MLBench published; a fit and its intervals take some 10 s of a CPU (2026-11-25).
     """
     studies: dict[str, list[Record]] = {}
     for one in records:
@@ -79,7 +70,7 @@ def write(records: Sequence[Record], folder: Path, *, submissions: Sequence[Chec
     runs = [(one, run) for one in submissions for run in one.records]
     every = [*records, *(run for _, run in runs)]
     why = [f"Tier: {leaderboard.SELF}: {LOOSE.incomplete[0]}."]
-    loose = [_Section(one.title, one.task, _table(one), notes=why) for one in groups(records)]
+    loose = [Part(one.title, one.task, _table(one), notes=why) for one in groups(records)]
     texts["index.html"] = _rendered(
         "Results",
         "Time to accuracy of every point, fastest first, with 95 % intervals.",
@@ -92,8 +83,8 @@ def write(records: Sequence[Record], folder: Path, *, submissions: Sequence[Chec
     texts["hardware.html"] = _rendered(
         "Hardware",
         "What the goal costs, over its time: nothing is both cheaper and faster than the frontier.",
-        [*_hardware(entries)],
-        caption="the cheapest first",
+        [*_hardware(entries), *(_predicted(records, submissions) if predict else [])],
+        caption="the cheapest first; in italics what another is cheaper and faster than",
     )
     texts["published.html"] = _rendered(
         "Published by others",
@@ -108,7 +99,7 @@ def write(records: Sequence[Record], folder: Path, *, submissions: Sequence[Chec
     return [*written, *publication.write(folder, entries, runs)]
 
 
-def _rendered(title: str, question: str, sections: Sequence[_Section], **values: Any) -> str:
+def _rendered(title: str, question: str, sections: Sequence[Part], **values: Any) -> str:
     common: dict[str, Any] = {"tiers": {}, "studies": [], "filters": {}, "pages": PAGES}
     shown = common | {"title": title, "question": question, "sections": sections} | values
     return page.rendered("site.html", **shown)
@@ -143,7 +134,7 @@ def _by_section(entries: Sequence[Entry]) -> list[list[Entry]]:
     return list(sections.values())
 
 
-def _ranked(some: Sequence[Entry]) -> _Section:
+def _ranked(some: Sequence[Entry]) -> Part:
     """Return a leaderboard: time over workers, who is fastest and who is cheapest, and every point."""
     rows = []
     for one in some:
@@ -177,7 +168,7 @@ def _ranked(some: Sequence[Entry]) -> _Section:
     chart = Chart.of(
         "time", "Time to accuracy over workers", about="", x=worker_axis(workers), y=y, traces=traces
     )
-    return _Section(some[0].section, some[0].point.task, Table(RANKED, rows), *_drawn(chart), _answer(timed))
+    return Part(some[0].section, some[0].point.task, Table(RANKED, rows), chart, _answer(timed))
 
 
 def _answer(timed: Sequence[Entry]) -> str:
@@ -193,7 +184,7 @@ def _answer(timed: Sequence[Entry]) -> str:
     return f"{text} Cheapest: {cheapest.entity}, {leaderboard.numbers(cheapest)} ({cheapest.tier})."
 
 
-def _hardware(entries: Sequence[Entry]) -> list[_Section]:
+def _hardware(entries: Sequence[Entry]) -> list[Part]:
     """Return cost over time of every task and goal, all classes of hardware beside each other."""
     goals: dict[str, list[Entry]] = {}
     for one in entries:
@@ -202,33 +193,31 @@ def _hardware(entries: Sequence[Entry]) -> list[_Section]:
     sections = []
     for title, some in goals.items():
         some.sort(key=lambda one: (one.usd.value if one.usd else math.inf, one.point.median_s))
-        frontier: list[Entry] = []
-        for one in some:
-            if not frontier or one.point.median_s < frontier[-1].point.median_s:
-                frontier.append(one)
-        traces = []
-        for style, what in enumerate(dict.fromkeys(map(_machine, some))):
-            own = [one for one in some if _machine(one) == what]
-            bills = [one.usd for one in own if one.usd]
-            times, costs = [one.point.median_s for one in own], [bill.value for bill in bills]
-            traces.append(Trace(what, times, costs, "marks", style, **ends(bills)))
-        longest = max(one.point.median_s for one in some)
-        x = time_axis("time to accuracy", longest, (0, ROOM * longest))
-        y = Axis("cost to the goal / USD", limits=(0, None))
-        chart = Chart.of("frontier", "Cost over time to accuracy", about="", x=x, y=y, traces=traces)
-        cells = [
-            [Cell(_machine(one)), Cell(counted(one.point.workers, "worker")), cell(one.usd, "USD"),
-             cell(one.point.time_to_accuracy, "s"), Cell("yes" if one in frontier else "no"), Cell(one.tier)]
+        offers = {
+            id(one): frontier.Offer(_machine(one), one.point.workers, one.point.time_to_accuracy, one.usd)
+            for one in some
+            if one.usd and one.point.time_to_accuracy
+        }
+        best = frontier.undominated(list(offers.values()))
+        chart = frontier.frontier(list(offers.values()), title="Cost over time to accuracy", about=title)
+        rows = [
+            Row([Cell(_machine(one)), Cell(counted(one.point.workers, "worker")), cell(one.usd, "USD"),
+                 cell(one.point.time_to_accuracy, "s"), Cell(one.tier)], offers[id(one)] not in best)
             for one in some
         ]  # fmt: skip
-        table = Table(
-            ["hardware", "workers", "cost", "time", "on the frontier", "tier"], list(map(Row, cells))
+        table = Table(["hardware", "workers", "cost", "time", "tier"], rows)
+        named = "; ".join(
+            f"{_machine(one)}, {leaderboard.numbers(one)}" for one in some if offers[id(one)] in best
         )
-        best = "; ".join(f"{_machine(one)}, {leaderboard.numbers(one)}" for one in frontier)
-        sections.append(
-            _Section(title, some[0].point.task, table, *_drawn(chart), f"On the frontier: {best}.")
-        )
+        sections.append(Part(title, some[0].point.task, table, chart, f"On the frontier: {named}."))
     return sections
+
+
+def _predicted(records: Sequence[Record], submissions: Sequence[Checked]) -> list[Part]:
+    """Return the predictions from runs of each origin, which are never pooled, and from published runs."""
+    several = [records, *(one.records for one in submissions)]
+    own = [part for some in several for part in page.predicted(groups(some))]
+    return [*own, *(part for module in plugins.forecasts() for part in module.published())]
 
 
 def _machine(entry: Entry) -> str:
@@ -236,22 +225,15 @@ def _machine(entry: Entry) -> str:
     return f"{about.hardware if about else entry.point.hardware} ({entry.entity})"
 
 
-def _published() -> list[_Section]:
+def _published() -> list[Part]:
     """Return what others published of every task, as published_studies.yaml has it."""
     sections = []
     for task in sorted({one.task for one in published.load() if one.task}):
         shown, _ = tables.references(published.load(task=task))
         sections += [
-            _Section(f"{task}: {one.title}", task, one.table, notes=[OTHERS, *one.about]) for one in shown
+            Part(f"{task}: {one.title}", task, one.table, notes=[OTHERS, *one.about]) for one in shown
         ]
     return sections
-
-
-def _drawn(chart: Chart) -> tuple[str, str]:
-    """Return a chart's title and its picture as base64; two empty texts where there is nothing to draw."""
-    if chart.empty:
-        return "", ""
-    return chart.title, base64.b64encode(render.svg(render.specification(chart)).encode()).decode()
 
 
 def _table(group: Group) -> Table:

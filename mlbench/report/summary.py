@@ -79,9 +79,7 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     reached = _reached(ours)
     allowed = _allowed(reached)
     if not allowed:
-        return f"No point reached {group.goal} in more than half of its runs" + (
-            " without sharing CPUs or another caveat." if reached else "."
-        )
+        return _unanswered(group, reached)
     curve, best = min(allowed, key=lambda pair: pair[1].point.median_s)
     time = best.point.time_to_accuracy
     assert time is not None
@@ -92,6 +90,27 @@ def _time(group: Group, ours: Sequence[ScalingCurve]) -> str:
     slower = _slower_points(group.compared)
     one = _against_one(best, curve.speedups, slower)
     return f"{sentence}{one}{_against_others(curve, best, allowed, slower)}{scaling}."
+
+
+def _unanswered(group: Group, reached: Sequence[tuple[ScalingCurve, Speedup]]) -> str:
+    """Return why no point is called the fastest and, where that is other work on the machine, what to do."""
+    without = f"No point reached {group.goal} in more than half of its runs"
+    if not reached:
+        return f"{without}."
+    least = min((one.point for _, one in reached), key=lambda point: point.median_s)
+    runs = sum(point.n for point in group.points)
+    disturbed = sum(len(point.disturbed) for point in group.points)
+    if not least.disturbed:
+        return f"{without} without sharing CPUs or another caveat."
+    study = least.records[0].experiment.study
+    these = f"results show study:{study}" if study else "results plot"
+    return (
+        f"No point is called the fastest to {group.goal}, as something else ran beside "
+        f"{of(disturbed, runs)}; the least of these medians is that of "
+        f"{counted(least.workers, 'worker')}, {duration(least.median_s)}. Measure more repeats when the "
+        f"machine is quiet, which then count alone, or compare these: python -m mlbench.{these} "
+        "--with-disturbed."
+    )
 
 
 def _scaling(ours: Sequence[ScalingCurve]) -> str:
@@ -143,8 +162,23 @@ def _against_one(best: Speedup, compared: Sequence[Speedup], slower: set[tuple[i
             return "; nothing else was measured to compare it with"
         return f": {_slower(min(others, key=lambda point: point.median_s), best.point, slower)}"
     doubt = _doubt(best.base or best.point, best.point, "it is faster at all", slower)
-    share = percent(best.efficiency.value or 0)
-    return f", {_times(best.total, 'as fast as one worker')}{doubt}, a parallel efficiency of {share}"
+    parts = f"a parallel efficiency of {percent(best.efficiency.value or 0)}"
+    if best.total.value > best.point.workers:
+        parts = _parts(best.base or best.point, best.point) or parts
+    return f", {_times(best.total, 'as fast as one worker')}{doubt}, {parts}"
+
+
+def _parts(base: Point, point: Point) -> str:
+    """Return a speed-up in its two parts, throughput and epochs to the goal; "" where one is unknown."""
+    before, after = base.seconds_per_epoch, point.seconds_per_epoch
+    if not (before and after and after.value and base.epochs and point.epochs):
+        return ""
+    pace = before.value / after.value
+    return (
+        f"in two parts: an epoch is {factor(pace)} times as fast (a parallel efficiency of "
+        f"{percent(pace / point.workers)}), and the goal took {number(point.epochs.value)} epochs "
+        f"instead of {number(base.epochs.value)}"
+    )
 
 
 def _slower(other: Point, best: Point, slower: set[tuple[int, int]]) -> str:

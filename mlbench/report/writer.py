@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlbench.analysis.chart import Axis, Chart
 from mlbench.record.record import Record
@@ -14,6 +14,9 @@ from mlbench.report.aggregates import metrics
 from mlbench.report.charts import NAMES, charts
 from mlbench.report.grouping import Group, groups
 from mlbench.report.page_input import Planned, StudyText
+
+if TYPE_CHECKING:
+    from mlbench.report import page
 
 __all__ = ["FILES", "Planned", "StudyText", "draw", "groups", "metrics", "rows", "write"]
 
@@ -27,12 +30,14 @@ def write(
     study: StudyText,
     references: Sequence[Any] | None = None,
     grouped: Sequence[Group] | None = None,
+    parts: "Sequence[page.Part] | None" = None,
 ) -> list[Path]:
     """Write FILES into the folder, which is made; return their paths.
 
     - references: published results (analysis.published.Reference) to stand beside ours; None takes those of
       the tasks measured.
     - grouped: `grouping.groups(records)` where the caller has them; their bootstraps take seconds.
+    - parts: what stands below the tasks; None takes what is predicted for other hardware.
 
     A study of both scales has the charts of its second one in files of their own, e.g. speedup-mini.png:
     mini and official never stand in one picture.
@@ -45,7 +50,8 @@ def write(
     aggregates.save(aggregates.rows(grouped), folder)
     if references is None:
         references = page.published({group.task for group in grouped})
-    text = page.page(records, study=study, references=references, grouped=grouped)
+    parts = page.predicted(grouped) if parts is None else parts
+    text = page.page(records, study=study, references=references, grouped=grouped, parts=parts)
     (folder / "report.html").write_text(text, encoding="utf-8")
     return [*paths, *(folder / name for name in FILES if not name.endswith(".png"))]
 

@@ -16,14 +16,14 @@ NAMES = {"time_to_accuracy": "time to accuracy / s", "epochs": "epochs", "sample
 HEADINGS = ("median of", "A", "B", "B / A", "95 % interval", "samples")
 
 
-def text(compared: Comparison, *, limit: float | None) -> str:
-    """Return all pairs, with what has no partner."""
+def text(compared: Comparison, *, limit: float | None, markdown: bool = False) -> str:
+    """Return all pairs, with what has no partner; as Markdown: a list of the lines and a table."""
     sides = {
         "A": [*{pair.a.key: pair.a for pair in compared.pairs}.values(), *compared.only_a],
         "B": [*{pair.b.key: pair.b for pair in compared.pairs}.values(), *compared.only_b],
     }
     fields = sorted({name for points in sides.values() for name in _varying(points)})
-    parts = [_pair(pair, limit, fields) for pair in compared.pairs]
+    parts = [_pair(pair, limit, fields, markdown) for pair in compared.pairs]
     if {"faster", "slower"} <= {pair.verdict for pair in compared.pairs}:
         several = len({pair.a.task for pair in compared.pairs}) > 1
         names = ["task", *fields] if several else fields
@@ -65,7 +65,7 @@ def _label(point: Point, fields: Sequence[str]) -> str:
     return f"{point.task} {point.scale}, {workers}, {point.backend}, {point.hardware}{emulated}{more}"
 
 
-def _pair(pair: Pair, limit: float | None, fields: Sequence[str]) -> str:
+def _pair(pair: Pair, limit: float | None, fields: Sequence[str], markdown: bool) -> str:
     if _label(pair.a, fields) == _label(pair.b, fields):  # what looks alike is told apart by what differs
         fields = sorted({*fields, *(name for name, _, _ in pair.differs[:MOST_FIELDS])})
     lines = [f"verdict: {_verdict(pair)}"]
@@ -80,10 +80,13 @@ def _pair(pair: Pair, limit: float | None, fields: Sequence[str]) -> str:
     if more > 0:
         differing.append(f"and {format.counted(more, 'more field')} (--json has all)")
     lines.append(f"differs: {'; '.join(differing) or 'nothing'}")
-    if rows := [_measured(measure) for measure in pair.measures if measure.ratio]:
-        lines.append(tables.table(HEADINGS, rows))
-    lines += filter(None, (_calibration(pair), _order(pair), _power(pair)))
-    return "\n".join([*lines, *(f"note: {note}" for note in pair.notes)])
+    rows = [_measured(measure) for measure in pair.measures if measure.ratio]
+    below = [*filter(None, (_calibration(pair), _order(pair), _power(pair)))]
+    below += [f"note: {note}" for note in pair.notes]
+    if markdown:
+        table = [tables.markdown(HEADINGS, rows), ""] if rows else []
+        return "\n".join([*(f"- {line}" for line in lines), "", *table, *(f"- {line}" for line in below)])
+    return "\n".join([*lines, *([tables.table(HEADINGS, rows)] if rows else []), *below])
 
 
 def _verdict(pair: Pair) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mlbench.analysis import stragglers
 from mlbench.config.division import task_title
-from mlbench.record import cost, fields, format
+from mlbench.record import cost, fields, format, log_consistency, noise
 from mlbench.record.record import Record
 from mlbench.tasks import registry
 from mlbench.terminal import next_steps
@@ -115,24 +115,32 @@ def short(record: Record, *, folder: Path, width: int, tracking_uri: str, ascii_
 
 
 def doubts(record: Record, width: int) -> list[Text]:
-    """Return what a reader must know before trusting the numbers, in two lines at most."""
-    sentences = []
+    """Return what a reader must know before trusting the numbers, in two lines, what weighs most first.
+
+    That a mini run is not official says nothing of this one: it is on the full card alone.
+    """
+    sentences = sorted(record.caveats, key=_lightness)
+    if record.oversubscribed and not any("oversubscribed" in one for one in record.caveats):
+        sentences.append("oversubscribed: more threads than CPUs; excluded from speedups")
+    sentences += [str(deviation) for deviation in record.deviations]
     if record.source != "mlbench" or record.imported:
         sentences.append("imported: measured elsewhere, not checked here")
     elif record.recorded_in:
         sentences.append(f"copied: it was recorded in {record.recorded_in}")
-    sentences += record.caveats
-    if record.oversubscribed and not any("oversubscribed" in one for one in record.caveats):
-        sentences.append("oversubscribed: more threads than CPUs; excluded from speedups")
     sentences += record.warnings[:1]
-    sentences += [str(deviation) for deviation in record.deviations]
     serious = bool(sentences)
     shown = {f"caveat: {one}" for one in record.caveats} | {f"deviation: {one}" for one in record.deviations}
-    if reasons := [one for one in record.official_reasons if one not in shown]:
-        sentences += [f"not official: {'; '.join(reasons)}"] if record.status not in NO_RESULT else []
+    reasons = [one for one in record.official_reasons if one not in shown]
+    if reasons and record.status not in NO_RESULT and record.experiment.scale == "official":
+        sentences.append(f"not official: {'; '.join(reasons)}")
     text = wrapped("; ".join(format.printable(one) for one in sentences), width - 2)
     lines = [f"{'  ' if number else '! '}{line}" for number, line in enumerate(text)]
     return [Text(line, style="yellow" if serious else "dim") for line in _cut(lines, width)]
+
+
+def _lightness(caveat: str) -> int:
+    """Return how little a caveat weighs: a forged log before all, what disturbed the start-up alone last."""
+    return 0 if caveat.startswith(log_consistency.CAVEAT) else 1 + caveat.endswith(noise.AT_BEGIN)
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -2,15 +2,17 @@
 
 The names are chosen for MLflow's run table and its compare view. What identifies a run is a tag, short and
 without a prefix, so that it makes a column; the resolved configuration is params, named as on the command
-line; headline numbers have the record's own names. Series have a prefix, by which the charts are grouped:
-`validation/`, `training/` and `interval/` (seconds and bytes sent between two validations, mean over the
-ranks) grow while the run goes on; `phase/`, `share/`, `startup/`, `outside/`, `batch/`, `cost/` and
-`energy/` are written at its end.
+line; headline numbers have the record's own names, seconds with `_s` behind them, as a study's have. Series
+have a prefix, by which the charts are grouped: `validation/`, `training/` and `interval/` (seconds and bytes
+sent between two validations, mean over the ranks) grow while the run goes on; `phase/`, `share/`, `startup/`,
+`outside/`, `batch/`, `cost/` and `energy/` are written at its end.
 """
 
+import getpass
 import json
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from mlbench.config.credentials import without_credentials
@@ -78,7 +80,14 @@ def start_tags(start: RunStart) -> dict[str, str]:
     }
     if start.imported:
         tags[IMPORTED] = "true"
-    return tags
+    return tags | user_tag()
+
+
+def user_tag() -> dict[str, str]:
+    """Return MLflow's tag of who writes; empty for a user without a name (getpass.getuser)."""
+    with suppress(OSError, KeyError, ImportError):
+        return {"mlflow.user": getpass.getuser()}
+    return {}
 
 
 def end_tags(record: Record) -> dict[str, str]:
@@ -125,8 +134,7 @@ def validation_metrics(log: Iterable[dict[str, Any]], *, samples: int = 0) -> tu
 def _validation(validation: dict[str, Any], metadata: dict[str, Any], *, samples: int) -> list[Metric]:
     """Return one validation's metrics: when they were measured, at the step they belong to."""
     values = {f"validation/{name}": value for name, value in validation["metrics"].items()}
-    for name in ("epoch", "elapsed"):
-        values[f"training/{name}"] = validation[name]
+    values |= {"training/epoch": validation["epoch"], "training/elapsed_s": validation["elapsed"]}
     values["training/loss"] = validation["train_loss"]
     values["training/samples"] = samples or None
     ranks = [PhaseTimes.from_plain(times) for times in metadata["phase_times"]]
@@ -134,9 +142,9 @@ def _validation(validation: dict[str, Any], metadata: dict[str, Any], *, samples
     if busy > 0:
         (interval,) = intervals([[times] for times in ranks])
         values["training/samples_per_s"] = interval.samples / busy
-        values |= {f"interval/{phase}": stats.mean for phase, stats in interval.phases.items()}
+        values |= {f"interval/{phase}_s": stats.mean for phase, stats in interval.phases.items()}
         overlapped = interval.overlapped_communication
-        values["interval/overlapped_communication"] = overlapped.mean if overlapped else None
+        values["interval/overlapped_communication_s"] = overlapped.mean if overlapped else None
         values["interval/bytes_sent"] = interval.bytes_sent.mean if interval.bytes_sent else None
     return _at(values, wall=validation["wall"], step=validation["step"])
 
@@ -157,7 +165,12 @@ def end_metrics(record: Record, *, ended: float) -> list[Metric]:
 
     They have step 0, for which MLflow draws labelled bars: of a single number at a later step it draws a dot.
     """
-    return _at(fields.flat(record, fields.METRICS), wall=ended, step=0)
+    values = {
+        name if field.unit != "s" or "seconds" in name else f"{name}_s": value
+        for field in fields.METRICS
+        for name, value in fields.flat(record, [field]).items()
+    }
+    return _at(values, wall=ended, step=0)
 
 
 def _at(values: dict[str, Any], *, wall: float, step: int) -> list[Metric]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from mlbench.record import study
 from mlbench.record.record import Record
 from mlbench.record.study import Study
+from mlbench.tracking import mapping, ui
 from mlbench.tracking.client import TrackingClient, open_client
 from mlbench.tracking.mapping import COMPLETE, RUN_ID, Metric
 
@@ -35,12 +36,13 @@ class Summary(NamedTuple):
 def parent(client: TrackingClient, output_root: Path, name: str) -> str:
     """Return MLflow's id of a study's parent run, which is made if need be."""
     plan = study.load(study.folder(output_root, name))
-    identity = _identity(plan, name)
+    identity = run_id(plan, name)
     tags = {
         RUN_ID: identity,
         "study": name,
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": "mlbench.sweep",
+        **mapping.user_tag(),
     }
     start_time = 0.0
     if plan is not None:
@@ -70,7 +72,9 @@ def write(
     if _written(client, run) - {(m.name, m.step, m.value) for m in metrics}:
         client.mlflow.delete_run(run)
         run = parent(client, output_root, plan.name)
-    client.log(run, metrics=metrics, tags=_tags(plan, summary))
+    report = ui.link("", client.experiment_id, run, file="report.html")
+    note = f"[All runs]({ui.link('', client.experiment_id)}) | [Report]({report})\n\n{summary.note}"
+    client.log(run, metrics=metrics, tags=_tags(plan, summary) | {ui.NOTE: note})
     place = study.folder(output_root, plan.name)
     client.mlflow.log_artifact(run, str(place / study.PLAN))
     if (place / study.REPORT).is_dir():
@@ -91,13 +95,13 @@ def kill(plan: Study, *, output_root: Path, uri: str) -> None:
     """
     client = open_client(uri, artifacts=output_root.absolute() / "artifacts")
     assert client is not None
-    run = client.find(_identity(plan, plan.name))
+    run = client.find(run_id(plan, plan.name))
     if run is not None:
         client.mlflow.set_terminated(run.info.run_id, status="KILLED")
 
 
 def _tags(plan: Study, summary: Summary) -> dict[str, str]:
-    own = {"study": plan.name, "mlbench": plan.mlbench, "mlflow.note.content": summary.note}
+    own = {"study": plan.name, "mlbench": plan.mlbench}
     return {**summary.tags, **own}
 
 
@@ -111,6 +115,6 @@ def _written(client: TrackingClient, run: str) -> set[tuple[str, int, float]]:
     }
 
 
-def _identity(plan: Study | None, name: str) -> str:
+def run_id(plan: Study | None, name: str) -> str:
     """Return the parent's run id; two output folders may have studies of one name."""
     return f"study-{name}-{plan.created}" if plan else f"study-{name}"

@@ -108,21 +108,27 @@ def run_id_of(mlflow_id: str, uri: str) -> str | None:
         return within(ANSWER_S, ask)
 
 
-def experiment_id(uri: str) -> str:
-    """Return the id that the store at `uri` has for mlbench's experiment; UserError where it has none."""
+def location(uri: str, run_id: str = "") -> tuple[str, str]:
+    """Return the ids that the store at `uri` has for mlbench's experiment and for a run; "" for no run.
 
-    def ask() -> str | None:
+    UserError where it has none.
+    """
+
+    def ask() -> tuple[str | None, str]:
         client = open_client(uri, artifacts=None)
-        return client.experiment_id if client else None
+        run = client.find(run_id) if client and run_id else None
+        return client.experiment_id if client else None, run.info.run_id if run else ""
 
     with reachable(uri):
-        known = within(ANSWER_S, ask)
-    if known is None:
-        where = without_credentials(uri)
+        experiment, run = within(ANSWER_S, ask)
+    where = without_credentials(uri)
+    if experiment is None:
         raise UserError(
             f"the MLflow store {where} has no runs of mlbench", hint="measure one, or output_root="
         )
-    return known
+    if run_id and not run:
+        raise UserError(f"the MLflow store {where} has no {run_id}", hint="results sync uploads it")
+    return experiment, run
 
 
 def upload(folder: Path, run_id: str, uri: str, *, draw: Draw | None = None) -> SyncResult:

@@ -17,7 +17,7 @@ TABLE, OVER_TIME, OVER_SAMPLES = "mlbench", "mlbench-time", "mlbench-samples"
 BY_NAME = "tags.`mlflow.runName`"  # task, scale, workers; sorted by their begin, runs hide below their study
 COLUMNS = (
     "tags.`status`",
-    "metrics.`time_to_accuracy`",
+    "metrics.`time_to_accuracy_s`",
     "metrics.`cost/goal_usd`",
     "tags.`workers`",
     "metrics.`samples_per_s`",
@@ -28,7 +28,8 @@ COLUMNS = (
 )
 ABOUT = (
     "Runs of mlbench. Saved views: **Results** (status, time to accuracy in s, cost in USD, "
-    "workers, samples/s), **Curves over time** and **Curves over samples**. A study is a parent run; its "
+    "workers, samples/s), **Curves over time** and **Curves over samples**. Names end in their unit: `_s` "
+    "seconds, `_usd`, `_bytes`, `_joules`; `share/` is of 1. A study is a parent run; its "
     "children are its runs, and its description is the study's answer."
 )
 
@@ -40,23 +41,29 @@ def tags(created_ms: int) -> dict[str, str]:
         TABLE: ("Results", {}),
         OVER_TIME: (
             "Curves over time",
-            {"globalLineChartConfig": charts | {"selectedXAxisMetricKey": "training/elapsed"}},
+            {"globalLineChartConfig": charts | {"selectedXAxisMetricKey": "training/elapsed_s"}},
         ),
         OVER_SAMPLES: (
             "Curves over samples",
             {"globalLineChartConfig": charts | {"selectedXAxisMetricKey": "training/samples"}},
         ),
     }
-    return {NOTE: ABOUT} | {
+    return {NOTE: ABOUT, mlflow_private.KIND_TAG: mlflow_private.MODEL_TRAINING} | {
         mlflow_private.VIEW_TAG + key: _view(name, more, created_ms) for key, (name, more) in views.items()
     }
 
 
-def link(server: str, experiment_id: str, *, view: str = TABLE) -> str:
-    """Return the address at which a fresh browser shows the runs, in MLflow's mode for model training."""
-    mode = "&compareRunsMode=CHART" if view != TABLE else ""
-    query = f"workflowType=machine_learning&viewStateShareKey={view}{mode}"
-    return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs?{query}"
+def link(server: str, experiment_id: str, run: str = "", *, view: str = TABLE, file: str = "") -> str:
+    """Return the address at which a fresh browser shows the runs, in MLflow's mode for model training.
+
+    With `run`, MLflow's id of one, it shows that run, or the `file` among its artifacts.
+    """
+    query = f"workflowType=machine_learning&viewStateShareKey={view}"
+    query += "&compareRunsMode=CHART" if view != TABLE else ""
+    place = f"#/experiments/{experiment_id}/runs"
+    if run:
+        place, query = f"{place}/{run}{file and f'/artifacts/{file}'}", "workflowType=machine_learning"
+    return f"{server.rstrip('/')}{server and '/'}{place}?{query}"
 
 
 def port(text: str) -> int:
@@ -66,14 +73,14 @@ def port(text: str) -> int:
     return int(text or PORT)
 
 
-def serve(uri: str, experiment_id: str, *, port: int, show: Callable[[str], None]) -> None:
-    """Show the link to the runs; where the store has no server, become one until Ctrl-C.
+def serve(uri: str, experiment_id: str, run: str, *, port: int, show: Callable[[str], None]) -> None:
+    """Show the link to the runs, or to one of MLflow's id; without a server become one until Ctrl-C.
 
     Raises UserError where the port is in use or the store has another UI.
     """
     scheme = urlsplit(uri).scheme
     if scheme in ("http", "https"):
-        show(link(without_credentials(uri), experiment_id))
+        show(link(without_credentials(uri), experiment_id, run))
         return
     if scheme.startswith("databricks"):
         raise UserError("the store's runs are in its Databricks workspace", hint="open the workspace")
@@ -82,7 +89,7 @@ def serve(uri: str, experiment_id: str, *, port: int, show: Callable[[str], None
             raise UserError(
                 f"port {port} is in use", hint=f"port={port + 1}, or open the server that uses it"
             )
-    show(link(f"http://{HOST}:{port}", experiment_id))
+    show(link(f"http://{HOST}:{port}", experiment_id, run))
     words = ["mlflow", "server", "--host", HOST, "--port", str(port), "--backend-store-uri", uri]
     os.execv(sys.executable, [sys.executable, "-m", *words])
 

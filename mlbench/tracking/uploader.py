@@ -18,7 +18,7 @@ from mlbench.config.credentials import without_credentials
 from mlbench.record import events, reader, temporary_folder
 from mlbench.record.build_record import run_start
 from mlbench.record.record import Record, RunStart
-from mlbench.tracking import mapping, parent_runs, run_files
+from mlbench.tracking import mapping, parent_runs, run_files, ui
 from mlbench.tracking.client import TrackingClient, open_client
 
 POLL_S = 10.0  # s between two looks at the log; each writing takes time from workers on the same CPUs
@@ -102,6 +102,7 @@ class RunUpload:
         self.folder, self.uri = folder, uri
         self._draw = draw
         self.run: str | None = None  # MLflow's id
+        self._parent: str | None = None  # that of its study
         self.complete = False
         self._follower = events.Follower(folder / events.NAME)
         self._pending: list[dict[str, Any]] = []
@@ -131,18 +132,22 @@ class RunUpload:
         tags = mapping.start_tags(start)
         if start.experiment.study:
             root = self.folder.absolute().parent
-            tags[parent_runs.PARENT] = parent_runs.parent(client, root, start.experiment.study)
+            self._parent = parent_runs.parent(client, root, start.experiment.study)
+            tags[parent_runs.PARENT] = self._parent
         run = client.open_run(start.run_id, name=mapping.run_name(start), start_time=start.begun, tags=tags)
         client.log(run, params=mapping.params(start))
         return run
 
     def _close(self, client: TrackingClient, run: str) -> None:
         result = reader.load(self.folder / "record.json")
-        client.log(
-            run,
-            metrics=mapping.end_metrics(result, ended=result.end_time),
-            tags=mapping.end_tags(result),
-        )
+        tags = mapping.end_tags(result)
+        links = [f"[All runs]({ui.link('', client.experiment_id)})"]
+        if self._parent:
+            links.append(
+                f"[Study {result.experiment.study}]({ui.link('', client.experiment_id, self._parent)})"
+            )
+        tags[ui.NOTE] = f"{' | '.join(links)}\n\n{tags[ui.NOTE]}"
+        client.log(run, metrics=mapping.end_metrics(result, ended=result.end_time), tags=tags)
         if result.data_hash:
             task = result.experiment.task
             client.log_dataset(

@@ -93,7 +93,7 @@ def test_the_run_is_in_mlflow_with_its_artifacts(first: tuple[Runs, str]) -> Non
     assert experiment is not None
     (found,) = client.search_runs([experiment.experiment_id])
     assert found.info.status == "FINISHED" and found.data.tags["status"] == "goal_reached"
-    assert found.data.metrics["time_to_accuracy"] == pytest.approx(run.record().time_to_accuracy)
+    assert found.data.metrics["time_to_accuracy_s"] == pytest.approx(run.record().time_to_accuracy)
     history = client.get_metric_history(found.info.run_id, "validation/top1_accuracy")
     walls = [validation.wall for validation in run.record().validations]
     assert [point.timestamp / 1000 for point in history] == pytest.approx(walls, abs=0.002)

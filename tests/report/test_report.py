@@ -319,6 +319,33 @@ def test_the_answer_says_when_repeats_are_too_few_and_when_the_machine_was_busy(
     assert "no significant difference" in price
 
 
+def test_on_a_busy_machine_the_answer_is_what_to_do_next() -> None:
+    busy = {
+        "caveats": ["other processes used 1.6 of the 2 CPUs"],
+        "disturbances": ["other processes used 1.6 of the 2 CPUs"],
+    }
+    named = studies.study("study=mine", T4, repeats=3, **busy)
+    (group,) = grouping.groups(named)
+    time = answer(group)[0]
+    assert "No point is called the fastest" in time and "beside 9 of 9 runs" in time
+    assert "the least of these medians is that of 4 workers" in time
+    assert time.endswith("python -m mlbench.results show study:mine --with-disturbed.")
+    (counted,) = grouping.groups(named, with_disturbed=True)
+    assert answer(counted)[0].startswith("Fastest to")  # what the command then answers
+
+
+def test_a_speed_up_above_the_workers_is_told_in_its_parts() -> None:
+    """25 s in 12 epochs against 10 s in 8: 2.5 times, and 25 / 12 over 10 / 8 = 1.67 an epoch."""
+    one = [studies.run(1, seed, T4, time=25.0, epochs=12) for seed in range(3)]
+    two = [studies.run(2, seed, T4, time=10.0, epochs=8) for seed in range(3)]
+    (group,) = grouping.groups([*one, *two])
+    assert "2.5 times as fast as one worker" in answer(group)[0]
+    assert answer(group)[0].endswith(
+        "in two parts: an epoch is 1.67 times as fast (a parallel efficiency of 83.3 %), and the goal took "
+        "8 epochs instead of 12."
+    )
+
+
 def test_the_answer_without_a_point_that_reached_the_goal() -> None:
     (group,) = grouping.groups([studies.run(1, 0, T4, time=9, status="failed")])
     assert answer(group)[0].startswith("No point reached")

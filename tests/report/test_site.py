@@ -9,11 +9,14 @@ import sample
 import studies
 from driven import Run
 from screenshots import save
-from test_page import axe
+from test_page import STUDY, axe
 
 from mlbench import results
+from mlbench.analysis.chart import GREYED
+from mlbench.analysis.points import Estimate
 from mlbench.record import official, run_folders
-from mlbench.report import site
+from mlbench.report import page, site
+from mlbench.report.charts import frontier
 
 pytestmark = pytest.mark.slow
 
@@ -79,16 +82,57 @@ def test_a_study_s_name_is_no_path() -> None:
 def test_the_leaderboard_is_readable_on_every_width(tmp_path: Path, width: int, name: str) -> None:
     records, _ = run_folders.records(sample.SAMPLE)
     index = site.write(records, tmp_path)[0]
-    with chromium.browse() as page:
-        page.open(index.as_uri(), width=width, height=760)
-        rows = page.ask(
+    with chromium.browse() as browser:
+        browser.open(index.as_uri(), width=width, height=760)
+        rows = browser.ask(
             "[...document.querySelectorAll('table.points tbody tr')].map(r => r.cells[0].innerText)"
         )
         assert rows == ["1 x gloo, ddp", "2 x gloo, ddp", "2 x gloo, ddp", "1 x gloo, ddp"]  # fastest first
-        assert page.ask("document.documentElement.scrollWidth") <= width
-        assert axe(page) == [] and page.errors() == [] and page.requests() == [index.as_uri()]
-        save(page, name)
-        page.open((tmp_path / f"{sample.STUDY}.html").as_uri(), width=width, height=760)
-        assert "Summary" in page.ask("document.body.innerText")
-        page.until(lambda: page.ask("document.querySelectorAll('.live svg').length") >= 8)
-        save(page, name.replace("site", "report"))
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+        assert axe(browser) == [] and browser.errors() == [] and browser.requests() == [index.as_uri()]
+        save(browser, name)
+        browser.open((tmp_path / f"{sample.STUDY}.html").as_uri(), width=width, height=760)
+        assert "Summary" in browser.ask("document.body.innerText")
+        browser.until(lambda: browser.ask("document.querySelectorAll('.live svg').length") >= 8)
+        save(browser, name.replace("site", "report"))
+
+
+def test_cost_over_time_joins_the_frontier_and_greys_what_it_dominates() -> None:
+    """Of (s, USD) (1, 9), (2, 4), (3, 5) and (4, 1) the third is slower and dearer than the second."""
+    points = [("a", 1.0, 9.0), ("b", 2.0, 4.0), ("c", 3.0, 5.0), ("d", 4.0, 1.0)]
+    offers = [
+        frontier.Offer(name, 2, Estimate(s, 0.9 * s, 1.1 * s, n=3), Estimate(usd, 0.5 * usd, 2 * usd, n=3))
+        for name, s, usd in points
+    ]
+    chart = frontier.frontier(offers, title="Cost over time", about="")
+    drawn = {trace.label: trace for trace in chart.traces}
+    assert [(list(one.x), list(one.y)) for one in (drawn["on the frontier"], drawn["dominated"])] == [
+        ([1, 2, 4], [9, 4, 1]),
+        ([3], [5]),
+    ]
+    assert list(drawn["on the frontier"].high) == [18, 8, 2] and list(drawn["on the frontier"].x_low) == [
+        0.9,
+        1.8,
+        3.6,
+    ]
+    named = {text for trace in chart.traces for text in trace.annotations}
+    assert named == {"a, 2 workers", "b, 2 workers", "d, 2 workers"}
+    assert drawn["dominated"].style == GREYED and not drawn["dominated"].low
+    assert "c, 2 workers: 3.0 s, 5.00 USD" in page.still(chart).alternative
+
+
+@pytest.mark.wing("prediction")
+def test_a_study_with_a_price_is_predicted_for_other_hardware_in_its_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forecast = pytest.importorskip("mlbench.wings.prediction.forecast")
+    monkeypatch.setattr(forecast, "DRAWS", 20)  # the intervals' ends are not looked at
+    grouped = site.groups(studies.study("hardware=gcp_n1_t4", workers=(1, 2, 4), repeats=2))
+    (part,) = page.predicted(grouped)
+    names = {row.cells[0].text for row in part.table.rows}
+    assert "gcp_n1_t4" in names and len(names) > 3
+    assert any(row.apart for row in part.table.rows) and not all(row.apart for row in part.table.rows)
+    assert part.chart and not part.chart.empty and part.answer.startswith("Fastest: ")
+    text = page.page(grouped[0].records, study=STUDY, references=[], grouped=grouped, parts=[part])
+    assert "Predicted cost over time to accuracy" in text and "in italics" in text
+    assert page.predicted(site.groups(studies.study(workers=(1, 2), repeats=2))) == []  # no price

@@ -54,7 +54,7 @@ def test_the_verdict_comes_first_then_the_doubts_then_time_cost_and_phases():
     lines = card(record(HARDWARE, warnings=["load 7.5 on 2 CPUs"], cost=PRICED))
     order = [
         "GOAL REACHED: top1_accuracy 95.28 %",
-        "! load 7.5 on 2 CPUs; not official: scale=mini",
+        "! load 7.5 on 2 CPUs",
         *("run ", "time ", "cost ", "data_wait", "forward", "all numbers", "run again", "MLflow"),
     ]
     places = [next(i for i, line in enumerate(lines) if line.startswith(word)) for word in order]
@@ -91,7 +91,6 @@ def test_phases_are_bars_whose_lengths_are_their_shares():
         ({"warnings": ["load 9 on 2 CPUs"]}, "load 9 on 2 CPUs"),
         ({"deviations": [DEVIATION]}, "task.rate is 0.1, the reference is 0.02 (rule R1)"),
         ({"source": "mlbench-published"}, "imported: measured elsewhere"),
-        ({}, "not official: scale=mini"),
     ],
 )
 def test_every_doubt_stands_right_below_the_verdict(changes, doubt):
@@ -99,8 +98,23 @@ def test_every_doubt_stands_right_below_the_verdict(changes, doubt):
     assert lines[1].startswith("! ") and doubt in lines[1]
 
 
-def test_an_official_run_without_doubts_has_no_line_of_doubt():
+def test_a_run_without_doubts_has_no_line_of_doubt():
+    """That no mini run is official says nothing of this one."""
     assert not card(record("scale=official", eligible=True, official_reasons=[]))[1].startswith("!")
+    mini = record()
+    assert mini.official_reasons and not card(mini)[1].startswith("!")
+    reasons = ["the data are not those of the reference"]
+    assert card(record("scale=official", official_reasons=reasons))[1] == f"! not official: {reasons[0]}"
+
+
+def test_what_weighs_most_is_said_first():
+    began = "other processes used 1.8 of the 2 CPUs of vm when the run began"
+    trained = "other processes used 1.4 of the 2 CPUs of vm while it trained"
+    forged = "the log contradicts itself: epoch 2 ends before it begins"
+    lines = card(record(caveats=[began, trained, forged], source="mlbench", recorded_in="/elsewhere"))
+    assert lines[1].startswith(f"! {forged}"[:70])
+    wide = " ".join(line.plain for line in result_card.doubts(record(caveats=[began, trained]), 200))
+    assert wide.index(trained) < wide.index(began)
 
 
 def test_many_doubts_are_cut_with_the_way_to_all_of_them():

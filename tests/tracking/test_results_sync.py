@@ -1,5 +1,6 @@
 """`results sync` as a command of its own process, and on output folders in which something is damaged."""
 
+import getpass
 import json
 import os
 import shutil
@@ -18,7 +19,9 @@ from zips import with_store
 from mlbench import results
 from mlbench.config import compose
 from mlbench.config.errors import UserError
+from mlbench.config.store_uri import default_store
 from mlbench.record import events, study
+from mlbench.tracking import sync
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
@@ -200,3 +203,32 @@ def test_a_full_disk_at_the_end_names_the_file_and_the_way_out(tmp_path: Path) -
     with pytest.raises(UserError, match=r"record.json: No space left on device .*mlbench.results sync"):
         made.save(run.folder)
     assert not part.is_symlink()
+
+
+@pytest.mark.slow
+def test_a_run_in_mlflow_has_its_user_units_and_an_address_in_the_mode_for_model_training(
+    tmp_path: Path, empty_store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    root = with_store(tmp_path / "runs", empty_store)
+    run = Run(root, seed=3)
+    run.validate(90.0)
+    run.end("goal_reached")
+    assert {one.outcome for one in sync.sync_runs(root, None)} == {"uploaded"}
+    experiment, mlflow_id = sync.location(default_store(root), run.folder.name)
+    monkeypatch.setattr(os, "execv", lambda *_: None)  # the server itself
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert results.main(["mlflow", run.folder.name, f"output_root={root}", f"port={port}"]) == 0
+    place = f"#/experiments/{experiment}/runs"
+    mode = "workflowType=machine_learning"
+    assert capsys.readouterr().out.strip() == f"http://127.0.0.1:{port}/{place}/{mlflow_id}?{mode}"
+    client = MlflowClient(default_store(root))
+    found = client.get_run(mlflow_id).data
+    assert found.tags["mlflow.user"] == getpass.getuser()
+    assert f"[All runs]({place}?{mode}" in found.tags["mlflow.note.content"]
+    assert {"time_to_accuracy_s", "wall_s", "seconds_per_epoch", "phase/forward_s"} <= set(found.metrics)
+    assert client.get_experiment(experiment).tags["mlflow.experimentKind"] == "custom_model_development"
+    with pytest.raises(UserError, match="has no run-9"):
+        sync.location(default_store(root), "run-9")

@@ -89,19 +89,19 @@ def test_the_link_shows_time_to_accuracy_in_the_table_without_a_click(
     root: Path, link: str, browser: chromium.Page
 ) -> None:
     browser.open(link, width=1500, height=800)
-    browser.until(lambda: "time_to_accuracy" in browser.ask(TEXT) and "goal_reached" in browser.ask(TEXT))
+    browser.until(lambda: "time_to_accuracy_s" in browser.ask(TEXT) and "goal_reached" in browser.ask(TEXT))
     assert f"study {sample.STUDY}" in browser.ask(TEXT) and failures(browser) == []
     headings = browser.ask(
         "[...new Set([...document.querySelectorAll('[role=columnheader]')].map(e => e.innerText.trim()))]"
     )
-    wanted = ["status", "time_to_accuracy", "workers", "samples_per_s"]  # no price, no cost
+    wanted = ["status", "time_to_accuracy_s", "workers", "samples_per_s"]  # no price, no cost
     assert {*wanted, "Run Name"} <= set(headings)
     assert browser.ask("localStorage.length") < 50 and browser.ask(TEXT).count("goal_reached") >= 6
     cells = browser.ask(
         "[...document.querySelectorAll('[role=row]')].map(r => [...r.querySelectorAll('[role=gridcell]')]"
         ".map(c => c.innerText.trim())).flat()"
     )
-    times = [run.data.metrics["time_to_accuracy"] for run in runs(root) if "key" in run.data.tags]
+    times = [run.data.metrics["time_to_accuracy_s"] for run in runs(root) if "key" in run.data.tags]
     assert len(times) == 12
     shown = {float(cell) for cell in cells if re.fullmatch(r"\d+(\.\d+)?", cell)}
     assert sum(any(abs(time - one) <= 1e-3 * time for one in shown) for time in times) >= 6
@@ -170,8 +170,8 @@ def test_final_numbers_have_step_0_and_curves_their_time_and_samples(root: Path)
     )
     history = {name: client(root).get_metric_history(run.info.run_id, name) for name in run.data.metrics}
     final = {name for name, points in history.items() if [one.step for one in points] == [0]}
-    assert {"time_to_accuracy", "samples_per_s", "phase/forward", "startup/imports"} <= final
-    series = ("validation/top1_accuracy", "training/elapsed", "training/samples")
+    assert {"time_to_accuracy_s", "samples_per_s", "phase/forward_s", "startup/imports_s"} <= final
+    series = ("validation/top1_accuracy", "training/elapsed_s", "training/samples")
     steps = [[one.step for one in history[name]] for name in series]
     assert len(steps[0]) > 2 and steps[0] == steps[1] == steps[2] and 0 not in steps[0]
     samples = [one.value for one in history["training/samples"]]

@@ -201,8 +201,8 @@ def test_a_series_has_the_samples_since_the_start_and_each_interval_its_own_numb
     both = 2 * 128 * UPDATES  # samples of two ranks between two validations
     assert series("training/samples") == [(UPDATES, both), (2 * UPDATES, 2 * both)]
     forward = 1.5 * driven.BATCH_S["forward"]
-    assert series("interval/forward") == [(UPDATES, forward), (2 * UPDATES, forward)]
-    assert series("training/elapsed") == [(UPDATES, EPOCH_S), (2 * UPDATES, 2 * EPOCH_S)]
+    assert series("interval/forward_s") == [(UPDATES, forward), (2 * UPDATES, forward)]
+    assert series("training/elapsed_s") == [(UPDATES, EPOCH_S), (2 * UPDATES, 2 * EPOCH_S)]
     assert series("training/loss") == [(UPDATES, 1.0), (2 * UPDATES, 0.5)]
 
 
@@ -226,8 +226,8 @@ def test_samples_go_on_in_what_is_written_later_and_are_not_counted_twice_after_
 def test_numbers_of_two_ranks_are_joined(mirrored: tuple[Run, Any]) -> None:
     _, seen = mirrored
     numbers = seen.data.metrics
-    assert numbers["interval/forward"] == pytest.approx(1.5 * driven.BATCH_S["forward"])
-    assert numbers["phase/forward"] == pytest.approx(3.0 * driven.BATCH_S["forward"])
+    assert numbers["interval/forward_s"] == pytest.approx(1.5 * driven.BATCH_S["forward"])
+    assert numbers["phase/forward_s"] == pytest.approx(3.0 * driven.BATCH_S["forward"])
     # Both ranks' samples over the slower rank's time.
     slowest = 2 * sum(driven.BATCH_S.values())
     assert numbers["training/samples_per_s"] == pytest.approx(2 * UPDATES * 128 / slowest)

@@ -94,8 +94,8 @@ def test_what_a_compiled_step_hides_is_absent(both: Path) -> None:
     assert tuple(found.phases) == UNDIVIDED and tuple(torchs.phases) == PHASES
     assert found.overlapped_communication is None and found.exposed_communication_share is None
     metrics, _ = mapping.validation_metrics(events.read(both / "jax-7" / events.NAME))
-    assert {"interval/train_step"} == {one.name for one in metrics if one.name.startswith("interval/t")}
-    assert "interval/overlapped_communication" not in {one.name for one in metrics}
+    assert {"interval/train_step_s"} == {one.name for one in metrics if one.name.startswith("interval/t")}
+    assert "interval/overlapped_communication_s" not in {one.name for one in metrics}
     assert torchs.exposed_communication_share is not None
     ((point,), (other,)) = points([found]), points([torchs])
     assert point.compute is None and point.exposed is None and other.compute is not None
