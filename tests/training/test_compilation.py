@@ -68,7 +68,7 @@ def test_inductor_without_a_compiler_is_refused_before_a_worker_starts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["sync=ddp"], ["sync=fsdp"], ["sync=local_sgd", "sync.every=2"]])
+@pytest.mark.parametrize("words", [["sync=ddp"], ["sync=fsdp"]])
 def test_two_workers_train_as_without_it(words: list[str], data_root: Path) -> None:
     words = ["task=gpt", "goal=none", "division=open", "task.layers=1", "task.context=32", *words]
     words += ["task.batch_size=2"]  # two micro-batches, of which the first sends nothing
