@@ -83,12 +83,12 @@ PRICES = {
 
 @COMMAND.verb("prices", "HARDWARE ...", settings=PRICES)
 def _prices(args: Args) -> int:
-    """Date the prices of hardware profiles anew in the price file, which stands above the profiles.
+    """Date the prices of hardware profiles anew, in the price file.
 
     examples:
       python -m mlbench.cluster prices gcp_n1_t4 usd_per_hour=0.54 source=invoice
       python -m mlbench.cluster prices gcp_n1_t4 aws_p3_2xlarge source='AWS list'
-          They still cost what they did.
+          They still cost what they did. The file stands above the profiles.
     """
     given: dict[str, str | None] = {name: value for name, value in args.settings.items() if value}
     if not args.arguments or "source" not in given:

@@ -1,6 +1,7 @@
 """The list of a run's fields: what the full card says of each, and that each is shown somewhere."""
 
 import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def test_every_field_is_shown_on_the_card_in_the_listing_in_mlflow_or_on_the_pag
     for field in FIELDS:
         value = field.value(one)
         assert value not in (None, "", {}, []), f"{field.name}: `complete` has no value of it"
-        names = {name for name in metrics if name == field.name or name.startswith(f"{field.name}/")}
+        names = {name for name in metrics if re.fullmatch(rf"{field.name}(_s|/.*)?", name)}
         shown = [
             field.row in lines,
             field.heading in {column.heading for column in run_table.COLUMNS} - {""},
@@ -92,8 +93,8 @@ def test_every_field_is_shown_on_the_card_in_the_listing_in_mlflow_or_on_the_pag
 def test_a_measured_number_has_a_unit_and_reaches_mlflow_and_notebooks_unchanged(tmp_path: Path):
     one = complete().model_copy(update={"run_id": "a"})
     numbers = {m.name: m.value for m in mapping.end_metrics(one, ended=0.0)}
-    assert numbers["time_to_accuracy"] == 48.25 and numbers["startup/cluster"] == 5.4
-    assert numbers["phase/backward"] == 18.0 and numbers["share/backward"] == pytest.approx(0.45)
+    assert numbers["time_to_accuracy_s"] == 48.25 and numbers["startup/cluster_s"] == 5.4
+    assert numbers["phase/backward_s"] == 18.0 and numbers["share/backward"] == pytest.approx(0.45)
     assert math.fsum(v for name, v in numbers.items() if name.startswith("share/")) == pytest.approx(1.0)
     assert one.cost is not None and numbers["cost/goal_usd"] == one.cost.goal_usd
     assert numbers["energy/gpus_joules"] == 2e3 and numbers["bytes_sent_per_step"] == 3e6
