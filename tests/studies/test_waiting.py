@@ -3,19 +3,14 @@
 import io
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 from commands import until
 from rich.console import Console
 
-from mlbench.clusters import connection, machine_lock
-from mlbench.config.errors import UserError
+from mlbench.clusters import machine_lock
 from mlbench.launch import execute
 from mlbench.record import events, study
 from mlbench.studies import session
@@ -69,40 +64,6 @@ def test_a_trial_that_waits_is_shown_as_waiting_and_ctrl_c_makes_it_interrupted(
     assert "waiting for another run, " in shown and f"interrupted: {execute.STOPPED}" in shown
     assert view.failed == 0 and "failed" not in shown
     assert [sentence.endswith(f"interrupted: {execute.STOPPED}") for sentence in monitor.unmeasured] == [True]
-
-
-@pytest.mark.slow
-def test_a_sweep_whose_ray_has_died_ends_its_trial_and_says_so(
-    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray itself ended the sweep after a minute, with a line of its C++ part; here Ray is a process."""
-    import ray
-
-    from mlbench.studies import tune
-
-    spec = read(
-        ["task=logreg", "workers=1", f"output_root={tmp_path}", f"data_root={data_root}", "repeats=1"]
-    )
-    result = session.load_results(spec)
-    result.study, _, experiments = session.extended_plan(spec, result.study, compose_points(spec))
-    trials = study.trials(result.study)
-    server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    servers = connection.Servers((("gcs_server", psutil.Process(server.pid)),))
-    monkeypatch.setattr(connection.Servers, "find", lambda: servers)
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="127.0.0.1:6379"))
-    log = result.folder / study.LOG
-
-    def fit(*_: object) -> None:
-        server.kill()
-        until(lambda: log.exists() and study.STOPPED in log.read_text())
-
-    monkeypatch.setattr(tune, "_fit", fit)
-    view = SweepView([PointProgress("workers=1", 1)], console=Console(file=io.StringIO()))
-    budget = Budget(experiments)
-    with pytest.raises(UserError, match=r"\(GCS\) has died") as raised:
-        session._run(trials, [], experiments, budget, spec=spec, result=result, progress=view)
-    server.wait()
-    assert raised.value.hint == "the same command resumes"
 
 
 def test_the_time_that_a_trial_waited_is_not_its_run_s(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_numbers_of_two_ranks_are_joined(mirrored: tuple[Run, Any]) -> None:
     assert numbers["training/samples_per_s"] == pytest.approx(2 * UPDATES * 128 / slowest)
     shares = [value for name, value in numbers.items() if name.startswith("share/")]
     assert sum(shares) == pytest.approx(1.0)
-    assert numbers["time_to_accuracy"] == 2 * EPOCH_S
+    assert numbers["time_to_accuracy_s"] == 2 * EPOCH_S
 
 
 def test_system_metrics_have_their_own_times(mirrored: tuple[Run, Any]) -> None:

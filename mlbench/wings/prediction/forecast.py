@@ -24,6 +24,7 @@ PUBLISHED_ON = {"V100": "aws_p3_2xlarge", "A100": "aws_p4d_24xlarge"}  # profile
 SAME_NODE = {"DGX-1, 8 V100": "V100", "8 V100": "V100", "DGX A100, 8 A100": "A100", "8 A100": "A100"}
 MEASURED = ("throughput", "time_to_accuracy")  # of two the first counts: it has no luck with the epochs
 HOPELESS = 20.0  # interruptions expected in one attempt; of 500 million attempts one then succeeds
+MANY = 10**6  # interruptions that are no longer drawn one by one, 8 bytes each
 PRICE_DAYS = 365  # d; an older price is no basis for advice
 FURTHEST = 8  # times the largest measured count: beyond it nothing is predicted unless asked
 
@@ -91,6 +92,10 @@ class Spot:
 
 def _until(rate: float, limit: float, some: int, rng: np.random.Generator) -> float:
     """Return the sum of the times of so many interruptions, each before `limit`."""
+    if some > MANY:  # the sum is as good as normal, of these mean and variance of a truncated exponential
+        before = limit / math.expm1(rate * limit)
+        mean, variance = 1 / rate - before, 1 / rate**2 - before * (before + limit)
+        return float(some * mean + math.sqrt(some * max(variance, 0.0)) * rng.standard_normal())
     return float(-np.log1p(rng.random(some) * math.expm1(-rate * limit)).sum() / rate)
 
 

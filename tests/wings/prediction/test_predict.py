@@ -213,7 +213,7 @@ def test_the_documented_examples_work_on_a_study_of_several_tasks(tmp_path: Path
     assert len(examples()) == 5
     for example in examples():
         assert ask(tmp_path, *example.split()) == 0, example
-        assert re.search("^(Fastest|Deadline): ", capsys.readouterr().out, re.M), example
+        assert re.search("^(Fastest:|Deadline of) ", capsys.readouterr().out, re.M), example
 
 
 OFFERED = ["aws_g4dn_xlarge", "aws_p4d_24xlarge", "gcp_a2_highgpu_1g", "gcp_g2_standard_4", "gcp_n1_t4"]

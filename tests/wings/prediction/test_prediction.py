@@ -23,6 +23,7 @@ from mlbench.wings.prediction.forecast import (
     Interval,
     Spot,
     Target,
+    _until,
     advise,
     compare,
     extrapolation_error,
@@ -428,6 +429,16 @@ def test_an_interrupted_run_takes_as_long_as_its_events(per_hour: float, restart
     assert spot.mean(np.array([7200.0]), np.array([4]))[0] == pytest.approx(np.mean(drawn), rel=0.03)
     assert np.mean(drawn) == pytest.approx(np.mean(events), rel=0.03)
     assert np.percentile(drawn, [10, 50, 90]) == pytest.approx(np.percentile(events, [10, 50, 90]), rel=0.06)
+
+
+def test_very_many_interruptions_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half an hour a part on nodes that live for minutes: hundreds of millions of attempts, in no memory."""
+    rng = np.random.default_rng(3)
+    singly = [_until(0.01, 90.0, 400, rng) for _ in range(2000)]
+    monkeypatch.setattr("mlbench.wings.prediction.forecast.MANY", 399)
+    at_once = [_until(0.01, 90.0, 400, rng) for _ in range(2000)]
+    assert np.mean(at_once) == pytest.approx(np.mean(singly), rel=0.003)
+    assert np.std(at_once) == pytest.approx(np.std(singly), rel=0.08)
 
 
 def test_spot_nodes_take_longer_and_cost_what_spot_costs() -> None:
