@@ -54,8 +54,7 @@ def execute(
       another run on this machine was waited for.
     - output: (default: none) shows the run, and draws its figures.
     """
-    if experiment.launcher == "command":
-        raise UserError("launcher=command measures a command", hint="python -m mlbench.measure -- COMMAND")
+    check_launcher(experiment)
     begun = begun or clock.wall()
     output = output or Output()
     cached = reused(experiment, output)
@@ -89,6 +88,12 @@ def resolved(experiment: Experiment) -> tuple[Experiment, int]:
         placement.require_room(experiment)
     check_data(experiment)
     return experiment, seed
+
+
+def check_launcher(experiment: Experiment) -> None:
+    """Raise UserError for launcher=command, which only `mlbench.measure` starts."""
+    if experiment.launcher == "command":
+        raise UserError("launcher=command measures a command", hint="python -m mlbench.measure -- COMMAND")
 
 
 def check(experiment: Experiment) -> None:

@@ -19,7 +19,7 @@ from mlbench.report.provenance_section import facts, provenance
 from mlbench.report.summary import HEADLINE, answer, headline
 from mlbench.tasks import rcp, registry
 
-MOST_TOLD = 12  # marks of a picture that its alternative text names
+MOST_NAMED = 12  # marks of a picture that its alternative text names
 READING = (
     "A value is the median of a point's runs; below it stands its bootstrap 95 % interval.",
     "The olympic mean leaves out the best and the worst run (MLPerf); it needs three runs.",
@@ -48,8 +48,8 @@ class Figure:
     def alternative(self) -> str:
         """What the picture shows, for those who do not see it."""
         texts = [text for trace in self.chart.traces if trace.label for text in trace.texts]
-        more = f"; and {len(texts) - MOST_TOLD} more" if len(texts) > MOST_TOLD else ""
-        return f"{self.chart.title}. {'; '.join(texts[:MOST_TOLD])}{more}"
+        more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+        return f"{self.chart.title}. {'; '.join(texts[:MOST_NAMED])}{more}"
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ def sweep(spec: SweepSpec) -> tuple[list[str], bool]:
 
 def _check(experiment: Experiment) -> None:
     """Raise UserError for what the command itself refuses before a worker starts; write nothing."""
+    execute.check_launcher(experiment)
     execute.check(experiment)
     folders = {"output_root": experiment.output_root}
     if connection.shares_files(experiment) and _data(experiment).endswith(BY_FIRST_RUN):

@@ -19,6 +19,7 @@ from mlbench.launch import execute, torchrun
 from mlbench.launch.failures import WorkersFailed
 from mlbench.record import events
 from mlbench.record.reader import load
+from mlbench.studies import preview
 
 PATIENCE_S = 240  # s; a slow machine is no failure, a hang is
 
@@ -99,6 +100,8 @@ def test_what_a_launcher_cannot_start_is_refused(words: list[str], sentence: str
 def test_a_command_of_ones_own_is_neither_ray_s_nor_torchrun_s() -> None:
     with pytest.raises(UserError, match="python -m mlbench.measure -- COMMAND"):
         execute.execute(compose(["task=script", "launcher=command"]))
+    with pytest.raises(UserError, match="python -m mlbench.measure -- COMMAND"):
+        preview.run(compose(["task=logreg", "launcher=command"]), [])
 
 
 def test_what_the_ranks_left_becomes_one_sentence(tmp_path: Path) -> None:
